@@ -105,10 +105,11 @@ def damaged_streams(run: Run, seed: str) -> Iterator[Stream]:
     ]
     dice = random.Random(seed)
     for stream in dice.sample(sound, min(DAMAGED_ANSWERS, len(sound))):
+        sound_exchange = stream.exchange.load()
         for copy in range(COPIES):
-            body = damaged(stream.exchange.body, random.Random(f"{seed} {stream.exchange.name} {copy}"))
+            body = damaged(sound_exchange.body, random.Random(f"{seed} {stream.exchange.name} {copy}"))
             if body is not None:
-                exchange = _with_body(stream.exchange, body)
+                exchange = _with_body(sound_exchange, body)
                 dialect = dialects[stream.dialect]
                 yield dialect.read(exchange, delivery_hint=run.advertised.delivery)
 

@@ -87,10 +87,10 @@ def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
             if stream is None or place.exchange in seen:
                 continue
             seen.add(place.exchange)
-            size += len(stream.exchange.body)
+            size += stream.exchange.size
             if len(seen) > _MOST_EXCHANGES or size > _MOST_BYTES:
                 return
-            yield stream.exchange
+            yield stream.exchange.load()
 
 
 def keep(run: LastRun, judgements: Sequence[Judgement], beneath: Path = Path()) -> int:

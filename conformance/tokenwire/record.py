@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, wraps
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
-from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.exchange import Exchange, ExchangeHead
 
 BROKEN = "\ufffd"
 """Stands in a text for bytes that are no whole character."""
@@ -268,35 +268,43 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One choice of an answer: all that was delivered for one index. What is put together of it is kept."""
+class ChoiceFacts:
+    """What a check of a run may ask of a choice: everything but its emissions, joined."""
 
     index: int
-    emissions: Sequence[Emission]
-    """In wire order."""
     delivery: Delivery
     likeliest: bool = True
-    """Each id is the likeliest by the logprobs that are told; see `Asked.likeliest`."""
+    """Each id is the likeliest by the logprobs of the answer; see `Asked.likeliest`."""
+    output_ids: list[Any] | None = field(init=False)
+    """All output ids, joined by the delivery mode; None where no emission carries ids."""
+    text: str | None = field(init=False)
+    """The whole text of the content channel; None where no emission carries text."""
+    reasoning: str | None = field(init=False)
+    """The whole text of the reasoning channel; None where no emission carries any."""
+    finish: Finish | None = field(init=False)
+    series_names: frozenset[str] = field(init=False)
+    customized: frozenset[str] = field(init=False)
+    """The series that a sampler brought."""
+    counters: Mapping[str, int] = field(init=False)
+    """The last integer value of each counter."""
+    has_calls: bool = field(init=False)
+    """Whether any emission carries a tool call."""
+    parsed: bool = field(init=False)
+    """Whether a parser put some of what was sampled into another channel than the content."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What functions computed of it, by function or fact; see `Stream.clear_caches`."""
+    """Results that functions computed from it, by function or fact; see `Stream.clear_caches`."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "emissions", _placed(self.emissions, self.delivery))
+    def counter(self, name: str) -> int | None:
+        return self.counters.get(name)
 
-    @cached_property
-    def delivered(self) -> tuple[Emission, ...]:
-        """The emissions without those that report a failure."""
-        return tuple(one for one in self.emissions if one.finish is None or not one.finish.failed)
-
-    @property
-    def whole(self) -> Choice:
-        """The same, with all its emissions at hand; another object where they are not (`shelved`)."""
-        return self
+    def load(self) -> Choice:
+        """The choice with its emissions; see `Answer.load`."""
+        raise NotImplementedError
 
     def fact(self, name: str, compute: Callable[[Choice], Any]) -> Any:
-        """A fact, computed at most once."""
+        """What a function computes from the emissions, computed at most once; see `fact`."""
         if name not in self.cache:
-            self.cache[name] = compute(self.whole)
+            self.cache[name] = compute(self.load())
         return self.cache[name]
 
     def ends_with(self, name: str) -> bool:
@@ -308,28 +316,47 @@ class Choice:
         place, pointers = _last(self)
         return place.at(pointers.get(name, ""))
 
-    @cached_property
-    def output_ids(self) -> list[Any] | None:
-        """All output ids, put together by the delivery mode; None where no emission carries ids."""
-        carried = [emission.output_ids for emission in self.emissions if emission.output_ids is not None]
-        if not carried:
-            return None
-        if self.delivery is Delivery.INCREMENTAL:
-            return list(chain.from_iterable(carried))
-        return carried[-1]
+
+@dataclass(frozen=True)
+class Choice(ChoiceFacts):
+    """One choice of an answer: all that was delivered for one index."""
+
+    emissions: Sequence[Emission] = ()
+    """In wire order."""
+
+    def __post_init__(self) -> None:
+        emissions = _placed(self.emissions, self.delivery)
+        ids = [emission.output_ids for emission in emissions if emission.output_ids is not None]
+        finishes = (emission.finish for emission in reversed(emissions))
+        counters = (counter for emission in emissions for counter in emission.counters.items())
+        joined = {
+            "emissions": emissions,
+            "output_ids": list(self._joined(ids)) if ids else None,
+            "text": self._joined_text([one.text for one in emissions if one.text is not None]),
+            "reasoning": self._joined_text([one.reasoning for one in emissions if one.reasoning is not None]),
+            "finish": next((finish for finish in finishes if finish is not None), None),
+            "series_names": frozenset(name for emission in emissions for name in emission.series),
+            "customized": frozenset(name for emission in emissions for name in emission.customized),
+            "counters": {name: value for name, value in counters if type(value) is int},
+            "has_calls": any(emission.calls for emission in emissions),
+            "parsed": any(emission.reasoning or emission.calls for emission in emissions),
+        }
+        for name, value in joined.items():
+            object.__setattr__(self, name, value)
+
+    def _joined(self, carried: Sequence[Sequence[Any]]) -> Iterable[Any]:
+        return chain.from_iterable(carried) if self.delivery is Delivery.INCREMENTAL else carried[-1]
+
+    def _joined_text(self, carried: list[str]) -> str | None:
+        return "".join(self._joined(carried)) if carried else None
+
+    def load(self) -> Choice:
+        return self
 
     @cached_property
-    def text(self) -> str | None:
-        """The whole text of the content channel, put together by the delivery mode; None where no emission
-        carries text.
-        """
-        return self._joined([emission.text for emission in self.emissions if emission.text is not None])
-
-    @cached_property
-    def reasoning(self) -> str | None:
-        """The whole text of the reasoning channel; None where no emission carries any."""
-        thoughts = (emission.reasoning for emission in self.emissions)
-        return self._joined([thought for thought in thoughts if thought is not None])
+    def delivered(self) -> tuple[Emission, ...]:
+        """The emissions without those that report a failure."""
+        return tuple(one for one in self.emissions if one.finish is None or not one.finish.failed)
 
     @cached_property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -342,48 +369,15 @@ class Choice:
                 pieces.setdefault(index, []).append((emission, piece))
         return tuple(ToolCall(index, tuple(own)) for index, own in pieces.items())
 
-    @cached_property
-    def parsed(self) -> bool:
-        """Whether a parser put some of what was sampled into another channel than the content."""
-        return any(emission.reasoning or emission.calls for emission in self.emissions)
-
-    def _joined(self, carried: list[str]) -> str | None:
-        if not carried:
-            return None
-        return "".join(carried) if self.text_is_incremental else carried[-1]
-
     @property
     def text_is_incremental(self) -> bool:
         return self.delivery is Delivery.INCREMENTAL
 
     def series(self, name: str) -> list[Any] | None:
-        """One per-token series, put together by the delivery mode; None where no emission carries it."""
+        """One per-token series, joined by the delivery mode; None where no emission carries it."""
         values = (emission.series.get(name) for emission in self.emissions)
         carried = [value for value in values if isinstance(value, list)]
-        if not carried:
-            return None
-        if self.delivery is Delivery.INCREMENTAL:
-            return list(chain.from_iterable(carried))
-        return list(carried[-1])
-
-    @cached_property
-    def series_names(self) -> frozenset[str]:
-        return frozenset(name for emission in self.emissions for name in emission.series)
-
-    @cached_property
-    def customized(self) -> frozenset[str]:
-        """The series that a sampler brought."""
-        return frozenset(name for emission in self.emissions for name in emission.customized)
-
-    @cached_property
-    def finish(self) -> Finish | None:
-        finishes = (emission.finish for emission in reversed(self.emissions))
-        return next((finish for finish in finishes if finish is not None), None)
-
-    def counter(self, name: str) -> int | None:
-        """The last value of a counter, where it was given as an integer."""
-        values = (emission.counters.get(name) for emission in reversed(self.emissions))
-        return next((value for value in values if type(value) is int), None)
+        return list(self._joined(carried)) if carried else None
 
     def details(self, name: str) -> list[Any]:
         """A detail as each emission carries it; None for one that does not."""
@@ -540,8 +534,42 @@ def _is_default(name: str, value: object) -> bool:
     return type(value) is type(default) and value == default
 
 
+class Answer:
+    """What a run holds of an answer, and all that a check of a run may ask of it.
+
+    A `Stream` is one with its content in memory, an `EvictedAnswer` one whose content is in its capture.
+    """
+
+    exchange: ExchangeHead
+    dialect: str
+    asked: Asked
+    delivery: Delivery
+    refused: bool
+    """Answered with a 4xx status instead of a record."""
+    error: Any
+    """The error body, or the in-band error of a stream."""
+    usage: Mapping[str, Any] | None
+    choices: Sequence[ChoiceFacts]
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a record to judge: a 200 that carries at least one choice."""
+        return bool(self.choices) and not self.refused
+
+    def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
+        """What a function computes from the content; see `fact`."""
+        raise NotImplementedError
+
+    def load(self) -> Stream:
+        """The answer with its content: read again from its capture where it is not in memory.
+
+        Raises CaptureError where the capture has changed.
+        """
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Stream:
+class Stream(Answer):
     """One exchange, read by a dialect: the record that it delivered and how.
 
     Its repr tells what it is and not what it holds, as that of its exchange.
@@ -554,9 +582,7 @@ class Stream:
     events: Sequence[Event] = field(repr=False)
     choices: tuple[Choice, ...] = field(repr=False)
     refused: bool = False
-    """Answered with a 4xx status instead of a record."""
     error: Any = field(default=None, repr=False)
-    """The error body, or the in-band error of a stream."""
     usage: Mapping[str, Any] | None = field(default=None, repr=False)
     usage_place: Place | None = field(default=None, repr=False)
     usages: tuple[Usage, ...] = field(default=(), repr=False)
@@ -579,26 +605,14 @@ class Stream:
         for choice in self.choices:
             choice.cache.clear()
 
-    @property
-    def whole(self) -> Stream:
-        """The same, with all its content at hand; another object where it is not (`shelved`)."""
-        return self
-
-    @property
-    def at_hand(self) -> bool:
-        """Whether this holds its content itself."""
-        return True
-
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
         """A fact, computed at most once."""
         if name not in self.cache:
-            self.cache[name] = compute(self.whole)
+            self.cache[name] = compute(self)
         return self.cache[name]
 
-    @property
-    def answered(self) -> bool:
-        """Whether there is a record to judge: a 200 that carries at least one choice."""
-        return bool(self.choices) and not self.refused
+    def load(self) -> Stream:
+        return self
 
     @cached_property
     def delivering(self) -> tuple[Choice, ...]:
@@ -625,26 +639,32 @@ class Stream:
         return tuple(sorted(every, key=lambda emission: (emission.event.index, emission.choice)))
 
 
-Source = TypeVar("Source", Stream, Choice)
 Known = TypeVar("Known")
 
 FACTS: dict[type, dict[str, Callable[[Any], Any]]] = {Stream: {}, Choice: {}}
 """The facts of streams and of choices, by name; see `fact`."""
 
 
-def fact(of: type[Source]) -> Callable[[Callable[[Source], Known]], Callable[[Source], Known]]:
-    """Make what a function computes of a stream or choice a fact of it.
+@overload
+def fact(of: type[Stream]) -> Callable[[Callable[[Stream], Known]], Callable[[Answer], Known]]: ...
 
-    Checks of a run ask all answers for facts. An answer whose content is put away keeps them: they are
-    computed when it is read, and few bytes.
+
+@overload
+def fact(of: type[Choice]) -> Callable[[Callable[[Choice], Known]], Callable[[ChoiceFacts], Known]]: ...
+
+
+def fact(of: type) -> Callable[[Callable[[Any], Known]], Callable[[Any], Known]]:
+    """Make what a function computes from the content of a stream or choice a fact of it.
+
+    Checks of a run ask all answers for facts. They are computed when an answer is evicted, and few bytes.
     """
 
-    def register(compute: Callable[[Source], Known]) -> Callable[[Source], Known]:
+    def register(compute: Callable[[Any], Known]) -> Callable[[Any], Known]:
         name = f"{compute.__module__}.{compute.__qualname__}"
         FACTS[of][name] = compute
 
         @wraps(compute)
-        def known(source: Source) -> Known:
+        def known(source: Answer | ChoiceFacts) -> Known:
             value: Known = source.fact(name, compute)
             return value
 

@@ -14,17 +14,17 @@ from tokenwire.checks.logprob_rules import rules_seen
 from tokenwire.dialects.control import read_call
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.dialects.recognition import DialectResolver
+from tokenwire.evicted import AnswerStore, Parsed, ReadBy
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.judge import Run
-from tokenwire.record import Stream
+from tokenwire.record import Answer
 from tokenwire.report.subject import Subject
-from tokenwire.shelved import Cabinet, ReadBy
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
-from tokenwire.wire.capture import CaptureError, Located
-from tokenwire.wire.exchange import Ending, Exchange
-from tokenwire.wire.foreign_capture import any_parcels
+from tokenwire.wire.capture import CaptureError
+from tokenwire.wire.exchange import Ending, ExchangeHead
+from tokenwire.wire.foreign_capture import any_chunks
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3
@@ -48,39 +48,39 @@ def capture_files(path: Path) -> list[Path]:
     return files
 
 
-def captures(path: Path, cabinet: Cabinet | None = None) -> Iterator[tuple[str, list[Exchange]]]:
-    """The exchanges at a path, one list for each server that was recorded; a cabinet keeps them.
+def captures(path: Path, store: AnswerStore | None = None) -> Iterator[tuple[str, list[ExchangeHead]]]:
+    """The exchanges at a path, one list for each server that was recorded; without a store, all in memory.
 
     A file of many exchanges is one server's; files of one exchange each, as `--record` writes them, belong
     together.
     """
-    cabinet = cabinet or Cabinet(held=sys.maxsize)
-    together: list[Located] = []
-    parcels = chain.from_iterable(map(any_parcels, capture_files(path)))
-    for file, read in groupby(cabinet.keep(parcels), key=itemgetter(0)):
-        located = list(chain.from_iterable(some for _, some in read))
-        if len(located) == 1 and path.is_dir():
-            together += located
+    store = store or AnswerStore(held=sys.maxsize)
+    together: list[Parsed] = []
+    chunks = chain.from_iterable(map(any_chunks, capture_files(path)))
+    for file, read in groupby(store.parse(chunks), key=itemgetter(0)):
+        parsed = list(chain.from_iterable(some for _, some in read))
+        if len(parsed) == 1 and path.is_dir():
+            together += parsed
         else:
-            yield str(file), cabinet.put_away(located)
+            yield str(file), store.exchanges(parsed)
     if together:
-        yield str(path), sorted(cabinet.put_away(together), key=lambda exchange: exchange.started)
+        yield str(path), sorted(store.exchanges(together), key=lambda exchange: exchange.started)
 
 
 @few_collections()
 def read_run(
-    exchanges: Sequence[Exchange],
+    exchanges: Sequence[ExchangeHead],
     resolver: DialectResolver,
     name: str,
     tokenizer: Tokenizer | None = None,
-    cabinet: Cabinet | None = None,
-) -> tuple[Run, list[Exchange]]:
+    store: AnswerStore | None = None,
+) -> tuple[Run, list[ExchangeHead]]:
     """Read all exchanges of one server; the run, and the exchanges that no dialect knows.
 
     Without a tokenizer, the server's own is taken for one, as far as it was asked.
     """
     advertised = advertised_by(exchanges)
-    asked: list[tuple[Exchange, ReadBy]] = []
+    asked: list[tuple[ExchangeHead, ReadBy]] = []
     unknown = []
     ways: dict[Dialect, ReadBy] = {}
     for exchange in exchanges:
@@ -90,7 +90,7 @@ def read_run(
         else:
             way = ways.setdefault(dialect, partial(dialect.read, delivery_hint=advertised.delivery))
             asked.append((exchange, way))
-    streams = (cabinet or Cabinet()).read(asked)
+    streams = (store or AnswerStore()).read(asked)
     tokenizer = tokenizer or told_by(unknown)
     calls = tuple(call for exchange in unknown if (call := read_call(exchange)) is not None)
     asides = {call.exchange.name for call in calls}
@@ -108,12 +108,12 @@ def read_run(
     return run, others
 
 
-def _endpoints(exchanges: Iterable[Exchange]) -> str:
+def _endpoints(exchanges: Iterable[ExchangeHead]) -> str:
     counts = Counter(f"{e.request.method} {e.request.path.partition('?')[0]}" for e in exchanges)
     return ", ".join(f"{endpoint} ({count})" for endpoint, count in counts.most_common())
 
 
-def silent(streams: Iterable[Stream]) -> str:
+def silent(streams: Iterable[Answer]) -> str:
     """Which exchanges gave neither a record nor a refusal, in words; empty where all did."""
     reasons: dict[str, list[str]] = {}
     for stream in streams:
@@ -131,7 +131,7 @@ def silent(streams: Iterable[Stream]) -> str:
     return "exchanges that gave no record: " + "; ".join(words)
 
 
-def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
+def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
     """What a reader of the verdicts should know of a run."""
     where = f"{run.name}: " if run.name else ""
     nobodys = [exchange for exchange in unknown if information_path(exchange.request) is None]
@@ -146,9 +146,9 @@ def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
 
 @few_collections()
 def replay(
-    paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, cabinet: Cabinet | None = None
+    paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, store: AnswerStore | None = None
 ) -> Subject:
-    """Read captures, one run for each server that was recorded. What is much goes into a cabinet.
+    """Read captures, one run for each server that was recorded. The store evicts answers if there are many.
 
     `tokenizer` is that of the model behind all of them; without it, each server's own is taken for one.
     Raises NothingToReplay where there is nothing, CaptureError for a file that is no capture, OSError.
@@ -156,11 +156,11 @@ def replay(
     runs: list[Run] = []
     told: list[str] = []
     detected: dict[str, str] = {}
-    cabinet = cabinet or Cabinet()
+    store = store or AnswerStore()
     for path in paths:
-        for name, exchanges in list(captures(path, cabinet)):
+        for name, exchanges in list(captures(path, store)):
             resolver = DialectResolver(exchanges)
-            run, unknown = read_run(exchanges, resolver, name, tokenizer, cabinet)
+            run, unknown = read_run(exchanges, resolver, name, tokenizer, store)
             runs.append(run)
             detected = resolver.why | detected
             told += remarks(run, unknown)

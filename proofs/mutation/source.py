@@ -11,7 +11,7 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.judging.verdict import Verdict, overall
-from tokenwire.record import Delivery, Stream
+from tokenwire.record import Answer, Delivery, Stream
 from tokenwire.replay import replay
 from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.wire import strict_json
@@ -80,7 +80,7 @@ def violations(judgements: Iterable[Judgement]) -> Iterator[tuple[str, Observati
             yield judgement.requirement.id, observation
 
 
-def _partners(stream: Stream, streams: Iterable[Stream]) -> tuple[Stream, ...]:
+def _partners(stream: Answer, streams: Iterable[Answer]) -> tuple[Answer, ...]:
     """Other answers to the same request; the whole ones first."""
     same = [other for other in streams if other is not stream and other.asked.key == stream.asked.key]
     same.sort(key=lambda other: other.asked.stream)
@@ -94,9 +94,10 @@ def sources(paths: Iterable[Path], tokenizer: Tokenizer | None = None) -> Iterat
             whole = stream.exchange.ending is Ending.COMPLETE and stream.exchange.status == 200
             if not (whole and stream.asked.stream and stream.answered and stream.error is None):
                 continue
-            if len(stream.events) < _FEWEST_EVENTS or len(stream.exchange.body) > _LONGEST_BODY:
+            loaded = stream.load()
+            if len(loaded.events) < _FEWEST_EVENTS or loaded.exchange.size > _LONGEST_BODY:
                 continue
-            own = replace(run, streams=(stream, *_partners(stream, run.streams)), calls=(), beside=())
-            source = Source(stream, own)
+            own = replace(run, streams=(loaded, *_partners(loaded, run.streams)), calls=(), beside=())
+            source = Source(loaded, own)
             if not set(source.verdicts.values()) & set(_RED):
                 yield source

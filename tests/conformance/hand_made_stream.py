@@ -55,7 +55,9 @@ def ids_stream(
         reads=tuple(reads),
         ending=Ending.COMPLETE,
     )
-    choices = (Choice(0, tuple(emissions), Delivery.INCREMENTAL if asked.stream else Delivery.WHOLE),)
+    choices = (
+        Choice(0, Delivery.INCREMENTAL if asked.stream else Delivery.WHOLE, emissions=tuple(emissions)),
+    )
     return Stream(
         exchange,
         "sglang-generate",

@@ -159,7 +159,7 @@ def build(
         wants,
         delivery,
         tuple(events),
-        tuple(Choice(index, tuple(emissions), delivery, wants.likeliest) for index, emissions in own.items()),
+        tuple(Choice(index, delivery, wants.likeliest, tuple(emissions)) for index, emissions in own.items()),
         usage=usage,
         usage_place=_place(name, None) if usage is not None else None,
         usages=(Usage(_place(name, None), usage),) if usage is not None else (),

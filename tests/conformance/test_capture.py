@@ -16,7 +16,7 @@ from tokenwire.wire import capture
 from tokenwire.wire.capture import (
     CaptureError,
     CaptureWriter,
-    capture_parcels,
+    capture_chunks,
     exchange_lines,
     read_capture,
     status_of,
@@ -178,7 +178,7 @@ def test_a_gzipped_file_cut_off_anywhere_is_readable(tmp_path: Path) -> None:
     assert most == len(EXCHANGE.body), "what had arrived can be read before the file is whole"
 
 
-def test_parcels_of_any_size_hold_the_same_exchanges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_any_size_hold_the_same_exchanges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts that read like a request line do not begin one; an exchange without end ends before the next."""
     like_a_line = '{"kind":"request"}\n"request"'
     asked = {"kind": "request", "text": like_a_line}
@@ -198,14 +198,14 @@ def test_parcels_of_any_size_hold_the_same_exchanges(tmp_path: Path, monkeypatch
     path = tmp_path / "several.jsonl"
     for cut in (0, 30, len(json.dumps(begun[-1])) + 30):
         path.write_text(text[: len(text) - cut])
-        at_once = replace(next(capture_parcels(path)), data=path.read_bytes())
+        at_once = replace(next(capture_chunks(path)), data=path.read_bytes())
         given = list(at_once.located())
         assert [one.exchange.ending is Ending.COMPLETE for one in given] == [True, True, False, True, False]
         for size in (*range(1, 300, 7), 700, 1500):
             monkeypatch.setattr(capture, "_PIECE", size)
-            several = list(capture_parcels(path))
-            assert b"".join(parcel.data for parcel in several) == at_once.data
-            assert [one for parcel in several for one in parcel.located()] == given
+            several = list(capture_chunks(path))
+            assert b"".join(chunk.data for chunk in several) == at_once.data
+            assert [one for chunk in several for one in chunk.located()] == given
         assert len(several) > 2
         monkeypatch.undo()
 
@@ -214,7 +214,7 @@ def test_a_line_is_named_by_its_number_in_the_file(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(capture, "_PIECE", 200)
     path = write(tmp_path, EXCHANGE)
     path.write_text(path.read_text() * 3 + "{}\n")
-    assert len(list(capture_parcels(path))) > 1
+    assert len(list(capture_chunks(path))) > 1
     with pytest.raises(CaptureError, match="line 16: "):
         list(read_capture(path))
 

@@ -132,7 +132,7 @@ def _interleaved(streams: list[Stream]) -> Stream:
             replace(emission, choice=index, event=event)
             for emission, event in zip(stream.choices[0].emissions, moved, strict=True)
         )
-        choices.append(Choice(index, emissions, stream.delivery))
+        choices.append(Choice(index, stream.delivery, emissions=emissions))
     end = replace(streams[0].events[-1], index=len(events))
     asked = replace(streams[0].asked, n=len(streams), batch=True)
     return replace(streams[0], events=(*events, end), choices=tuple(choices), asked=asked)
@@ -171,7 +171,8 @@ def test_dropped_snapshots_are_legal(answers: tuple[Stream, Stream], data: st.Da
         kept = [e for e in held.choices[0].emissions[:-1] if data.draw(st.booleans())]
         last = held.choices[0].emissions[-1]
         emissions = [*kept, replace(last, finish=choice.finish)]
-        return Choice(choice.index, tuple(replace(e, choice=choice.index) for e in emissions), held.delivery)
+        of_choice = tuple(replace(e, choice=choice.index) for e in emissions)
+        return Choice(choice.index, held.delivery, emissions=of_choice)
 
     choices = tuple(thinned(choice) for choice in stream.choices)
     events = tuple(e.event for choice in choices for e in choice.emissions)

@@ -165,7 +165,7 @@ def streams(draw: st.DrawFn) -> Stream:
         for index in range(draw(st.integers(0, count)))
     ]
     choices = tuple(
-        Choice(index, own, delivery)
+        Choice(index, delivery, emissions=own)
         for index in (0, 1)
         if (own := tuple(one for one in emissions if one.choice == index))
     )

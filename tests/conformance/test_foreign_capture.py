@@ -10,9 +10,9 @@ import pytest
 
 from tokenwire.wire.capture import CaptureError, CaptureWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
-from tokenwire.wire.foreign_capture import foreign_parcels, read_any_capture, read_foreign_capture
+from tokenwire.wire.foreign_capture import foreign_chunks, read_any_capture, read_foreign_capture
 from tokenwire.wire.redaction import REDACTED
-from tokenwire.wire.shelf import Captures
+from tokenwire.wire.spill import CaptureReader
 
 _BODY = "data: 好\n\ndata: [DONE]\n\n"
 
@@ -136,8 +136,8 @@ def test_either_form_is_told_by_its_first_line(tmp_path: Path) -> None:
 def test_an_exchange_is_read_again_from_its_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     ours = read(path, line(), line(status=400), line(body={"text": "好" * 9}))
-    located = [one for parcel in foreign_parcels(path) for one in parcel.located()]
-    captures = Captures()
+    located = [one for chunk in foreign_chunks(path) for one in chunk.located()]
+    captures = CaptureReader()
     captures.add(path)
     assert [captures.exchange("b_stream", one.span) for one in reversed(located)] == ours[::-1]
     path.write_text(path.read_text().replace("b_stream", "c_stream"))

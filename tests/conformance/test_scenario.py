@@ -192,7 +192,7 @@ def told(delivery: Delivery, *pieces: str) -> Choice:
     emissions: tuple[Emission, ...] = tuple(
         replace(emission, text=text) for emission, text in zip(base.emissions, texts, strict=True)
     )
-    return Choice(0, emissions, delivery)
+    return Choice(0, delivery, emissions=emissions)
 
 
 @pytest.mark.parametrize("delivery", [Delivery.INCREMENTAL, Delivery.CUMULATIVE])

@@ -11,7 +11,7 @@ from tokenwire.asking.confirmation import ACROSS_TARGETS, confirm, send_again
 from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.scenario import Conversation, Sender, Transcript, load_scenarios
 from tokenwire.judging.judge import Run
-from tokenwire.record import Stream
+from tokenwire.record import Answer
 from tokenwire.target.beside import GATEWAY, WORKER
 from tokenwire.target.determinism import side_by_side
 
@@ -51,7 +51,7 @@ async def ask_both(
         transcript.beside = side_by_side(theirs.streams, told.streams)
         return run_so_far()
 
-    async def ask_again(stream: Stream, turn: int) -> None:
+    async def ask_again(stream: Answer, turn: int) -> None:
         await send_again(talks[stream.exchange.scenario, stream.dialect], stream, turn)
 
     await confirm(run, ask_again, ACROSS_TARGETS)

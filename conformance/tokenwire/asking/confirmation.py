@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenwire.asking.scenario import Conversation
 from tokenwire.judging.judge import Judgement, Run, judge
-from tokenwire.record import Stream
+from tokenwire.record import Answer
 from tokenwire.requirement import load_requirements
 from tokenwire.target.beside import GATEWAY, WORKER
 from tokenwire.target.determinism import AGAIN, request_of, times_to_repeat
@@ -28,7 +28,7 @@ ACROSS_RESPONSES, ACROSS_TARGETS = "across-responses", "across-targets"
 """Oracles of rows that hold answers against each other: of one target; of a worker and its gateway."""
 
 
-def _sides(judgement: Judgement, run: Run) -> list[Stream]:
+def _sides(judgement: Judgement, run: Run) -> list[Answer]:
     """Both sides of the first difference by chance of a verdict that rests on nothing else."""
     if any(not one.by_chance for one in judgement.violations):
         return []
@@ -42,9 +42,9 @@ def _sides(judgement: Judgement, run: Run) -> list[Stream]:
     return []
 
 
-async def send_again(talk: Conversation, stream: Stream, turn: int) -> None:
+async def send_again(talk: Conversation, stream: Answer, turn: int) -> None:
     """Send the request of an answer once more."""
-    request = stream.exchange.request
+    request = stream.exchange.load().request
     if named := stream.asked.request_id:
         request = under_another_id(request, named, f"{named}-confirm-{turn}")
     await talk.send(f"{stream.exchange.label}-confirm-{turn}", request)
@@ -69,14 +69,14 @@ def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
     return replace(request, body=renamed(request.body), headers=headers)
 
 
-def _asked(stream: Stream) -> Hashable:
+def _asked(stream: Answer) -> Hashable:
     """Equal for answers of one server to one request: a gateway and its worker are asked the same."""
     scenario = stream.exchange.scenario
     return scenario if scenario in (GATEWAY, WORKER) else "", request_of(stream)
 
 
 async def confirm(
-    run_so_far: Callable[[], Run], ask_again: Callable[[Stream, int], Awaitable[None]], oracle: str
+    run_so_far: Callable[[], Run], ask_again: Callable[[Answer, int], Awaitable[None]], oracle: str
 ) -> None:
     """Ask again until each difference by chance that requirements of an oracle see stands or falls.
 
@@ -88,7 +88,7 @@ async def confirm(
     while asked.total() < _MOST:
         run = run_so_far()
         turns = max(AGAIN, times_to_repeat(run.seen))
-        due: dict[Hashable, Stream] = {}
+        due: dict[Hashable, Answer] = {}
         in_question: set[str] = set()
         for judgement in judge([run], rows.values()):
             sides = {_asked(one): one for one in _sides(judgement, run)}

@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from tokenwire.ask import Ask
 from tokenwire.dialects.dialect import Dialect, Unsupported
 from tokenwire.judging.judge import Run
-from tokenwire.record import Stream
+from tokenwire.record import Answer
 
 _ID = st.integers(10, 250)
 """Ids that are valid in nearly every vocabulary."""
@@ -70,7 +70,7 @@ def _short(pieces: Iterable[str]) -> Iterator[str]:
     return (piece for piece in pieces if piece and piece.isprintable() and "\ufffd" not in piece)
 
 
-def remembered(streams: Iterable[Stream], dialect: Dialect) -> Remembered:
+def remembered(streams: Iterable[Answer], dialect: Dialect) -> Remembered:
     """Pieces of repeatable whole answers, so that a run with the same seed draws the same."""
     texts: set[str] = set()
     ids: set[int] = set()

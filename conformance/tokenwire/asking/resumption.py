@@ -21,6 +21,7 @@ from tokenwire.asking.scenario import Conversation
 from tokenwire.asking.vital_signs import has_failed
 from tokenwire.disk import write_whole
 from tokenwire.wire.capture import read_capture
+from tokenwire.wire.exchange import ExchangeHead
 
 NOTES = "run.json"
 
@@ -77,7 +78,7 @@ class Notes:
     def finish(self, talk: Conversation) -> None:
         """Note that a scenario was talked through, unless the server failed in it."""
         name, transcript = talk.name_of(""), talk.transcript
-        heard = [one.exchange for one in transcript.streams]
+        heard: list[ExchangeHead] = [one.exchange for one in transcript.streams]
         heard += [one.exchange for one in transcript.calls]
         own = (talk.dialect.name, talk.scenario)
         if not any((one.named_dialect, one.scenario) == own and has_failed(one) for one in heard):

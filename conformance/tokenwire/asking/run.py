@@ -38,7 +38,7 @@ from tokenwire.asking.vital_signs import Revival, VitalSigns
 from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.judging.judge import Run
 from tokenwire.parrot.speaker import Speaker
-from tokenwire.record import Stream
+from tokenwire.record import Answer, Stream
 from tokenwire.replay import remarks
 from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.settings import Settings
@@ -196,7 +196,7 @@ class _Interrogation:
         """Ask again, alone, what was answered in two ways that chance may explain."""
         dialects = {dialect.name: dialect for dialect in self.found.speaks}
 
-        async def ask_again(stream: Stream, turn: int) -> None:
+        async def ask_again(stream: Answer, turn: int) -> None:
             await send_again(self._talk(stream.exchange.scenario, dialects[stream.dialect]), stream, turn)
 
         await confirm(self.run, ask_again, ACROSS_RESPONSES)

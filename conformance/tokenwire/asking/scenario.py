@@ -20,7 +20,7 @@ from tokenwire.dialects.dialect import Dialect, Unsupported, vocabulary_told
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Choice, Stream
 from tokenwire.target.advertised import Advertised
-from tokenwire.target.determinism import Comparison
+from tokenwire.target.determinism import AnswerPair
 from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
 from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
@@ -94,7 +94,7 @@ class Transcript:
     """Ours where one is at hand; else the server's own, once it was asked for the text of what it wrote."""
     not_asked: dict[str, str] = field(default_factory=dict)
     """Exchanges that a dialect cannot put into words, or that the run may not ask, with the reason."""
-    beside: list[Comparison] = field(default_factory=list)
+    beside: list[AnswerPair] = field(default_factory=list)
     """Where a gateway and its worker were asked the same: their answers, side by side."""
     on_answer: Callable[[Stream], None] = lambda _: None
     """Told of every answer as it comes; for a progress bar."""

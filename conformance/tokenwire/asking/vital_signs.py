@@ -16,7 +16,7 @@ from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import has_record
 from tokenwire.target.death import RESTARTED, VITALS
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, exchange_name
+from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, HttpRequest, exchange_name
 
 LEAST_PATIENCE = 8
 """So many exchanges in a row must have got no end of an answer before a server that lives is given up."""
@@ -41,7 +41,7 @@ class Revival:
     """How long it may take."""
 
 
-def has_failed(exchange: Exchange) -> bool:
+def has_failed(exchange: ExchangeHead) -> bool:
     """Whether the server itself failed at a request, as it does that is dead."""
     if exchange.ending in _OURS:
         return False

@@ -13,7 +13,7 @@ from tokenwire.checks.reading import count_of, end_place
 from tokenwire.checks.refusals import put_off
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
-from tokenwire.record import Choice, Delivery, Stream, as_list, integer
+from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Stream, as_list, integer
 from tokenwire.requirement import tolerance
 from tokenwire.wire.exchange import Ending
 
@@ -23,12 +23,12 @@ _INSTANT_S = 0.001
 """What the times of an exchange are rounded to."""
 
 
-def _single(stream: Stream) -> bool:
+def _single(stream: Answer) -> bool:
     asked = stream.asked
     return asked.prompts * asked.n == 1 and not asked.batch and len(stream.choices) == 1
 
 
-def _aborts(stream: Stream, target: Target, names: frozenset[str] | None = None) -> list[ControlCall]:
+def _aborts(stream: Answer, target: Target, names: frozenset[str] | None = None) -> list[ControlCall]:
     """The aborts that name a request, by any of its ids or by some of them, and were answered."""
     names = names_of(stream) if names is None else names
     return [call for call in target.aborts if call.ids & names] if names else []
@@ -69,7 +69,7 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
     return len(later) - 1 <= _FASTER * pace * max(later[-1] - later[0], _INSTANT_S)
 
 
-def _was_aborted(choice: Choice) -> bool:
+def _was_aborted(choice: ChoiceFacts) -> bool:
     return choice.finish is not None and choice.finish.type == "abort" and not is_error(choice.finish)
 
 
@@ -163,9 +163,9 @@ def _own(choice: Choice) -> frozenset[str]:
     return frozenset(name for name in choice.series_names if "logprob" in name) | choice.customized
 
 
-def _undisturbed(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], Stream]:
+def _undisturbed(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Answer]:
     """For each greedy request the longest answer that was not aborted."""
-    longest: dict[tuple[object, ...], Stream] = {}
+    longest: dict[tuple[object, ...], Answer] = {}
     for stream in streams:
         key, choices = same_beginning(stream), finished_choices(stream)
         if key is None or not ended(stream) or len(choices) != 1 or _was_aborted(choices[0]):
@@ -183,7 +183,7 @@ def _aborted_in_part(stream: Stream) -> bool:
 
 
 @check_run("aborted-answer-is-a-prefix")
-def aborted_answer_is_a_prefix(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """As far as the undisturbed answer reaches, an aborted one gives the same."""
     whole = _undisturbed(streams) if _aborted_in_part(streams) else {}
     for stream in _aborted_in_part(streams):
@@ -200,7 +200,7 @@ def named_by_clients(stream: Stream) -> bool:
 
 
 @check_run("abort-spares-others")
-def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Requests beside an aborted one, that no abort names, are not ended by it."""
     nearby: dict[str, list[ControlCall]] = {}
     ids: dict[str, set[str]] = {}
@@ -232,10 +232,10 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
 
 
 @check_run("abort-of-nobody-is-no-failure")
-def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """An abort that comes too late, or for no request, is no reason to fail."""
-    known: dict[str, list[Stream]] = {}
-    firsts: dict[str, Stream] = {}
+    known: dict[str, list[Answer]] = {}
+    firsts: dict[str, Answer] = {}
     for stream in streams:
         firsts.setdefault(stream.exchange.scenario, stream)
     for stream in named_by_clients(streams):
@@ -261,9 +261,9 @@ def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -
 
 
 @check_run("id-in-use-spares-the-first")
-def id_in_use_spares_the_first(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A stream under whose id another request came is not ended by that."""
-    named: dict[str, list[Stream]] = {}
+    named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
         if stream.asked.request_id and began(stream.exchange) is not None:
             named.setdefault(stream.asked.request_id, []).append(stream)
@@ -292,16 +292,16 @@ def _looks(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
     return sorted(calls, key=lambda call: began(call.exchange) or 0.0)
 
 
-def _left_by_clients(streams: tuple[Stream, ...], *, stream: bool) -> Iterator[list[Stream]]:
+def _left_by_clients(streams: tuple[Answer, ...], *, stream: bool) -> Iterator[list[Answer]]:
     """Requests that the suite left, those of one scenario and dialect together."""
-    groups: dict[tuple[str, str], list[Stream]] = {}
+    groups: dict[tuple[str, str], list[Answer]] = {}
     for one in streams:
         if one.exchange.ending is Ending.HUNG_UP and one.asked.stream is stream:
             groups.setdefault((one.exchange.scenario, one.dialect), []).append(one)
     yield from groups.values()
 
 
-def _after_leaving(left: list[Stream], streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Whether a server's load falls once clients have left, before a neighbour has got many more tokens.
 
     A look that shows the requests gone proves it if it came in time; a look that comes later and shows them
@@ -357,21 +357,22 @@ def _live(look: ControlCall) -> int:
     return look.load.live if look.load is not None else 0
 
 
-def _more_tokens(neighbour: Stream, moment: float) -> Callable[[ControlCall], int]:
+def _more_tokens(neighbour: Answer, moment: float) -> Callable[[ControlCall], int]:
     """How many more tokens than at a moment a neighbour had got when a look was over."""
-    so_far = delivered_at(neighbour, moment) or 0
-    return lambda look: (delivered_at(neighbour, over(look.exchange) or 0.0) or 0) - so_far
+    stream = neighbour.load()
+    so_far = delivered_at(stream, moment) or 0
+    return lambda look: (delivered_at(stream, over(look.exchange) or 0.0) or 0) - so_far
 
 
 @check_run("left-stream-is-ended")
-def left_stream_is_ended(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def left_stream_is_ended(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A stream is no longer worked on soon after its client has left."""
     for left in _left_by_clients(streams, stream=True):
         yield from _after_leaving(left, streams, target)
 
 
 @check_run("left-request-is-ended")
-def left_request_is_ended(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def left_request_is_ended(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A whole answer is no longer worked on soon after its client has left."""
     for left in _left_by_clients(streams, stream=False):
         yield from _after_leaving(left, streams, target)

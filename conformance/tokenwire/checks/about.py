@@ -6,11 +6,12 @@ says why a requirement has no witness.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.record import Choice, Delivery, Finish, Stream
+from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Finish, Stream
 from tokenwire.wire.exchange import Ending
 
 _OK = 200
@@ -21,17 +22,25 @@ def is_error(finish: Finish | None) -> bool:
     return finish is not None and finish.failed
 
 
-def ended(stream: Stream) -> bool:
+def ended(stream: Answer) -> bool:
     """Whether the answer came to its end, so that what is missing will not come."""
     return stream.exchange.ending is Ending.COMPLETE and stream.error is None
 
 
-def streamed(stream: Stream) -> bool:
+def streamed(stream: Answer) -> bool:
     """Whether a record was delivered in events."""
     return stream.answered and stream.delivery is not Delivery.WHOLE
 
 
-def finished_choices(stream: Stream) -> list[Choice]:
+@overload
+def finished_choices(stream: Stream) -> list[Choice]: ...
+
+
+@overload
+def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]: ...
+
+
+def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]:
     """The choices of a record that reached a finish reason, an abort that a client asked for among them."""
     if stream.refused:
         return []
@@ -65,7 +74,7 @@ WISHES = (
 """Fields of `Asked` that a check may need."""
 
 
-def traits_of(stream: Stream) -> Traits:
+def traits_of(stream: Answer) -> Traits:
     """What an answer is."""
     asked = stream.asked
     return Traits(

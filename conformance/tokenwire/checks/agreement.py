@@ -15,7 +15,7 @@ from tokenwire.checks.check import Target
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading import bringing, counts_its_ids
-from tokenwire.record import BROKEN, Choice, Stream
+from tokenwire.record import BROKEN, Answer, Choice, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
 
@@ -23,7 +23,7 @@ Side = tuple[Stream, Choice]
 """A choice, and the answer that it stands in."""
 
 
-def same_beginning(stream: Stream) -> tuple[object, ...] | None:
+def same_beginning(stream: Answer) -> tuple[object, ...] | None:
     """Equal for greedy requests whose answers begin alike, however long they may get; None for all others."""
     asked = stream.asked
     if not asked.prompt_key or not asked.greedy:
@@ -34,12 +34,12 @@ def same_beginning(stream: Stream) -> tuple[object, ...] | None:
     return (stream.dialect, asked.prompt_key, asked.form, asked.other_sampling, *stops, *shown, *counts)
 
 
-def choice_pairs(baseline: Stream, other: Stream) -> Iterator[tuple[Side, Side]]:
-    """The choices of two answers, index by index, with all that they hold.
+def choice_pairs(baseline: Answer, other: Answer) -> Iterator[tuple[Side, Side]]:
+    """The choices of two answers, index by index, with their content.
 
-    What relates them looks at the one and at the other; neither is to be read again meanwhile.
+    Both stay loaded while they are compared: a check reads each of them several times.
     """
-    baseline, other = baseline.whole, other.whole
+    baseline, other = baseline.load(), other.load()
     others = {choice.index: choice for choice in other.choices}
     for choice in baseline.choices:
         if choice.index in others:

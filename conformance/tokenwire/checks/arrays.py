@@ -15,7 +15,7 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading import prompt_of
 from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
+from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison, details_named
 
@@ -174,12 +174,12 @@ def _with_arrays(stream: Stream) -> bool:
 
 
 @check_run("array-covers-what-was-run")
-def array_covers_what_was_run(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """An array has a row for each token that it covers. Where it tells no shape, its rows are as wide as
     those of most others.
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
-    told = [(stream, one, one.read()) for stream in _with_arrays(streams) for one in _arrays(stream)]
+    told = [(stream, one, one.read()) for stream in _with_arrays(streams) for one in _arrays(stream.load())]
     for stream, one, array in told:
         if isinstance(array, Array) and not array.shaped and one.due:
             widths[stream.dialect, one.rule.name][len(array.rows[0]) / one.due] += 1

@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.ask import RULES, Kind
 from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Asked, Stream, fact
+from tokenwire.record import Answer, Asked, Stream, fact
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 
@@ -214,18 +214,18 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
             yield BadValue(name, value, f"has {len(value)} entries for {asked.prompts} prompts")
 
 
-def bad_values(stream: Stream, target: Target) -> Iterator[BadValue]:
+def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
     """All that is wrong with the values of a request."""
     yield from unknown_ids(stream, target)
     yield from impossible_ones(stream)
 
 
-def unknown_ids(stream: Stream, target: Target) -> Iterator[BadValue]:
+def unknown_ids(stream: Answer, target: Target) -> Iterator[BadValue]:
     """The ids in a request that the target does not have."""
     asked, vocabulary = stream.asked, target.advertised.vocab_size
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
-    yield from unknown_parameter_ids(asked, stream.exchange.request, vocabulary)
+    yield from unknown_parameter_ids(asked, stream.exchange.load().request, vocabulary)
 
 
 @fact(Stream)
@@ -239,13 +239,13 @@ def _ids_named(stream: Stream) -> tuple[int, int]:
     return min(ids, default=0), max(ids, default=0)
 
 
-def names_unknown_ids(stream: Stream, target: Target) -> bool:
+def names_unknown_ids(stream: Answer, target: Target) -> bool:
     """Whether a request names an id that the target does not have."""
     return any(_unknown(token, target.advertised.vocab_size) for token in _ids_named(stream))
 
 
-def impossible_ones(stream: Stream) -> Iterator[BadValue]:
+def impossible_ones(stream: Answer) -> Iterator[BadValue]:
     """The values of a request that mean nothing to any target."""
     yield from wrong_types(stream.asked)
     yield from impossible_values(stream.asked, policy_of(stream).least)
-    yield from misfitting_lists(stream.asked, stream.exchange.request)
+    yield from misfitting_lists(stream.asked, stream.exchange.load().request)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.logprob_entry import number_of, reported_logprobs, sampled_entries
-from tokenwire.record import Choice, fact, integer
+from tokenwire.record import Choice, ChoiceFacts, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 
@@ -25,12 +25,13 @@ TORN = tolerance("torn")
 DRIFT = tolerance("drift")
 """Logprobs may differ by so much where the order of computing does; those of another position by more."""
 
-Pair = tuple[Choice, Choice]
+Pair = tuple[ChoiceFacts, ChoiceFacts]
+LoadedPair = tuple[Choice, Choice]
 
 
-def sampled_logprobs(choice: Choice) -> list[Any]:
+def sampled_logprobs(choice: ChoiceFacts) -> list[Any]:
     """The logprobs of the output ids of a choice, by position, in whatever shape they are told."""
-    return [entry.logprob if entry else None for entry in sampled_entries(choice)]
+    return [entry.logprob if entry else None for entry in sampled_entries(choice.load())]
 
 
 @fact(Choice)
@@ -87,7 +88,7 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
         return None
     told_ids = [ours[position] for choice in pair if (ours := choice.output_ids) and position < len(ours)]
     ids = [token for token in told_ids if integer(token) is not None]
-    told = [_told_at(choice, position) for choice in pair]
+    told = [_told_at(choice.load(), position) for choice in pair]
     if len(ids) == len(pair):
         first, second = ids
         both = [one.by_id for one in told if first in one.by_id and second in one.by_id]
@@ -116,11 +117,11 @@ def torn(pair: Pair, position: int) -> bool:
     return gap is None or gap[0] <= TORN
 
 
-def _finished_with(choice: Choice) -> str:
+def _finished_with(choice: ChoiceFacts) -> str:
     return choice.finish.type if choice.finish is not None else ""
 
 
-def _miscounts(choice: Choice, ids: Sequence[Any]) -> bool:
+def _miscounts(choice: ChoiceFacts, ids: Sequence[Any]) -> bool:
     """Whether an answer that spent its budget has another number of ids than its own counter says."""
     count = choice.counter("completion_tokens")
     return _finished_with(choice) == "length" and count is not None and count != len(ids)

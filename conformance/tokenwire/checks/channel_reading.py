@@ -21,7 +21,7 @@ from tokenwire.dialects.markup import (
     load_markup,
     read_markup,
 )
-from tokenwire.record import BROKEN, Choice, Place, Stream, ToolCall, as_list
+from tokenwire.record import BROKEN, Answer, Choice, Place, Stream, ToolCall, as_list
 from tokenwire.target.tokenizer import Tokenizer
 
 CALLED = "tool_calls"
@@ -319,7 +319,7 @@ def say(
 
 def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> MarkedText | None:
     """As `say`, cached with the stream: several requirements ask for it."""
-    known: dict[int, MarkedText | None] = stream.whole.cache.setdefault(say, {})
+    known: dict[int, MarkedText | None] = stream.cache.setdefault(say, {})
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)
     return known[choice.index]
@@ -353,14 +353,18 @@ def _every_marker() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile("|".join(of_thoughts)), re.compile("|".join(of_calls))
 
 
-def seen_markup(streams: Iterable[Stream], tokenizer: Tokenizer | None, form: str = "") -> Markup:
+def seen_markup(streams: Iterable[Answer], tokenizer: Tokenizer | None, form: str = "") -> Markup:
     """The markup that the parsers of a target read, as far as answers show it: one whose tokens say a call or
     reasoning that stands in its channel. `form` names that of tool calls where it is known.
     """
     ways, forms = load_markup()
     seen = Markup(form=forms.get(form))
-    for stream in streams:
-        for choice in stream.choices if is_chat(stream) else ():
+    for answer in streams:
+        parsed = is_chat(answer) and any(choice.reasoning or choice.has_calls for choice in answer.choices)
+        if not parsed or (seen.thoughts is not None and seen.form is not None):
+            continue
+        stream = answer.load()
+        for choice in stream.choices:
             if seen.thoughts is None and choice.reasoning:
                 shown = (way for way in ways.values() if _is_shown(stream, choice, Markup(way), tokenizer))
                 seen = replace(seen, thoughts=next(shown, None))

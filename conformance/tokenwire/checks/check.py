@@ -13,7 +13,7 @@ from tokenwire.checks.evidence import Observation, in_wire_order
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Choice, Delivery, Stream, fact
+from tokenwire.record import Answer, Choice, Delivery, Stream, fact
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.alike import ROUNDING
 from tokenwire.target.death import Death
@@ -62,12 +62,12 @@ class Target:
         return any(call.everything for call in aborts), frozenset().union(*(call.ids for call in aborts))
 
 
-class Answers(tuple[Stream, ...]):
+class Answers(tuple[Answer, ...]):
     """The answers of a run, and a cache of what several checks compute from all of them (`once_per_run`)."""
 
     cache: dict[Any, Any]
 
-    def __new__(cls, streams: Iterable[Stream] = ()) -> Self:
+    def __new__(cls, streams: Iterable[Answer] = ()) -> Self:
         self = super().__new__(cls, streams)
         self.cache = {}
         return self
@@ -77,12 +77,12 @@ Computed = TypeVar("Computed")
 
 
 def once_per_run(
-    compute: Callable[[tuple[Stream, ...]], Computed],
-) -> Callable[[tuple[Stream, ...]], Computed]:
+    compute: Callable[[tuple[Answer, ...]], Computed],
+) -> Callable[[tuple[Answer, ...]], Computed]:
     """Cache with the answers of a run what a function computes from them."""
 
     @wraps(compute)
-    def cached(streams: tuple[Stream, ...]) -> Computed:
+    def cached(streams: tuple[Answer, ...]) -> Computed:
         cache = streams.cache if isinstance(streams, Answers) else {}
         if compute not in cache:
             cache[compute] = compute(streams)
@@ -91,7 +91,7 @@ def once_per_run(
     return cached
 
 
-def select(holds: Callable[[Stream], object]) -> Callable[[tuple[Stream, ...]], list[Stream]]:
+def select(holds: Callable[[Stream], object]) -> Callable[[tuple[Answer, ...]], list[Answer]]:
     """Select the answers of which a predicate holds; whether it does is a fact of each (`record.fact`)."""
 
     @fact(Stream)
@@ -101,7 +101,7 @@ def select(holds: Callable[[Stream], object]) -> Callable[[tuple[Stream, ...]], 
 
     @once_per_run
     @wraps(holds)
-    def selected(streams: tuple[Stream, ...]) -> list[Stream]:
+    def selected(streams: tuple[Answer, ...]) -> list[Answer]:
         return [stream for stream in streams if known(stream)]
 
     return selected
@@ -110,7 +110,7 @@ def select(holds: Callable[[Stream], object]) -> Callable[[tuple[Stream, ...]], 
 StreamCheck = Callable[[Stream, Target], Iterator[Observation]]
 ChoiceCheck = Callable[[Choice, Stream, Target], Iterator[Observation]]
 ComparisonCheck = Callable[[Comparison, Target], Iterator[Observation]]
-RunCheck = Callable[[tuple[Stream, ...], Target], Iterator[Observation]]
+RunCheck = Callable[[tuple[Answer, ...], Target], Iterator[Observation]]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
 from tokenwire.checks.reading import read_once, untold_count
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
+from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
 
 LONG_ANSWER = 50
 """Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
@@ -26,7 +26,7 @@ TELLING_GROWTHS = 3
 """So many texts in a row that each extend the one before are cumulative: pieces do not grow like that."""
 
 
-def interval_of(stream: Stream, target: Target) -> int | None:
+def interval_of(stream: Answer, target: Target) -> int | None:
     """The stream_interval in force: the request's, or the server's; None where it is not known.
 
     0 stands for the server's value, a value below 0 for every emission, which nothing can break. In some
@@ -328,7 +328,7 @@ _TELLING_STREAMS = 4
 """In so many streams the first ids would hardly have been joined by chance each time."""
 
 
-def _first_emissions(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Place, int, int]]:
+def _first_emissions(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Place, int, int]]:
     """Where the first ids stand of each choice longer than its interval, how many, and that interval."""
     for stream in streams:
         interval = interval_of(stream, target) or 0
@@ -355,7 +355,7 @@ def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
 
 
 @check_run("first-ids-at-once")
-def first_ids_at_once(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """The first emission does not wait for the interval.
 
     Ids may be joined on the way, so one stream tells nothing: that not one of several sends its first ids
@@ -393,9 +393,9 @@ def _arrival(stream: Stream) -> tuple[int, float, float]:
 
 
 @check_run("stream-comes-in-a-burst")
-def stream_comes_in_a_burst(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Whether all long streams of an endpoint are held back."""
-    long: dict[str, list[tuple[float, Stream]]] = {}
+    long: dict[str, list[tuple[float, Answer]]] = {}
     for stream in streams:
         count, first, last = _arrival(stream) if streamed(stream) and ended(stream) else (0, 0.0, 0.0)
         if count >= _MANY and last >= _LONG_S:
@@ -404,7 +404,7 @@ def stream_comes_in_a_burst(streams: tuple[Stream, ...], _target: Target) -> Ite
         if len(told) < _SEVERAL:
             continue
         share, stream = max(told, key=lambda one: one[0])
-        emissions = stream.emissions()
+        emissions = stream.load().emissions()
         place = emissions[-1].event.place
         took = share * place.time
         came = f"within {took:.3f} s, {place.time:.1f} s after the request"

@@ -14,7 +14,7 @@ from tokenwire.checks.reading import count_of, end_place, read_once
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
-from tokenwire.record import Choice, Stream
+from tokenwire.record import Answer, ChoiceFacts, Stream
 from tokenwire.target.death import codes_of
 
 _CLIENT_CLOSED = 499
@@ -50,7 +50,7 @@ def _within(moment: float | None, start: float | None, end: float | None) -> boo
     return moment is not None and start is not None and end is not None and start <= moment < end
 
 
-def _is_aborted(choice: Choice) -> bool:
+def _is_aborted(choice: ChoiceFacts) -> bool:
     return choice.finish is not None and choice.finish.type == "abort" and not is_error(choice.finish)
 
 
@@ -89,9 +89,9 @@ def _aborted_empty(stream: Stream) -> bool:
 
 
 @check_run("empty-abort-is-an-answer")
-def empty_abort_is_an_answer(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A request that was aborted in the queue is answered in the shape that all answers of its kind have."""
-    whole: dict[tuple[object, ...], Stream] = {}
+    whole: dict[tuple[object, ...], Answer] = {}
     for stream in streams if _aborted_empty(streams) else ():
         if ended(stream) and finished_choices(stream) and not any(map(_is_aborted, stream.choices)):
             whole.setdefault(_kind(stream), stream)
@@ -111,14 +111,14 @@ def empty_abort_is_an_answer(streams: tuple[Stream, ...], _target: Target) -> It
                 )
 
 
-def _kind(stream: Stream) -> tuple[object, ...]:
+def _kind(stream: Answer) -> tuple[object, ...]:
     """Equal for answers that tell the same things: of one endpoint, and asked for the same."""
     asked = stream.asked
     wanted = (asked.stream, asked.response_token_ids, asked.prompt_token_ids, asked.meta_info)
     return (stream.dialect, *wanted)
 
 
-def _lack(choice: Choice, usual: Choice) -> str:
+def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
     """What a choice without tokens lacks of what a usual one has, in words; empty for nothing."""
     for name in _COUNTERS:
         if usual.counter(name) is not None and choice.counter(name) is None:
@@ -187,9 +187,9 @@ def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterat
 
 
 @check_run("ended-id-is-free-again")
-def ended_id_is_free_again(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What a server still does about a request that has ended must not hit the next one under its id."""
-    named: dict[str, list[Stream]] = {}
+    named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
         if (own := known_as(stream)) and began(stream.exchange) is not None:
             named.setdefault(own, []).append(stream)

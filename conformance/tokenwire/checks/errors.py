@@ -22,7 +22,7 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading import end_place, start_place
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
 from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
-from tokenwire.record import Event, Stream, integer
+from tokenwire.record import Answer, Event, Stream, integer
 from tokenwire.target.death import DIED, error_code, failure
 from tokenwire.wire.exchange import Ending
 
@@ -87,12 +87,12 @@ def misfitting_lists_refused(stream: Stream, _target: Target) -> Iterator[Observ
 
 
 @check_run("refusal-names-the-value")
-def refusal_names_the_value(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Who reads the refusal finds the mistake. An endpoint that answers prompts as texts, and none as ids,
     may speak of the ids instead.
     """
     answered: dict[str, set[bool]] = {}
-    refused: list[Stream] = []
+    refused: list[Answer] = []
     for stream in streams:
         if stream.answered:
             answered.setdefault(stream.dialect, set()).add(stream.asked.input_ids is None)
@@ -121,7 +121,7 @@ def _names(said: str, bad: BadValue) -> bool:
 
 
 @check_run("requests-do-not-break-the-server")
-def requests_do_not_break_the_server(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Every request, good or bad, ends in a record or a refusal. The gravest failures come first: the end of
     the server, then silence, then a status.
 
@@ -148,7 +148,7 @@ def requests_do_not_break_the_server(streams: tuple[Stream, ...], target: Target
         )
 
 
-def _gravest_first(looked_at: tuple[Stream, str]) -> int:
+def _gravest_first(looked_at: tuple[Answer, str]) -> int:
     stream, failed = looked_at
     return 2 if not failed else int(stream.exchange.status is not None)
 

@@ -12,7 +12,7 @@ from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.stops import stop_string_of
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Stream
+from tokenwire.record import Answer
 
 _BORDER = 16
 """A prompt that leaves no more room than this beside its budget tells what the rule of length is."""
@@ -42,7 +42,7 @@ def _tokens_to_stop(one: Whole) -> int | None:
 
 
 @check_run("stop-wins-within-the-budget")
-def stop_wins_within_the_budget(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Where a choice is known to stop, each budget says which came first: the stop or the end of the budget.
 
     The answer with the largest budget tells where it stops, if another one stopped there too or it ends with
@@ -91,7 +91,7 @@ def _begins_alike(one: Whole, other: Whole) -> bool:
     return bool(texts[0]) and all(map(eq, texts[0] or "", texts[1] or ""))
 
 
-def _asks_for_more(stream: Stream) -> bool:
+def _asks_for_more(stream: Answer) -> bool:
     """Whether a request asks for anything that may be refused for a reason of its own."""
     asked = stream.asked
     extras = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.logprobs, asked.stop)
@@ -99,13 +99,13 @@ def _asks_for_more(stream: Stream) -> bool:
 
 
 @check_run("one-length-rule")
-def one_length_rule(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What fits the context fits it everywhere: on each endpoint, streamed and whole.
 
     Chat, which may run its messages instead of the ids beside them, is held against the others.
     """
     context = target.advertised.context_length
-    first: dict[tuple[int, int], Stream] = {}
+    first: dict[tuple[int, int], Answer] = {}
     for stream in sorted(streams, key=is_chat) if context is not None else ():
         asked, status = stream.asked, stream.exchange.status
         if context is None or not asked.input_ids or asked.max_new_tokens is None or _asks_for_more(stream):

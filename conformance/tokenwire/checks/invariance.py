@@ -11,7 +11,7 @@ from tokenwire.checks.agreement import agree, as_declared, choice_pairs
 from tokenwire.checks.check import Target, check, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.isolation import beginnings
-from tokenwire.record import Stream, fact, integer
+from tokenwire.record import Answer, Stream, fact, integer
 from tokenwire.requirement import tolerance
 
 _LEAST_EVENTS = 64
@@ -21,7 +21,7 @@ _SLACK_BYTES = tolerance("event_slack")
 """Numbers get longer, and some tokens have longer texts than others."""
 
 
-def _most(stream: Stream, counter: str) -> int:
+def _most(stream: Answer, counter: str) -> int:
     """The highest value of a counter in an answer."""
     return _highest(stream).get(counter, 0)
 
@@ -38,8 +38,8 @@ def _highest(stream: Stream) -> dict[str, int]:
 
 
 def _with_and_without(
-    streams: tuple[Stream, ...], shows: Callable[[Stream], int], *, less: bool
-) -> Iterator[tuple[Stream, Stream]]:
+    streams: tuple[Answer, ...], shows: Callable[[Answer], int], *, less: bool
+) -> Iterator[tuple[Answer, Answer]]:
     """Each answer in which something happened, behind one that begins alike in which it did not, or less."""
     for group in beginnings(streams):
         baseline = min(group, key=shows)
@@ -48,12 +48,12 @@ def _with_and_without(
             continue
         for stream in group:
             if shows(stream) > least:
-                baseline = baseline.whole  # read once for all that are held against it
+                baseline = baseline.load()  # read once for all that are held against it
                 yield baseline, stream
 
 
 @check_run("cache-changes-nothing")
-def cache_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def cache_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A prompt from the cache is answered as the same prompt computed."""
     for cold, warm in _with_and_without(streams, lambda s: _most(s, "cached_tokens"), less=True):
         source = f"the answer with {_most(cold, 'cached_tokens')} cached tokens"
@@ -61,19 +61,19 @@ def cache_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterat
             yield from as_declared(agree(one, other, source), target)
 
 
-def _told(stream: Stream) -> tuple[object, ...]:
+def _told(stream: Answer) -> tuple[object, ...]:
     """What a request asks to be told, beside its result."""
     asked = stream.asked
     logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
     return (*logprobs, asked.prompt_token_ids, asked.response_token_ids, asked.meta_info)
 
 
-def _most_asked(stream: Stream) -> tuple[int, int]:
+def _most_asked(stream: Answer) -> tuple[int, int]:
     return stream.asked.top_logprobs, stream.asked.max_new_tokens or 0
 
 
 @check_run("asking-for-more-changes-nothing")
-def asking_for_more_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def asking_for_more_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What a request asks to be told shapes what is told, and nothing else of the answer.
 
     Whole answers are looked at: a stream is held against one of these.
@@ -85,14 +85,14 @@ def asking_for_more_changes_nothing(streams: tuple[Stream, ...], target: Target)
         all_told, _, most = max(group, key=itemgetter(1))
         for told, _, stream in group:
             if told != all_told:
-                most = most.whole  # read once for all that are held against it
+                most = most.load()  # read once for all that are held against it
                 for one, other in choice_pairs(most, stream):
                     source = f"the answer of {most.exchange.name}, which asks for more"
                     yield from as_declared(agree(one, other, source, told_apart=True), target)
 
 
 @check_run("preemption-changes-nothing")
-def preemption_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def preemption_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A request that was preempted is answered as one that was not."""
     for calm, preempted in _with_and_without(streams, lambda s: _most(s, "num_retractions"), less=False):
         source = "the answer without preemption"

@@ -11,15 +11,15 @@ from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, s
 from tokenwire.checks.check import Target, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.moments import Timeline, began
-from tokenwire.record import Stream
+from tokenwire.record import Answer, Stream
 from tokenwire.target.determinism import known_by
-from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.exchange import ExchangeHead
 
 CROWD = 4
 """So many requests with other prompts make a crowd."""
 
 
-def undisturbed(stream: Stream) -> bool:
+def undisturbed(stream: Answer) -> bool:
     """Whether an answer is complete, and may be compared with another to the same request."""
     choices = finished_choices(stream)
     return (
@@ -29,22 +29,22 @@ def undisturbed(stream: Stream) -> bool:
     )
 
 
-def _company(streams: Iterable[Stream]) -> Callable[[Exchange, str], int]:
+def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
     """Tells how many answered requests with another prompt were under way beside one with a prompt."""
-    by_prompt: dict[str, list[Exchange]] = {}
+    by_prompt: dict[str, list[ExchangeHead]] = {}
     for stream in streams:
         if stream.answered:
             by_prompt.setdefault(stream.asked.prompt_key, []).append(stream.exchange)
     everyone = Timeline(chain.from_iterable(by_prompt.values()))
     alike = {prompt: Timeline(exchanges) for prompt, exchanges in by_prompt.items()}
 
-    def beside(exchange: Exchange, prompt: str) -> int:
+    def beside(exchange: ExchangeHead, prompt: str) -> int:
         return everyone.beside(exchange) - alike[prompt].beside(exchange)
 
     return beside
 
 
-def repeated(group: list[Stream]) -> Stream | None:
+def repeated(group: list[Answer]) -> Answer | None:
     """The first of two answers of a group that are alike: what shows that the target repeats itself."""
     results = [known_by(tuple((c.index, c.output_ids, c.text) for c in stream.choices)) for stream in group]
     times = Counter(results)
@@ -52,9 +52,9 @@ def repeated(group: list[Stream]) -> Stream | None:
 
 
 @once_per_run
-def beginnings(streams: tuple[Stream, ...]) -> list[list[Stream]]:
+def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
     """The complete answers of a run that begin alike, those together that do."""
-    groups: dict[tuple[object, ...], list[Stream]] = {}
+    groups: dict[tuple[object, ...], list[Answer]] = {}
     for stream in streams:
         key = same_beginning(stream)
         if key is not None and undisturbed(stream):
@@ -63,7 +63,7 @@ def beginnings(streams: tuple[Stream, ...]) -> list[list[Stream]]:
 
 
 @check_run("neighbours-change-nothing")
-def neighbours_change_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def neighbours_change_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What was answered twice alike alone is answered so in a crowd."""
     beside = _company(streams)
     for group in beginnings(streams):
@@ -75,7 +75,7 @@ def neighbours_change_nothing(streams: tuple[Stream, ...], target: Target) -> It
         for stream in group if alone is not None else ():
             crowd = crowds.get(stream.exchange.name, 0)
             if alone is not None and crowd >= CROWD:
-                alone = alone.whole  # read once for all that are held against it
+                alone = alone.load()  # read once for all that are held against it
                 for one, other in choice_pairs(alone, stream):
                     source = f"the answer without the {crowd} others beside it"
                     yield from as_declared(agree(one, other, source), target)
@@ -89,18 +89,18 @@ def _in_batches(stream: Stream) -> bool:
 
 
 @check_run("batch-items-stand-alone")
-def batch_items_stand_alone(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A prompt in a batch is answered as by itself."""
-    alone: dict[tuple[object, ...], list[Stream]] = {}
+    alone: dict[tuple[object, ...], list[Answer]] = {}
     for stream in streams if _in_batches(streams) else ():
         asked = stream.asked
         prompts = asked.input_ids or asked.texts
         if prompts and asked.greedy and not asked.batch and undisturbed(stream):
             alone.setdefault((prompts[0], *_shape(stream)), []).append(stream)
-    twins: dict[tuple[object, ...], Stream | None] = {}
+    twins: dict[tuple[object, ...], Answer | None] = {}
     for stream in filter(undisturbed, _in_batches(streams)):
         prompts = stream.asked.input_ids or stream.asked.texts
-        for choice in stream.choices:
+        for place, choice in enumerate(stream.choices):
             if choice.index >= len(prompts):
                 continue
             prompt = (prompts[choice.index], *_shape(stream))
@@ -108,7 +108,8 @@ def batch_items_stand_alone(streams: tuple[Stream, ...], target: Target) -> Iter
                 twins[prompt] = repeated(alone.get(prompt, []))
             twin = twins[prompt]
             if twin is not None:
-                pair = (twin, twin.choices[0].whole), (stream, choice.whole)
+                one, other = twin.load(), stream.load()
+                pair = (one, one.choices[0]), (other, other.choices[place])
                 yield from as_declared(agree(*pair, "the same prompt by itself"), target)
                 yield from _same_end(*pair)
 
@@ -124,7 +125,7 @@ def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
     yield expect(place, len(ours), len(theirs), message, related=related)
 
 
-def _shape(stream: Stream) -> tuple[object, ...]:
+def _shape(stream: Answer) -> tuple[object, ...]:
     """All that shapes a greedy result but for the prompt."""
     asked = stream.asked
     stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim, asked.ignore_eos)

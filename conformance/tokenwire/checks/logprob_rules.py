@@ -11,7 +11,7 @@ from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import Target, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, reported_at
-from tokenwire.record import Asked, Place, Stream, fact
+from tokenwire.record import Answer, Asked, Place, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
 
@@ -62,7 +62,7 @@ def _name(entry: LogprobEntry) -> object:
     return entry.token_id if type(entry.token_id) is int else entry.whole_text
 
 
-def _first_top(stream: Stream) -> _Top | None:
+def _first_top(stream: Answer) -> _Top | None:
     """The top logprobs of the first output id; None where nothing tells which is whose."""
     told = _top_told(stream)
     return None if told is None else _Top(stream.dialect, stream.asked, *told)
@@ -154,7 +154,7 @@ def _tells_top(stream: Stream) -> bool:
 
 
 @once_per_run
-def _tops(streams: tuple[Stream, ...]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
+def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
     """The top logprobs that answers begin with; and by dialect and prompt those of the model itself.
 
     Both answers begin after the same prompt, so their first ids have the same logits.
@@ -167,7 +167,7 @@ def _tops(streams: tuple[Stream, ...]) -> tuple[list[_Top], dict[tuple[str, str]
     return known, neutral
 
 
-def temperature_rules(streams: tuple[Stream, ...]) -> Iterator[Seen]:
+def temperature_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
     """What answers at other temperatures than 1 show."""
     known, neutral = _tops(streams)
     for top in known:
@@ -178,7 +178,7 @@ def temperature_rules(streams: tuple[Stream, ...]) -> Iterator[Seen]:
                 yield Seen(top.dialect, rule, top.place, base.place)
 
 
-def truncation_rules(streams: tuple[Stream, ...]) -> Iterator[Seen]:
+def truncation_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
     """What truncated answers at temperature 1 show."""
     known, neutral = _tops(streams)
     for top in known:
@@ -206,19 +206,19 @@ def _one_rule(every: Iterable[Seen], legal: tuple[str, str]) -> Iterator[Observa
 
 
 @check_run("logprobs-follow-one-rule")
-def logprobs_follow_one_rule(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def logprobs_follow_one_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One rule for all answers of an endpoint: divided by the temperature, or not."""
     yield from _one_rule(temperature_rules(streams), (OF_THE_MODEL, DIVIDED))
 
 
 @check_run("logprobs-follow-one-truncation")
-def logprobs_follow_one_truncation(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One rule for all answers of an endpoint: of all ids, or of those that truncation leaves."""
     yield from _one_rule(truncation_rules(streams), (BEFORE, AFTER))
 
 
 @check_run("logprobs-follow-the-declared-rule")
-def logprobs_follow_the_declared_rule(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A trainer computes with what it was told; which rule that is cannot be told from one answer."""
     for name in sorted(_DECLARED.keys() & target.capabilities):
         of_temperature, of_truncation = _DECLARED[name]
@@ -237,7 +237,7 @@ def logprobs_follow_the_declared_rule(streams: tuple[Stream, ...], target: Targe
                 )
 
 
-def rules_seen(streams: tuple[Stream, ...]) -> Iterator[str]:
+def rules_seen(streams: tuple[Answer, ...]) -> Iterator[str]:
     """A line for each dialect whose answers show of which distribution its logprobs speak."""
     told: dict[str, dict[str, str]] = {}
     for seen in (*temperature_rules(streams), *truncation_rules(streams)):

@@ -43,7 +43,7 @@ from tokenwire.checks.reading import (
 )
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, as_list, fact, integer
+from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, Wanted, as_list, fact, integer
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse
@@ -200,7 +200,7 @@ _ENOUGH_SURE_IDS = 64
 
 
 @check_run("logprobs-vary")
-def logprobs_vary(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Numbers that do not depend on the token are no logprobs; a grammar or top_k may leave no choice.
 
     That all of an answer are 0 is a fault only if all of the endpoint are.

@@ -9,10 +9,10 @@ from functools import lru_cache
 from operator import itemgetter
 
 from tokenwire.record import Stream
-from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.exchange import ExchangeHead
 
 
-def began(exchange: Exchange) -> float | None:
+def began(exchange: ExchangeHead) -> float | None:
     """When a request was sent, in seconds since the epoch; None where the capture does not tell."""
     return _seconds(exchange.started)
 
@@ -25,13 +25,13 @@ def _seconds(started: str) -> float | None:
         return None
 
 
-def over(exchange: Exchange) -> float | None:
+def over(exchange: ExchangeHead) -> float | None:
     """When an exchange was over; None where the capture does not tell."""
     start = began(exchange)
     return None if start is None else start + exchange.duration
 
 
-def overlap(one: Exchange, other: Exchange) -> bool:
+def overlap(one: ExchangeHead, other: ExchangeHead) -> bool:
     """Whether two exchanges were under way at the same time; false where a capture does not tell."""
     began_one, began_other = began(one), began(other)
     if began_one is None or began_other is None:
@@ -42,21 +42,21 @@ def overlap(one: Exchange, other: Exchange) -> bool:
 class Timeline:
     """When some exchanges were under way."""
 
-    def __init__(self, exchanges: Iterable[Exchange]) -> None:
+    def __init__(self, exchanges: Iterable[ExchangeHead]) -> None:
         known = [(start, one) for one in exchanges if (start := began(one)) is not None]
         self._in_order = sorted(known, key=itemgetter(0))
         self._starts = [start for start, _ in self._in_order]
         self._ends = sorted(start + one.duration for start, one in known)
         self._longest = max((one.duration for _, one in known), default=0.0)
 
-    def beside(self, exchange: Exchange) -> int:
+    def beside(self, exchange: ExchangeHead) -> int:
         """How many of them overlap an exchange, itself included where it is one; 0 if it tells no time."""
         start, end = began(exchange), over(exchange)
         if start is None or end is None:
             return 0
         return bisect_left(self._starts, end) - bisect_right(self._ends, start)
 
-    def during(self, exchange: Exchange) -> list[Exchange]:
+    def during(self, exchange: ExchangeHead) -> list[ExchangeHead]:
         """Those that overlap an exchange."""
         start, end = began(exchange), over(exchange)
         if start is None or end is None:

@@ -33,12 +33,12 @@ from tokenwire.checks.reading import count_of, first_of_prompt, names_of_prompt,
 from tokenwire.checks.relations import Ids, Whole, related_streams
 from tokenwire.checks.rescoring import Pair, observe_agreement
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
+from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
 
-def _prompt_ids(stream: Stream, choice: Choice) -> list[Any] | None:
+def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
     """The ids of the prompt of a choice: those sent, or those that came back for a text."""
     told = told_prompt(choice)
     return prompt_of(stream, choice.index) or (told[1] if told else None)
@@ -203,8 +203,9 @@ Logprobs = dict[int, Any]
 """Logprobs of prompt tokens by position; the first of a series, which may be null, is left out."""
 
 
-def prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] | None:
+def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, Logprobs] | None:
     """What an answer says of the tokens of its prompt, by position; None where it says nothing."""
+    choice = facts.load()
     ids = _prompt_ids(stream, choice) or []
     carried, start = first_of_prompt(choice, PROMPT), stream.asked.logprob_start
     if carried is not None and start is not None:
@@ -232,7 +233,7 @@ _SOME_PROMPTS = 3
 """A position that is off after so many prompts, and right after none, is no outlier."""
 
 
-def _scored(streams: tuple[Stream, ...]) -> Iterator[Whole]:
+def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
     """The greedy answers that tell the logprobs of their prompts."""
     series = {PROMPT, RANKED, NAMED}
     return (one for one in related_streams(streams) if one.prompt and series & names_of_prompt(one.choice))
@@ -240,7 +241,7 @@ def _scored(streams: tuple[Stream, ...]) -> Iterator[Whole]:
 
 @check_run("prompt-logprobs-independent-of-start")
 def prompt_logprobs_independent_of_start(
-    streams: tuple[Stream, ...], _target: Target
+    streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
     """Where the series begins decides what is told, not what it says."""
     first: dict[tuple[str, Ids | None], tuple[int | None, Whole]] = {}
@@ -268,7 +269,7 @@ def prompt_logprobs_independent_of_start(
 
 
 @check_run("prompt-logprobs-rescore-the-output")
-def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def prompt_logprobs_rescore_the_output(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Ids that were generated and sent back as a prompt have the logprobs that they had when sampled.
 
     A position that is off after every prompt is no outlier. Of answers that say the same, the first of either
@@ -330,13 +331,13 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Tar
 # Echo.
 
 
-def _prompt_text(stream: Stream, choice: int) -> str | None:
+def _prompt_text(stream: Answer, choice: int) -> str | None:
     """The text that was sent as the prompt of a choice; None for ids and messages."""
     texts, prompt = stream.asked.texts, choice // max(stream.asked.n, 1)
     return texts[prompt] if prompt < len(texts) else None
 
 
-def _echoes_text(stream: Stream) -> bool:
+def _echoes_text(stream: Answer) -> bool:
     """Whether an echo shows the prompt's text: where ids are asked for, some servers tell these instead."""
     beside_ids = policy_of(stream).echo_repeats_text_beside_ids
     return stream.asked.echo and (beside_ids or not stream.asked.response_token_ids)
@@ -367,7 +368,7 @@ def _echoes(stream: Stream) -> bool:
 
 
 @check_run("echo-adds-only-the-prompt")
-def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """With and without an echo the output is the same; what is more is the prompt, once."""
     every = related_streams(streams) if _echoes(streams) else []
     wholes = [one for one in every if one.stream.asked.prompt_key]
@@ -398,7 +399,7 @@ def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> I
             related=related,
             by_chance=head + ours != theirs
             and theirs.startswith(head)
-            and not _begins_again(one.choice, head)
+            and not _begins_again(one.choice.load(), head)
             and goes_apart((twin.choice, one.choice)),
         )
 

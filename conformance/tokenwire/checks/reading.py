@@ -11,7 +11,18 @@ from functools import wraps
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
+from tokenwire.record import (
+    Answer,
+    Choice,
+    ChoiceFacts,
+    Delivery,
+    Emission,
+    Place,
+    Stream,
+    as_list,
+    fact,
+    integer,
+)
 
 Source = TypeVar("Source", Stream, Choice)
 Result = TypeVar("Result")
@@ -22,9 +33,9 @@ def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
 
     @wraps(read)
     def read_or_kept(source: Source) -> Result:
-        cache = source.whole.cache
+        cache = source.cache
         if read not in cache:
-            cache[read] = read(source.whole)
+            cache[read] = read(source)
         return cast(Result, cache[read])
 
     return read_or_kept
@@ -40,7 +51,7 @@ def counters(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emissio
     return ((emission, emission.counters[name]) for emission in emissions if name in emission.counters)
 
 
-def counts_its_ids(choice: Choice) -> bool:
+def counts_its_ids(choice: ChoiceFacts) -> bool:
     """Whether a choice has as many output ids as it says, if it says so.
 
     Where not, ids were lost or doubled on the way: that is told of the answer itself, and it then is no
@@ -66,20 +77,22 @@ def texts_so_far(choice: Choice) -> list[tuple[int, str]]:
     return texts
 
 
-def bringing(choice: Choice, field: str, position: int | None = None) -> Place:
+def bringing(choice: ChoiceFacts, field: str, position: int | None = None) -> Place:
     """Where a client first holds an entry of a choice as it stands in the end: that at a position of
     `output_ids`, of `text` or of a series. Without a position, or if no emission brings it, the field in the
     last emission that carries it; the last emission of all if none does.
     """
     if position is None and choice.ends_with(field):
         return choice.last_at(field)
-    carrying = [emission for emission in choice.emissions if field in emission.pointers]
+    carrying = [emission for emission in choice.load().emissions if field in emission.pointers]
     if not carrying:
         return choice.last_at()
     return _bringing(choice, field, position, carrying).at(field)
 
 
-def _bringing(choice: Choice, field: str, position: int | None, carrying: Sequence[Emission]) -> Emission:
+def _bringing(
+    choice: ChoiceFacts, field: str, position: int | None, carrying: Sequence[Emission]
+) -> Emission:
     """Which of the emissions that carry a field brings an entry."""
     if position is None:
         return carrying[-1]
@@ -128,7 +141,7 @@ def names_of_prompt(choice: Choice) -> frozenset[str]:
     return frozenset(name for emission in choice.emissions for name in emission.prompt_series)
 
 
-def count_of(stream: Stream, choice: Choice) -> int | None:
+def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
     """How many output ids a choice has: its ids counted, else completion_tokens, else the answer's usage."""
     ids = choice.output_ids
     if ids is not None:
@@ -159,7 +172,7 @@ def carries(emission: Emission, name: str) -> bool:
     )
 
 
-def prompt_of(stream: Stream, choice: int) -> list[int] | None:
+def prompt_of(stream: Answer, choice: int) -> list[int] | None:
     """The input_ids that a choice answers, where the request sent ids: choices stand prompt by prompt."""
     prompts, n = stream.asked.input_ids, stream.asked.n
     if prompts is None or n < 1 or not 0 <= choice // n < len(prompts):
@@ -167,7 +180,7 @@ def prompt_of(stream: Stream, choice: int) -> list[int] | None:
     return list(prompts[choice // n])
 
 
-def prompt_sent(stream: Stream) -> tuple[Any, Mapping[str, Any]] | None:
+def prompt_sent(stream: Answer) -> tuple[Any, Mapping[str, Any]] | None:
     """The model and the prompt that a request names, by the names of the dialect tables; None where it cannot
     be read.
     """
@@ -184,12 +197,12 @@ def _ends(stream: Stream) -> tuple[Place, Place]:
     return (stream.events[0].place, stream.events[-1].place) if stream.events else (nowhere, nowhere)
 
 
-def end_place(stream: Stream) -> Place:
+def end_place(stream: Answer) -> Place:
     """The end of an answer: its last event, or the exchange where there is none."""
     return _ends(stream)[1]
 
 
-def start_place(stream: Stream) -> Place:
+def start_place(stream: Answer) -> Place:
     return _ends(stream)[0]
 
 

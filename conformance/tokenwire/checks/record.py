@@ -13,7 +13,7 @@ from tokenwire.checks.logprob_entry import ids_named, own_logprob_series
 from tokenwire.checks.reading import count_of, counters, details, end_place, start_place
 from tokenwire.checks.refusals import was_refused
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.record import Choice, Emission, Place, Stream, as_list, fact, integer
+from tokenwire.record import Answer, Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
@@ -410,7 +410,7 @@ def _request_id(stream: Stream) -> tuple[Place, str] | None:
 
 
 @check_run("request-ids-are-unique")
-def request_ids_are_unique(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """No two answers share an id that the server chose."""
     first: dict[tuple[str, Any], Place] = {}
     for stream in streams:
@@ -463,15 +463,15 @@ _WARM = 2
 
 
 @check_run("cached-tokens-are-told-alike")
-def cached_tokens_are_told_alike(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Whole answers tell of hits as streams do: those between two streams that tell of some are looked at."""
-    told: dict[tuple[str, str], list[tuple[Stream, bool, int]]] = {}
+    told: dict[tuple[str, str], list[tuple[Answer, bool, int]]] = {}
     for stream in streams:
         asked = stream.asked
         cached = stream.choices[0].counter("cached_tokens") if len(stream.choices) == 1 else None
         if cached is not None and asked.prompt_key and ended(stream):
             told.setdefault((stream.dialect, asked.prompt_key), []).append((stream, asked.stream, cached))
-    between: dict[str, list[tuple[Stream, int]]] = {}
+    between: dict[str, list[tuple[Answer, int]]] = {}
     for (dialect, _), answers in told.items():
         for before, (one, is_stream, here), after in zip(answers, answers[1:], answers[2:], strict=False):
             warm = all(in_events and cached > 0 for _, in_events, cached in (before, after))

@@ -10,7 +10,7 @@ from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading import end_place, start_place
 from tokenwire.checks.refusals import was_refused
-from tokenwire.record import Stream
+from tokenwire.record import Answer, Stream
 
 _INTERNALS = re.compile(
     r"""Traceback\ \(most\ recent\ call\ last\)
@@ -41,9 +41,9 @@ def _refused(stream: Stream) -> bool:
 
 
 @check_run("refusals-have-one-shape")
-def refusals_have_one_shape(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def refusals_have_one_shape(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A client that shows why it was refused finds the words of an endpoint in one place."""
-    places: dict[str, dict[str, list[Stream]]] = {}
+    places: dict[str, dict[str, list[Answer]]] = {}
     for stream in _refused(streams):
         if where := _place_of_words(stream.error):
             places.setdefault(stream.dialect, {}).setdefault(where, []).append(stream)

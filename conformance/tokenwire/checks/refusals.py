@@ -18,7 +18,7 @@ from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading import end_place, start_place
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
-from tokenwire.record import Asked, Stream, fact, integer
+from tokenwire.record import Answer, Asked, Stream, fact, integer
 from tokenwire.target.death import ORDINARY
 from tokenwire.target.determinism import known_by
 from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
@@ -54,7 +54,7 @@ def _is_refusal(code: int | None) -> bool:
     return code is not None and 400 <= code < 500 and code not in NOT_ABOUT_THE_REQUEST
 
 
-def _refused_in_band(stream: Stream) -> bool:
+def _refused_in_band(stream: Answer) -> bool:
     """Whether all that a stream says of its request is a 4xx code: in an error event without any choice
     beside it, or in the aborts that end every choice.
 
@@ -66,7 +66,7 @@ def _refused_in_band(stream: Stream) -> bool:
     return all(f is not None and is_error(f) and _is_refusal(integer(f.code)) for f in finishes)
 
 
-def _code_in_band(stream: Stream) -> int | None:
+def _code_in_band(stream: Answer) -> int | None:
     """The code of a stream's error event; None where there is none."""
     error = stream.error
     if not stream.asked.stream or stream.exchange.status != 200 or not isinstance(error, Mapping):
@@ -75,12 +75,12 @@ def _code_in_band(stream: Stream) -> int | None:
     return integer((nested if isinstance(nested, Mapping) else error).get("code"))
 
 
-def put_off(stream: Stream) -> bool:
+def put_off(stream: Answer) -> bool:
     """Whether the target had no room for a request, or none any more, by its status or by an error event."""
     return stream.exchange.busy or _code_in_band(stream) in BUSY
 
 
-def was_refused(stream: Stream) -> bool:
+def was_refused(stream: Answer) -> bool:
     """Whether the target refused what the request asks for, by its status or in a stream."""
     by_status = stream.refused and stream.exchange.status not in NOT_ABOUT_THE_REQUEST
     return by_status or _refused_in_band(stream)
@@ -222,34 +222,34 @@ def _misshapen(stream: Stream) -> bool:
     return bool(unreadable) or empty or _sent_malformed_ids(stream) or any(impossible_ones(stream))
 
 
-def _is_bad(stream: Stream, target: Target) -> bool:
+def _is_bad(stream: Answer, target: Target) -> bool:
     """Whether a request was refused, or ought to have been."""
     return was_refused(stream) or _misshapen(stream) or names_unknown_ids(stream, target)
 
 
-def _was_aborted(stream: Stream, target: Target) -> bool:
+def _was_aborted(stream: Answer, target: Target) -> bool:
     """Whether an abort named a request: what became of it is the abort's doing."""
     everything, ids = target.aborted
     return everything or bool(ids and ids & names_of(stream))
 
 
-def suspicion(stream: Stream, target: Target) -> int:
+def suspicion(stream: Answer, target: Target) -> int:
     """How much a request is to be suspected of having ended the server: the less, the more."""
     if any(unknown_prompt_ids(stream.asked, target.advertised.vocab_size)):
         return 0
     return 1 if _misshapen(stream) or names_unknown_ids(stream, target) else ORDINARY
 
 
-Good = tuple[str, tuple[object, ...], Stream]
+Good = tuple[str, tuple[object, ...], Answer]
 """A complete answer to a good request, with its key and how it was delivered."""
 
 
-def _after_bad(streams: tuple[Stream, ...], target: Target) -> tuple[list[tuple[Stream, Stream]], list[Good]]:
+def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[Answer, Answer]], list[Good]]:
     """Each good request that was sent next after a bad one in the same talk, behind that bad one; and all
     good ones that were answered.
     """
-    bad: dict[tuple[str, str], Stream] = {}
-    controls: list[tuple[Stream, Stream]] = []
+    bad: dict[tuple[str, str], Answer] = {}
+    controls: list[tuple[Answer, Answer]] = []
     good: list[Good] = []
     for stream in streams:
         talk = (stream.exchange.scenario, stream.dialect)
@@ -265,7 +265,7 @@ def _after_bad(streams: tuple[Stream, ...], target: Target) -> tuple[list[tuple[
     return controls, good
 
 
-def _failed(stream: Stream) -> bool:
+def _failed(stream: Answer) -> bool:
     """Whether an answer failed as the request itself may have caused, was given up by this suite, or was put
     off by the target.
     """
@@ -278,7 +278,7 @@ def _failed(stream: Stream) -> bool:
 
 
 @check_run("refused-request-harms-nobody")
-def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """The request after a bad one is answered as the same request was elsewhere in the run.
 
     Only a request that the target could answer at another time tells whether harm was done. Results are
@@ -289,7 +289,7 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
     compared: list[list[Observation]] = []
     controls, good = _after_bad(streams, target)
     after_bad = {control.exchange.name for _, control in controls}
-    answers: dict[str, list[Stream]] = {}
+    answers: dict[str, list[Answer]] = {}
     told: Counter[tuple[object, ...]] = Counter()
     results: dict[str, list[int]] = {key: [] for key in target.contradicted}
     for key, delivered, stream in good:
@@ -333,12 +333,12 @@ _NO_CHANCE = 3
 """Near ties do not go the other way after so many bad requests, and nowhere else."""
 
 
-def _delivered(stream: Stream) -> tuple[object, ...]:
+def _delivered(stream: Answer) -> tuple[object, ...]:
     """How an answer was delivered: what a stream loses on its way is no harm done."""
     return stream.delivery, stream.asked.stream_interval
 
 
-def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
+def _as_before(control: Answer, twin: Answer) -> Iterator[Observation]:
     source = "the answer to the same request elsewhere"
     others = {choice.index: choice for choice in twin.choices}
     for choice in control.choices:

@@ -17,7 +17,7 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading import counts_its_ids, first_prompt_ids, prompt_sent, start_place, told_prompt
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.record import Choice, Delivery, Place, Stream, fact
+from tokenwire.record import Answer, ChoiceFacts, Delivery, Place, Stream, fact
 from tokenwire.target.determinism import known_by, request_of
 
 Ids = tuple[Any, ...]
@@ -30,10 +30,10 @@ _DIFFERENT_TEXTS = 2
 class Whole:
     """One greedy answer to one prompt, complete, whatever way it travelled."""
 
-    stream: Stream
+    stream: Answer
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ChoiceFacts:
         return finished_choices(self.stream)[0]
 
     @property
@@ -80,7 +80,7 @@ def _hashable(values: Sequence[Any] | None) -> Ids | None:
 
 
 @once_per_run
-def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
+def related_streams(streams: tuple[Answer, ...]) -> list[Whole]:
     """The greedy answers of a run to one prompt and sample each, which reached their end undisturbed.
 
     An answer whose ids are not as many as it counts does not tell what was sampled, one whose finish has no
@@ -119,7 +119,7 @@ def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
 
 
 @check_run("text-prompt-ids-reproduce")
-def text_prompt_ids_reproduce(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The ids that a text became, sent as ids, are answered as the text was."""
     wholes = [one for one in related_streams(streams) if one.prompt and one.ids is not None]
     from_ids = {(one.prompt, one.sampling, one.limits): one for one in reversed(wholes) if one.sent_ids}
@@ -130,7 +130,7 @@ def text_prompt_ids_reproduce(streams: tuple[Stream, ...], _target: Target) -> I
 
 
 @check_run("output-ids-continue")
-def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Prompt and first output ids, sent as ids, are continued by the other output ids."""
     plain = [one for one in related_streams(streams) if not (one.stream.asked.min_new_tokens or one.sampling)]
     wholes = [one for one in plain if one.prompt and one.ids]
@@ -163,7 +163,7 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
 
 
 @check_run("same-ids-on-every-endpoint")
-def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One prompt, one greedy answer, through whichever endpoint.
 
     What a stream lost of the text of its ids is found beside the whole answer of its own endpoint. Chat may
@@ -188,7 +188,7 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
             yield from same_sampled((teller.choice, one.choice), f"the answer of {teller.stream.dialect}")
 
 
-def _but_for_its_prompt(stream: Stream) -> tuple[object, ...]:
+def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
     """All for which a request may be refused, but for its prompt and its budget."""
     asked = stream.asked
     told = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.echo)
@@ -206,7 +206,7 @@ def _but_for_its_prompt(stream: Stream) -> tuple[object, ...]:
 
 
 @check_run("own-ids-are-accepted")
-def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def own_ids_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Ids that the target made are ids that it takes.
 
     A refusal tells only where another prompt that was sent just so was answered.
@@ -251,7 +251,7 @@ def _turn(one: Whole) -> Ids:
 
 
 @check_run("next-turn-begins-with-the-last")
-def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A conversation only grows: a turn stands unchanged before what the next one adds."""
     wholes = [one for one in related_streams(streams) if one.prompt and one.ids and one.sent_ids]
     turns = firsts_of(wholes)
@@ -294,15 +294,15 @@ def _of_texts(stream: Stream) -> bool:
 
 
 @check_run("one-beginning-of-sequence")
-def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The id that stands before every text stands there once.
 
     It is known by its place: different texts begin with it. Where texts begin differently, none is added.
     """
-    told: dict[str, list[tuple[Stream, Place, list[Any]]]] = {}
+    told: dict[str, list[tuple[Answer, Place, list[Any]]]] = {}
     for stream in _of_texts(streams):
         for choice in finished_choices(stream)[:1]:
-            found = first_prompt_ids(choice, empty=False)
+            found = first_prompt_ids(choice.load(), empty=False)
             if found is not None:
                 place = found[0].at("prompt_token_ids")
                 told.setdefault(stream.dialect, []).append((stream, place, found[1][:2]))
@@ -317,7 +317,7 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
             yield expect(place, "no id doubled", ids[:2], message, holds=not twice)
 
 
-def _conversation(stream: Stream) -> tuple[str, bool] | None:
+def _conversation(stream: Answer) -> tuple[str, bool] | None:
     """The messages of a request with empty content for null, and whether any was null; None for a text."""
     sent = prompt_sent(stream) if is_chat(stream) else None
     if sent is None:
@@ -332,13 +332,13 @@ def _conversation(stream: Stream) -> tuple[str, bool] | None:
 
 
 @check_run("null-content-is-empty-content")
-def null_content_is_empty_content(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A template gets the empty string for null, and does not write it as a word."""
     told: dict[tuple[str, str, bool], list[tuple[Place, list[Any]]]] = {}
     for stream in streams:
         conversation = _conversation(stream)
         for choice in finished_choices(stream)[:1] if conversation else ():
-            first = first_prompt_ids(choice, empty=False)
+            first = first_prompt_ids(choice.load(), empty=False)
             if conversation and first is not None:
                 found = first[0].at("prompt_token_ids"), first[1]
                 told.setdefault((stream.dialect, *conversation), []).append(found)
@@ -363,7 +363,7 @@ def _sees_media(one: Whole, wholes: list[Whole]) -> bool:
     return any(prompt is not None and len(prompt) < len(one.prompt or ()) for prompt in alone)
 
 
-def _text_of(stream: Stream) -> str:
+def _text_of(stream: Answer) -> str:
     """What was sent as the prompt, without media: empty for ids."""
     return stream.asked.prompt_key if stream.asked.input_ids is None else ""
 
@@ -375,7 +375,7 @@ def _with_media(stream: Stream) -> bool:
 
 
 @check_run("media-ids-are-run-as-sent")
-def media_ids_are_run_as_sent(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def media_ids_are_run_as_sent(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The ids of a prompt with media are its prompt again, beside the same media."""
     wholes = [one for one in related_streams(streams) if one.prompt] if _with_media(streams) else []
     for one in wholes:
@@ -391,10 +391,10 @@ def media_ids_are_run_as_sent(streams: tuple[Stream, ...], _target: Target) -> I
                 place = start_place(back)
                 yield expect(place, "the prompt, or a refusal", back.exchange.status, holds=True)
             for twin in (each for each in wholes if each.stream is back):
-                told = first_prompt_ids(twin.choice)
+                told = told_prompt(twin.choice)
                 if told is not None:
                     yield observe_sequence(
-                        told[0].at("prompt_token_ids"),
+                        told[0],
                         "prompt id",
                         expected=one.prompt or (),
                         actual=told[1],

@@ -13,10 +13,10 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.moments import began, delivered_at, over
 from tokenwire.checks.reading import end_place
 from tokenwire.dialects.control import Action, ControlCall
-from tokenwire.record import Choice, Place, Stream, fact
+from tokenwire.record import Answer, Choice, ChoiceFacts, Place, fact
 
 
-def _under_way(stream: Stream, call: ControlCall) -> bool:
+def _under_way(stream: Answer, call: ControlCall) -> bool:
     """Whether a call was sent while a request was under way."""
     start, sent, end = began(stream.exchange), began(call.exchange), over(stream.exchange)
     return start is not None and sent is not None and end is not None and start < sent < end
@@ -26,7 +26,7 @@ def _place(call: ControlCall) -> Place:
     return Place(call.exchange.name)
 
 
-def _aborted(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, ControlCall]]:
+def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answer, ControlCall]]:
     """The requests that an abort of all found, each with the first such abort."""
     calls = [call for call in target.aborts if call.everything]
     for stream in streams if calls else ():
@@ -36,11 +36,11 @@ def _aborted(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stre
 
 
 @check_run("abort-all-ends-every-request")
-def abort_all_ends_every_request(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What had come to less than a quarter when everything was aborted does not come to its full length."""
     for stream, call in _aborted(streams, target):
         budget, answered = stream.asked.max_new_tokens, over(call.exchange)
-        come = None if answered is None else delivered_at(stream, answered)
+        come = None if answered is None else delivered_at(stream.load(), answered)
         if budget is None or come is None or come * 4 > budget or not ended(stream):
             continue
         for choice in finished_choices(stream):
@@ -56,7 +56,7 @@ def abort_all_ends_every_request(streams: tuple[Stream, ...], target: Target) ->
 
 
 @check_run("abort-all-gives-back")
-def abort_all_gives_back(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A request that an abort of all ended has status 200, no error, and a list of ids, be it empty."""
     for stream, call in _aborted(streams, target):
         status = stream.exchange.status
@@ -86,19 +86,19 @@ def abort_all_gives_back(streams: tuple[Stream, ...], target: Target) -> Iterato
             )
 
 
-def _tells_ids(streams: tuple[Stream, ...], stream: Stream) -> bool:
+def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
     """Whether answers of this dialect in this form tell their ids, as others of the run show."""
     alike = (one for one in streams if (one.dialect, one.delivery) == (stream.dialect, stream.delivery))
     return any(choice.output_ids for one in alike for choice in one.choices)
 
 
 @check_run("pause-changes-nothing")
-def pause_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A greedy choice that was under way in a pause has the ids that the same request has without one."""
     pauses = [call for call in target.calls if call.action is Action.PAUSE and call.done]
     ends = [call for call in target.calls if call.action is Action.CONTINUE and call.done]
-    undisturbed: dict[object, Choice] = {}
-    paused: list[tuple[Stream, ControlCall]] = []
+    undisturbed: dict[object, ChoiceFacts] = {}
+    paused: list[tuple[Answer, ControlCall]] = []
     for stream in streams if pauses and ends else ():
         call = next((one for one in pauses if _under_way(stream, one)), None)
         if call is not None:
@@ -133,7 +133,7 @@ def _last_weights(choice: Choice) -> Any:
 
 
 @check_run("weights-change-by-update")
-def weights_change_by_update(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """An answer names the weights of the last that was over before it was asked for."""
     if any(call.action is Action.UPDATE for call in target.calls):
         return

@@ -8,7 +8,7 @@ from functools import partial
 
 from tokenwire.checks.about import ended, streamed
 from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
-from tokenwire.checks.chance import DRIFT, Pair, entries_go_apart, goes_apart
+from tokenwire.checks.chance import DRIFT, LoadedPair, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.channel_reading import CALLED, taken_apart
 from tokenwire.checks.check import Target, compare
 from tokenwire.checks.delivery import interval_of
@@ -35,7 +35,7 @@ def _without(choice: Choice, names: frozenset[str]) -> Choice:
     return replace(choice, emissions=tuple(emissions))
 
 
-def _pairs(comparison: Comparison) -> list[Pair]:
+def _pairs(comparison: Comparison) -> list[LoadedPair]:
     """The choices that both answers finished undisturbed, baseline first.
 
     Where they were asked for different numbers of top logprobs, they go without these.
@@ -55,7 +55,7 @@ def _pairs(comparison: Comparison) -> list[Pair]:
     return [_unparsed(pair) if any(map(taken_apart, sides, pair)) else pair for pair in pairs]
 
 
-def _unparsed(pair: Pair) -> Pair:
+def _unparsed(pair: LoadedPair) -> LoadedPair:
     """Choices that a parser took apart, without what the chapter on channels compares: their text, and
     whether they end in tool calls.
     """
@@ -71,7 +71,7 @@ def _unparsed(pair: Pair) -> Pair:
     return ours, theirs
 
 
-def _with_whole(comparison: Comparison) -> list[Pair]:
+def _with_whole(comparison: Comparison) -> list[LoadedPair]:
     """The pairs of a comparison between a whole answer and a stream."""
     is_one = comparison.baseline.delivery is Delivery.WHOLE and streamed(comparison.other)
     return _pairs(comparison) if is_one else []
@@ -114,7 +114,7 @@ def same_text(pair: Pair, source: str) -> Iterator[Observation]:
         )
 
 
-def same_series(pair: Pair, source: str, rounding: float = ROUNDING) -> Iterator[Observation]:
+def same_series(pair: LoadedPair, source: str, rounding: float = ROUNDING) -> Iterator[Observation]:
     """Look whether the series that both choices carry are the same up to rounding.
 
     Logprobs that vary as much as those of different positions do are not compared.

@@ -9,7 +9,7 @@ from tokenwire.checks.check import Target, check_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading import count_of
 from tokenwire.checks.tito import told_once_for_all
-from tokenwire.record import Choice, Stream, fact
+from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 
 _PROMPT_IDS = "prompt_token_ids"
 _NATURAL = ("stop", "length")
@@ -28,7 +28,7 @@ def _carried(choice: Choice) -> frozenset[str]:
     return frozenset(names)
 
 
-def _wishes(stream: Stream) -> tuple[object, ...]:
+def _wishes(stream: Answer) -> tuple[object, ...]:
     """All that a request asks to be told, whatever its prompts and however many its samples."""
     asked = stream.asked
     ids_sent = asked.input_ids is not None
@@ -39,7 +39,7 @@ def _wishes(stream: Stream) -> tuple[object, ...]:
     return (stream.dialect, stream.delivery, asked.stream, *of_prompt, *of_output, *chosen, *others)
 
 
-def _to_look_at(stream: Stream) -> list[Choice]:
+def _to_look_at(stream: Answer) -> list[ChoiceFacts]:
     """The choices that came to a natural end with at least one token: without any there are no series."""
     if not ended(stream) or not stream.asked.uniform:
         return []
@@ -59,11 +59,11 @@ def _of_several(stream: Stream) -> bool:
 
 
 @check_run("samples-are-asked-alike")
-def samples_are_asked_alike(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Requests for several are taken apart into requests for one, and a field that is forgotten there is
     missing from each choice, or from all but the first.
     """
-    alone: dict[tuple[object, ...], tuple[Choice, frozenset[str]]] = {}
+    alone: dict[tuple[object, ...], tuple[ChoiceFacts, frozenset[str]]] = {}
     for stream in streams if _of_several(streams) else ():
         for choice in _to_look_at(stream)[:1] if stream.asked.n * stream.asked.prompts == 1 else ():
             first, common = alone.get(_wishes(stream), (choice, _carried(choice)))

@@ -16,7 +16,7 @@ from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
-from tokenwire.record import Asked, Choice, Stream, fact
+from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
 
@@ -45,7 +45,7 @@ def _is_id(value: object) -> bool:
     return type(value) is int
 
 
-def _question(stream: Stream) -> tuple[Hashable, ...]:
+def _question(stream: Answer) -> tuple[Hashable, ...]:
     """What was asked, but for how the tokens are chosen."""
     asked = stream.asked
     ends = (asked.max_new_tokens, asked.min_new_tokens, asked.stop, asked.stop_token_ids, asked.stop_regex)
@@ -62,12 +62,12 @@ def _biased_far(stream: Stream) -> bool:
 
 
 @check_run("logit-bias-is-kept")
-def logit_bias_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Ids with a bias of 100 are the only ones that come, and those with -100 never do.
 
     Without ids the text tells: it is not that of the same request without biases, unless that repeats itself.
     """
-    natural: dict[tuple[Hashable, ...], Choice] = {}
+    natural: dict[tuple[Hashable, ...], ChoiceFacts] = {}
     wanted = set(map(_question, _biased_far(streams)))
     for stream in streams if wanted else ():
         asked = stream.asked
@@ -84,7 +84,7 @@ def logit_bias_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator
 
 
 def _biased(
-    choice: Choice, forced: set[int], banned: set[int], unbiased: Choice | None
+    choice: ChoiceFacts, forced: set[int], banned: set[int], unbiased: ChoiceFacts | None
 ) -> Iterator[Observation]:
     """Whether one choice was sampled as the biases of its request demand."""
     ids, text = choice.output_ids, choice.text
@@ -126,11 +126,11 @@ def min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observa
         yield expect(place, f"at least {least}", len(ids), message, holds=len(ids) >= least)
 
 
-def _tokens_told(choice: Choice) -> list[str]:
+def _tokens_told(choice: ChoiceFacts) -> list[str]:
     """The texts of the tokens of a choice, as its logprobs name them, without those that are no whole
     characters: several ids share one.
     """
-    sampled = sampled_entries(choice)
+    sampled = sampled_entries(choice.load())
     return [text for one in sampled if one is not None and (text := one.whole_text) is not None]
 
 
@@ -141,7 +141,7 @@ def _penalised(stream: Stream) -> bool:
 
 
 @check_run("frequency-penalty-is-kept")
-def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """An id that its bias brings about again and again gives way when the penalties outweigh the bias."""
     for stream in _penalised(streams):
         asked = stream.asked
@@ -169,7 +169,7 @@ def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> I
 class _Drawn:
     """One choice, as it came out of the distribution."""
 
-    choice: Choice
+    choice: ChoiceFacts
     result: Hashable
     """Its ids, or its text where it has none."""
     loglikelihood: float | None
@@ -183,7 +183,7 @@ def _loglikelihood(choice: Choice) -> float | None:
     return sum(known) if known and len(known) == len(numbers) else None
 
 
-def _drawn(stream: Stream) -> list[_Drawn]:
+def _drawn(stream: Answer) -> list[_Drawn]:
     """The finished choices of an answer that have anything to compare."""
     drawn = []
     for choice in finished_choices(stream):
@@ -208,7 +208,7 @@ def _warm(stream: Stream) -> bool:
 
 
 @check_run("temperature-is-kept")
-def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """At temperature 1 an answer is not always the greedy one, where that one is unlikely enough.
 
     Answers may depend on each other, if a server has a fixed seed of its own: so one has to be unlikely
@@ -247,13 +247,13 @@ def _seeded(stream: Stream) -> bool:
 
 
 @check_run("seed-is-kept")
-def seed_is_kept(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """One request with one seed has one output, on a server that repeats what it says greedily."""
     seeded = [stream for stream in _seeded(streams) if completed(stream)]
     greedy = (stream for stream in streams if stream.asked.greedy)
     if seeded and target.contradicted and any(one.asked.key in target.contradicted for one in greedy):
         return
-    first: dict[str, Stream] = {}
+    first: dict[str, Answer] = {}
     for stream in seeded:
         asked = stream.asked
         before = first.setdefault(asked.key, stream)

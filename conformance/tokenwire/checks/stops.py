@@ -13,11 +13,11 @@ from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Asked, Choice, Delivery, Place, Stream
+from tokenwire.record import Answer, Asked, ChoiceFacts, Delivery, Place, Stream
 from tokenwire.requirement import Level
 
 
-def stop_string_of(asked: Asked, choice: Choice) -> str | None:
+def stop_string_of(asked: Asked, choice: ChoiceFacts) -> str | None:
     """The asked stop string that ended a choice; None where none did, or where nothing tells.
 
     A server that stopped without naming a reason tells by showing the string: it must have stopped there at
@@ -36,7 +36,7 @@ _ONE_TOKEN = 16
 """Stop strings that end so few characters apart may be completed by one token; which is named is not said."""
 
 
-StopOf = Callable[[Stream, Choice], str | None]
+StopOf = Callable[[Answer, ChoiceFacts], str | None]
 
 
 @select
@@ -46,13 +46,13 @@ def _asks_for_stops(stream: Stream) -> bool:
 
 
 @once_per_run
-def _stopped(streams: tuple[Stream, ...]) -> list[Whole]:
+def _stopped(streams: tuple[Answer, ...]) -> list[Whole]:
     """The answers to requests with stop strings that may be held against the same requests without them."""
     return [one for one in related_streams(tuple(_asks_for_stops(streams))) if _prompt(one)]
 
 
 @once_per_run
-def _twins(streams: tuple[Stream, ...]) -> Mapping[tuple[object, ...], Whole]:
+def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
     """The first answers to the same requests without stop strings, whatever way they travelled, and as a
     stream or whole.
     """
@@ -68,7 +68,7 @@ def _twins(streams: tuple[Stream, ...]) -> Mapping[tuple[object, ...], Whole]:
 
 
 @once_per_run
-def _stop_finder(streams: tuple[Stream, ...]) -> StopOf:
+def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
     """Tells which stop string ended a choice. Where the answer does not, the same request without stops does:
     it writes the string where the answer ends.
     """
@@ -88,7 +88,7 @@ def _stop_finder(streams: tuple[Stream, ...]) -> StopOf:
 
 
 @check_run("stop-string-not-shown")
-def stop_string_not_shown(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """What stopped a choice is not part of its text.
 
     Within the least number of tokens that a request asks for, the string may occur, and stays.
@@ -106,7 +106,7 @@ def stop_string_not_shown(streams: tuple[Stream, ...], _target: Target) -> Itera
 
 
 def _final_text(
-    stream: Stream, choice: Choice, wholes: Mapping[str, Sequence[Stream]], stop_of: StopOf
+    stream: Answer, choice: ChoiceFacts, wholes: Mapping[str, Sequence[Answer]], stop_of: StopOf
 ) -> tuple[str, Place] | None:
     """The text of a choice up to its stop string, as something else than its own deltas says it, and where.
 
@@ -124,23 +124,23 @@ def _final_text(
 
 
 @check_run("stop-prefix-held-back")
-def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """No text was shown that the stop string later took away."""
     stop_of = _stop_finder(streams)
-    wholes: dict[str, list[Stream]] = {}
+    wholes: dict[str, list[Answer]] = {}
     for stream in _asks_for_stops(streams):
         if stream.asked.key and stream.delivery is Delivery.WHOLE:
             wholes.setdefault(stream.asked.key, []).append(stream)
     for stream in _asks_for_stops(streams):
         if not streamed(stream) or stream.asked.no_stop_trim:
             continue
-        for choice in finished_choices(stream):
-            stop = stop_of(stream, choice)
-            final = _final_text(stream, choice, wholes, stop_of) if stop else None
+        for facts in finished_choices(stream):
+            stop = stop_of(stream, facts)
+            final = _final_text(stream, facts, wholes, stop_of) if stop else None
             if final is None:
                 continue
             text, place = final
-
+            choice = facts.load()
             for position, shown in texts_so_far(choice):
                 if shown:
                     yield expect(
@@ -155,7 +155,7 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
 
 
 @check_run("unmatched-stop-changes-nothing")
-def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A request whose stop strings never matched yields what the same request without them yields."""
     twins = _twins(streams)
     for one in _stopped(streams):
@@ -177,7 +177,7 @@ def _may_have_matched(one: Whole, twin: Whole) -> bool:
     finish, stops, said = one.choice.finish, one.stream.asked.stop, twin.choice.text
     if stop_string_of(one.stream.asked, one.choice) is not None:
         return True
-    elsewhere = (twin.choice.reasoning or "", *(call.arguments for call in twin.choice.calls))
+    elsewhere = (twin.choice.reasoning or "", *(call.arguments for call in twin.choice.load().calls))
     if any(stop in text for stop in stops for text in elsewhere):
         return True
     unnamed = _is_stop(one) and finish is not None and finish.matched is None
@@ -239,7 +239,7 @@ def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) ->
 
 
 @check_run("stop-string-ends-generation")
-def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A stop string in the first half of what the model says without stops ends the choice there.
 
     Whether the text shows the stop string and the rest of its token, and was to show it, is another
@@ -354,7 +354,7 @@ def _asks_for_any_stop(stream: Stream) -> bool:
 
 
 @check_run("stop-is-named")
-def stop_is_named(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A finish by a stop of the request says which one, on endpoints that have a field for it.
 
     An id that ends answers by itself, unasked, need not be named: looked at are ids that stand within another
@@ -406,7 +406,7 @@ def _asks_for_logprobs(stream: Stream) -> bool:
     return stream.asked.logprobs
 
 
-def _but_for_both(stream: Stream) -> tuple[object, ...]:
+def _but_for_both(stream: Answer) -> tuple[object, ...]:
     """What a request says beside its stops and what it asks of logprobs."""
     asked = stream.asked
     sampling = (asked.temperature, asked.seed, asked.min_new_tokens, asked.ignore_eos, asked.other_sampling)
@@ -414,7 +414,7 @@ def _but_for_both(stream: Stream) -> tuple[object, ...]:
 
 
 @check_run("stops-and-logprobs-go-together")
-def stops_and_logprobs_go_together(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """What is answered one by one is answered together."""
     scoring, stopping = _asks_for_logprobs(streams), _asks_for_any_stop(streams)
     both = [stream for stream in scoring if any(_stopping(stream.asked))]

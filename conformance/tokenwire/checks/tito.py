@@ -16,10 +16,11 @@ from tokenwire.checks.reading import (
     prompt_of,
     prompt_sent,
     start_place,
+    told_prompt,
 )
 from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Choice, Emission, Stream, as_list, integer
+from tokenwire.record import Answer, Choice, Emission, Stream, as_list, integer
 
 FIELD = "prompt_token_ids"
 REQUEST = "the input_ids of the request"
@@ -36,10 +37,10 @@ def _ran(stream: Stream, choice: Choice) -> bool:
     return not aborted or count_of(stream, choice) != 0
 
 
-def told_once_for_all(stream: Stream) -> bool:
+def told_once_for_all(stream: Answer) -> bool:
     """Whether a stream told the prompt's ids once for all its samples, as some dialects do."""
     once = streamed(stream) and policy_of(stream).prompt_ids_once
-    return once and any(_told(choice) is not None for choice in stream.choices)
+    return once and any(told_prompt(choice) is not None for choice in stream.choices)
 
 
 def _as_sent(stream: Stream) -> Iterator[Observation]:

@@ -14,6 +14,7 @@ from tokenwire.asking.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.baselines.expected import NoExpectation, difference, judged
 from tokenwire.commands.command import command
 from tokenwire.commands.reporting import reporting_of, tell
+from tokenwire.evicted import AnswerStore
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.profile import selected
@@ -21,7 +22,6 @@ from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
 from tokenwire.report.console import make_console
 from tokenwire.settings import OPTIONS, Settings
-from tokenwire.shelved import Cabinet
 from tokenwire.target.tokenizer import NoTokenizer
 from tokenwire.wire.capture import CaptureError
 
@@ -69,7 +69,7 @@ def replay(
     try:
         try:
             tokenizer = tokenizer_in(settings.tokenizer)
-            subject = read_captures(paths, tokenizer=tokenizer, cabinet=Cabinet(jobs=jobs))
+            subject = read_captures(paths, tokenizer=tokenizer, store=AnswerStore(jobs=jobs))
             subject = replace(subject, judged_with=judged_with(settings.tokenizer))
         except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
             raise typer.BadParameter(str(error)) from error

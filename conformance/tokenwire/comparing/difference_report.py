@@ -10,9 +10,9 @@ from tokenwire.comparing.answers import Difference, differences
 from tokenwire.comparing.side import Side
 from tokenwire.comparing.verdicts import VerdictDifference, compared, verdict_differences
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.record import Stream
+from tokenwire.record import Answer
 from tokenwire.target.death import DIED
-from tokenwire.target.determinism import Comparison, side_by_side
+from tokenwire.target.determinism import AnswerPair, side_by_side
 
 _SURVIVAL = "requests-do-not-break-the-server"
 LABELS = ("A", "B")
@@ -61,7 +61,7 @@ class DifferenceReport:
         return ExitStatus.CONFORMS if self.requirements or self.exchanges else ExitStatus.NOTHING_EVALUATED
 
 
-def _by_name(stream: Stream) -> tuple[str, str]:
+def _by_name(stream: Answer) -> tuple[str, str]:
     return "", stream.exchange.name
 
 
@@ -125,7 +125,7 @@ def _hints(one: Side, other: Side) -> Iterator[str]:
 
 def compare_sides(one: Side, other: Side) -> DifferenceReport:
     """All in which two sides differ."""
-    pairs: list[Comparison] = []
+    pairs: list[AnswerPair] = []
     for run in one.runs.keys() & other.runs.keys():
         pairs += side_by_side(one.runs[run], other.runs[run], _by_name)
     names = [
@@ -138,7 +138,7 @@ def compare_sides(one: Side, other: Side) -> DifferenceReport:
         for at in (0, 1)
     ]
     both = bool(one.runs and other.runs)
-    found = (each for pair in pairs for each in differences(pair, LABELS))
+    found = (each for pair in pairs for each in differences(pair.load(), LABELS))
     return DifferenceReport(
         one.name,
         other.name,

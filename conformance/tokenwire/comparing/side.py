@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import exit_status
-from tokenwire.record import Stream
+from tokenwire.record import Answer
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
 
@@ -25,7 +25,7 @@ class Side:
 
     name: str
     report: Mapping[str, Any]
-    runs: Mapping[str, tuple[Stream, ...]] = field(default_factory=dict)
+    runs: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
     """The answers of each run by the name of its file, or by nothing where there is one run."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire import strict_json
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, ExchangeHead, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)", re.MULTILINE)
@@ -48,7 +48,7 @@ class Load:
 class ControlCall:
     """One exchange with a control endpoint."""
 
-    exchange: Exchange
+    exchange: ExchangeHead
     action: Action
     ids: frozenset[str] = frozenset()
     """The requests that an abort names."""
@@ -78,11 +78,11 @@ class _LoadEndpoint:
         items = parse(row["items"]) if "items" in row else None
         return cls(row["path"], items, tuple(row["live"]), tuple(row.get("used_tokens", ())))
 
-    def read(self, exchange: Exchange) -> Load | None:
+    def read(self, exchange: ExchangeHead) -> Load | None:
         """The load in an answer; None where there is none."""
         if exchange.status != 200 or exchange.ending is not Ending.COMPLETE:
             return None
-        text = exchange.body.decode(errors="replace")
+        text = exchange.load().body.decode(errors="replace")
         samples = list(_listed(text, self.items) if self.items is not None else _exposed(text))
         live = _total(samples, self.live)
         return None if live is None else Load(live, _total(samples, self.used_tokens))
@@ -161,7 +161,7 @@ class Control:
             put(body, parse(row["id"]), request_id)
         return HttpRequest(row["method"], row["path"], body)
 
-    def read(self, exchange: Exchange) -> ControlCall | None:
+    def read(self, exchange: ExchangeHead) -> ControlCall | None:
         """The call that an exchange is; None for an exchange with any other endpoint."""
         method, path = exchange.request.method, exchange.request.path.partition("?")[0]
         for row in self.table.get("load", ()):
@@ -170,7 +170,7 @@ class Control:
         for action in (Action.ABORT, Action.FLUSH, Action.PAUSE, Action.CONTINUE, Action.UPDATE):
             row = self.table.get(action)
             if row is not None and (method, path) == (row["method"], row["path"]):
-                return ControlCall(exchange, action, *_named(row, exchange.request.body))
+                return ControlCall(exchange, action, *_named(row, exchange.load().request.body))
         return None
 
 
@@ -189,7 +189,7 @@ def load_controls() -> dict[str, Control]:
     return {table["family"]: Control(table["family"], table) for table in tables}
 
 
-def read_call(exchange: Exchange) -> ControlCall | None:
+def read_call(exchange: ExchangeHead) -> ControlCall | None:
     """The call that an exchange is; None where it is none.
 
     Families share paths, such as /metrics: the one that can read the load in the answer wrote it.

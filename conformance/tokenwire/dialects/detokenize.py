@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.wire import strict_json
-from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.wire.exchange import ExchangeHead, HttpRequest, RequestHead
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
 
 Ids = tuple[int, ...]
@@ -48,15 +48,16 @@ class Detokenize:
             put(body, self.skip_special_tokens, skip_special_tokens)
         return HttpRequest("POST", self.path, body)
 
-    def is_asked_by(self, request: HttpRequest) -> bool:
+    def is_asked_by(self, request: RequestHead) -> bool:
         """Whether a request is one of these; the path may begin with a version, as in `/v1/detokenize`."""
         path = request.path.partition("?")[0]
         return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
 
-    def told(self, exchange: Exchange) -> dict[tuple[Ids, bool], str]:
+    def told(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
         """The texts that an answer tells; none where it is none."""
-        if not self.is_asked_by(exchange.request) or exchange.status != 200:
+        if not self.is_asked_by(head.request) or head.status != 200:
             return {}
+        exchange = head.load()
         try:
             answer = strict_json.loads(exchange.body.decode())
         except ValueError:

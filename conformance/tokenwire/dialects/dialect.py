@@ -28,12 +28,12 @@ from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.echoed_prompt import without_echo
 from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
-from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
+from tokenwire.record import Answer, Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
 from tokenwire.wire.event_stream import parse_event_stream
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, RequestHead
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 from tokenwire.wire.sharing import sharing
 
@@ -76,7 +76,7 @@ class Endpoint:
     methods: tuple[str, ...]
     path: str
 
-    def __contains__(self, request: HttpRequest) -> bool:
+    def __contains__(self, request: RequestHead) -> bool:
         return request.method in self.methods and request.path.partition("?")[0] == self.path
 
 
@@ -467,46 +467,46 @@ def _by_choice(emissions: Iterable[Emission]) -> dict[int, list[Emission]]:
 
 def _choices(emissions: Iterable[Emission], delivery: Delivery, asked: Asked) -> tuple[Choice, ...]:
     return tuple(
-        Choice(index, tuple(own), delivery, asked.likeliest) for index, own in _by_choice(emissions).items()
+        Choice(index, delivery, asked.likeliest, tuple(own)) for index, own in _by_choice(emissions).items()
     )
 
 
-def dialect_of(stream: Stream) -> Dialect | None:
+def dialect_of(stream: Answer) -> Dialect | None:
     """The dialect that read a stream; None for an unknown name."""
     return load_dialects().get(stream.dialect)
 
 
-def is_chat(stream: Stream) -> bool:
+def is_chat(stream: Answer) -> bool:
     """Whether a stream belongs to an endpoint that talks in messages; false if its dialect is unknown."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.chat
 
 
-def policy_of(stream: Stream) -> Policy:
+def policy_of(stream: Answer) -> Policy:
     """What the dialect of a stream chose where the specification leaves a choice; or else the usual."""
     dialect = dialect_of(stream)
     return dialect.policy if dialect is not None else _USUAL
 
 
-def arrays_of(stream: Stream) -> tuple[ArrayRule, ...]:
+def arrays_of(stream: Answer) -> tuple[ArrayRule, ...]:
     """The per-token arrays that the dialect of a stream knows beside the series; none if it is unknown."""
     dialect = dialect_of(stream)
     return dialect.arrays if dialect is not None else ()
 
 
-def known_as(stream: Stream) -> str | None:
+def known_as(stream: Answer) -> str | None:
     """The id by which a server knows a request that its client named: that id behind the dialect's prefix."""
     own = stream.asked.request_id
     return None if own is None else f"{policy_of(stream).request_id_prefix}{own}"
 
 
-def names_of(stream: Stream) -> frozenset[str]:
+def names_of(stream: Answer) -> frozenset[str]:
     """The ids by which an abort may mean a request: the one that its client chose, and the server's of it."""
     own = stream.asked.request_id
     return _NO_NAMES if own is None else frozenset((own, known_as(stream) or own))
 
 
-def vocabulary_told(streams: Iterable[Stream]) -> int | None:
+def vocabulary_told(streams: Iterable[Answer]) -> int | None:
     """How many ids a server has by its own words in a refusal; None where no refusal says it.
 
     How a family words that is told in its policy.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tokenwire.dialects.dialect import Dialect, Mark, beginning, json_values, load_dialects
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, RequestHead
 
 ASKS_FOR_THE_UNKNOWN = "honesty"
 """The scenario that asks for what no server has: its exchanges may go to paths that are no endpoint's."""
@@ -32,12 +32,12 @@ class Recognised:
     """An answer held a mark of the dialect; otherwise it is only the likeliest."""
 
 
-def dialects_at(request: HttpRequest) -> tuple[Dialect, ...]:
+def dialects_at(request: RequestHead) -> tuple[Dialect, ...]:
     """All dialects whose endpoint a request went to, by method and path."""
     return tuple(dialect for dialect in load_dialects().values() if request in dialect.endpoint)
 
 
-def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> Recognised:
+def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) -> Recognised:
     """The one of some dialects of one endpoint that its answers are written in.
 
     A mark in any answer tells; without one, the name that the server goes by does, if it is a family's; else
@@ -62,7 +62,9 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
         if dialect.family in names:
             return Recognised(dialect, f"the server goes by the name {dialect.family}")
     unmarked = next((dialect for dialect in candidates if not dialect.marks), None)
-    if unmarked is None and not any(dialect.read(one).answered for one in answers for dialect in candidates):
+    if unmarked is None and not any(
+        dialect.read(one.load()).answered for one in answers for dialect in candidates
+    ):
         likeliest = next((dialect for dialect in candidates if dialect.likeliest), None)
         return Recognised(likeliest, "no answer was there to tell by")
     missing = [str(mark) for dialect in candidates for mark in dialect.marks]
@@ -71,11 +73,11 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
     return Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
 
 
-def _marks_seen(dialects: Sequence[Dialect], exchange: Exchange) -> Iterator[tuple[Dialect, Mark]]:
+def _marks_seen(dialects: Sequence[Dialect], exchange: ExchangeHead) -> Iterator[tuple[Dialect, Mark]]:
     """The first mark of each dialect that an answer holds; nothing for one of which it holds none."""
     if exchange.status != 200 or exchange.ending is Ending.OUTGROWN:
         return
-    body, cut_off = beginning(exchange, _ENOUGH_EVENTS), exchange.ending is not Ending.COMPLETE
+    body, cut_off = beginning(exchange.load(), _ENOUGH_EVENTS), exchange.ending is not Ending.COMPLETE
     possible = {one.name: [mark for mark in one.marks if mark.may_stand_in(body)] for one in dialects}
     all_values = json_values(body, cut_off=cut_off) if any(possible.values()) else ()
     values = list(islice(all_values, _ENOUGH_EVENTS))
@@ -88,13 +90,13 @@ def _marks_seen(dialects: Sequence[Dialect], exchange: Exchange) -> Iterator[tup
 class DialectResolver:
     """Which dialect each exchange of one server is read by, and why."""
 
-    def __init__(self, exchanges: Sequence[Exchange]) -> None:
+    def __init__(self, exchanges: Sequence[ExchangeHead]) -> None:
         self._exchanges = exchanges
         self._recognised: dict[tuple[Dialect, ...], Recognised] = {}
         self.why: dict[str, str] = {}
         """How each dialect was told, by its name, in words; of those that were needed so far."""
 
-    def dialect_of(self, exchange: Exchange) -> Dialect | None:
+    def dialect_of(self, exchange: ExchangeHead) -> Dialect | None:
         """The dialect that asked, where the exchange's name tells; else the one that its endpoint speaks.
 
         None for an endpoint that no dialect knows, or whose answers hold no dialect's marks.

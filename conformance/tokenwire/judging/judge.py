@@ -24,12 +24,12 @@ from tokenwire.judging.tally import NOTHING, Growing, Tally, tally
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.processes import shared_out, together
-from tokenwire.record import Place, Stream, fact
+from tokenwire.record import Answer, Place, Stream, fact
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import Capability, capabilities, shows
 from tokenwire.target.death import Death, clouded, deaths
-from tokenwire.target.determinism import Comparison, Determinism, comparisons, determinism, doubt
+from tokenwire.target.determinism import AnswerPair, Determinism, comparisons, determinism, doubt
 from tokenwire.target.honesty import Honesty, honesty
 from tokenwire.target.tokenizer import HOW_TO_ENABLE, LocalTokenizer, Tokenizer
 
@@ -72,7 +72,7 @@ _GRAVEST_FIRST = list(_VIOLATED)
 class Run:
     """Everything that one server, started in one way, wrote."""
 
-    streams: tuple[Stream, ...]
+    streams: tuple[Answer, ...]
     advertised: Advertised = field(default_factory=Advertised)
     name: str = ""
     """The capture's file, where several are judged together; empty for a live run."""
@@ -82,7 +82,7 @@ class Run:
     """Capabilities that the user says the target has."""
     calls: tuple[ControlCall, ...] = ()
     """What was asked of control endpoints beside the streams."""
-    beside: tuple[Comparison, ...] = ()
+    beside: tuple[AnswerPair, ...] = ()
     """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
     worker_asked: bool = False
     """A worker was named, whatever it answered."""
@@ -104,7 +104,7 @@ class Run:
         """
         return clouded(self.heard, self._suspicion)
 
-    def _suspicion(self, stream: Stream) -> int:
+    def _suspicion(self, stream: Answer) -> int:
         return suspicion(stream, Target(advertised=self.advertised))
 
     @cached_property
@@ -124,7 +124,7 @@ class Run:
         return tuple(dict.fromkeys(stream.exchange.scenario for stream in self.heard))
 
     @cached_property
-    def pairs_beside(self) -> tuple[Comparison, ...]:
+    def pairs_beside(self) -> tuple[AnswerPair, ...]:
         """The answers of worker and gateway that are compared: neither server was dead."""
         cut = frozenset().union(*(death.cut for death in self.deaths))
         return tuple(
@@ -180,7 +180,7 @@ class Run:
         return doubt(names, self.seen)
 
     @cached_property
-    def comparisons(self) -> list[Comparison]:
+    def comparisons(self) -> list[AnswerPair]:
         return comparisons(self.heard, self.determinism)
 
     @cached_property
@@ -194,7 +194,7 @@ class Run:
         )
 
     @cached_property
-    def by_exchange(self) -> dict[str, Stream]:
+    def by_exchange(self) -> dict[str, Answer]:
         """The streams by the names of their exchanges."""
         both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
         return {stream.exchange.name: stream for stream in (*self.streams, *both)}
@@ -241,7 +241,7 @@ def has_record(stream: Stream) -> bool:
     )
 
 
-def _refuses_tito_streams(streams: Iterable[Stream]) -> bool:
+def _refuses_tito_streams(streams: Iterable[Answer]) -> bool:
     """Whether the chat dialects of a run refuse token-in-token-out fields in streams, by their own policy."""
     spoken = {stream.dialect for stream in streams if is_chat(stream)}
     return all(one.policy.tito_stream_refused for name, one in load_dialects().items() if name in spoken)
@@ -295,12 +295,12 @@ def _parts(at: int, run: Run, wanted: Sequence[Requirement]) -> Iterator[_Part]:
         yield _Part(at, "streams", some[0], some[-1] + 1)
 
 
-def _may_see(requirement: Requirement, stream: Stream, run: Run) -> bool:
+def _may_see(requirement: Requirement, stream: Answer, run: Run) -> bool:
     """Whether the check of a requirement looks at an answer."""
     return requirement.oracle != _REFUSAL or stream.exchange.name not in run.clouded
 
 
-def _pairs_for(requirement: Requirement, run: Run) -> Sequence[Comparison]:
+def _pairs_for(requirement: Requirement, run: Run) -> Sequence[AnswerPair]:
     """The pairs that a check which compares two answers looks at."""
     return run.pairs_beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
 
@@ -323,13 +323,14 @@ def _look(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look
 
 
 def _look_at_streams(
-    streams: Iterable[Stream], run: Run, wanted: Iterable[Requirement], *, start: int = 0
+    streams: Iterable[Answer], run: Run, wanted: Iterable[Requirement], *, start: int = 0
 ) -> Iterator[Look]:
     checks = [(one, CHECKS[one.id]) for one in wanted if CHECKS[one.id].observe is not None]
     by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
     target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
     for at, stream in enumerate(streams, start):
-        scenario, whole, traits = stream.exchange.scenario, stream.whole, traits_of(stream)
+        scenario, whole = stream.exchange.scenario, stream.load()
+        traits = traits_of(whole)
         if traits not in by_traits:
             by_traits[traits] = [
                 (one, check.observe)
@@ -350,7 +351,7 @@ def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iter
         comparing = [one for one in wanted if _pairs_for(one, run) is pairs]
         for at, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
             scenario = pair.other.exchange.scenario
-            whole = replace(pair, baseline=pair.baseline.whole, other=pair.other.whole)
+            whole = pair.load()
             for requirement in comparing:
                 check = CHECKS[requirement.id].on_comparison
                 if check is not None:
@@ -373,7 +374,7 @@ def _look_at_run(requirement: Requirement, run: Run) -> Iterator[Look]:
 
 
 def _gather(
-    check: RunCheck, heard: tuple[Stream, ...], run: Run, into: dict[str, Growing]
+    check: RunCheck, heard: tuple[Answer, ...], run: Run, into: dict[str, Growing]
 ) -> Iterator[Observation]:
     """Count what a check sees in a whole run by scenario, a few observations at a time; nothing is left to be
     counted.

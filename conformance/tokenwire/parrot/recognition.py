@@ -14,7 +14,7 @@ from tokenwire.parrot.encoding import Encode, chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater, positions_of
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import Vocabulary, Words, words_of
-from tokenwire.record import Choice, Stream, fact
+from tokenwire.record import Answer, ChoiceFacts, Stream, fact
 
 Ids = tuple[int, ...]
 
@@ -60,7 +60,7 @@ class KnownModel:
         return _prompts(stream, self.encode, self.ours)
 
 
-def _prompts(stream: Stream, encode: Encode, ours: bool) -> list[Ids | None]:
+def _prompts(stream: Answer, encode: Encode, ours: bool) -> list[Ids | None]:
     asked = stream.asked
     if asked.media:
         return []
@@ -120,7 +120,7 @@ class _Said:
         return kept, broken
 
 
-def _said(streams: Iterable[Stream]) -> Iterator[_Said]:
+def _said(streams: Iterable[Answer]) -> Iterator[_Said]:
     """The likeliest answers to prompts that were sent as ids, or that came back."""
     for stream in streams:
         if not stream.answered or not stream.asked.likeliest or stream.asked.media:
@@ -172,16 +172,16 @@ def _law(said: Callable[[], Iterable[_Said]], foreign: bool) -> tuple[Law, str] 
 class _Told:
     """The text of an answer that came to its end."""
 
-    stream: Stream
-    choice: Choice
+    stream: Answer
+    choice: ChoiceFacts
     text: str
 
 
-def _told(streams: Iterable[Stream], *, with_ids: bool) -> list[_Told]:
+def _told(streams: Iterable[Answer], *, with_ids: bool) -> list[_Told]:
     return nsmallest(_MOST_TEXTS, _texts(streams, with_ids=with_ids), key=lambda one: -len(set(one.text)))
 
 
-def _texts(streams: Iterable[Stream], *, with_ids: bool) -> Iterator[_Told]:
+def _texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_Told]:
     for stream in streams:
         asked = stream.asked
         if not stream.answered or not asked.likeliest or asked.echo or asked.n * asked.prompts != 1:
@@ -220,7 +220,7 @@ def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], one: _Told
     return longest if longest >= _LEAST_TEXT else 0
 
 
-def recognised(streams: Iterable[Stream], other: OtherTokenizer | None = None) -> KnownModel | None:
+def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -> KnownModel | None:
     """The model behind answers, where it is a parrot and its vocabulary one of ours, or that of `other`."""
     streams = list(streams)
     said = next(_said(streams), None)

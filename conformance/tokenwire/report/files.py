@@ -102,11 +102,12 @@ def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[s
     for judgement in judgements:
         for seen in judgement.violations[:1]:
             stream = judgement.run.by_exchange.get(seen.place.exchange)
-            if folder is None or stream is None or not (name := body_file(stream.exchange)):
+            exchange = stream.exchange.load() if folder is not None and stream is not None else None
+            if folder is None or exchange is None or not (name := body_file(exchange)):
                 continue
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(body_of(stream.exchange) or b"")
+                (folder / name).write_bytes(body_of(exchange) or b"")
             except OSError as error:
                 problems.append(f"{folder / name} was not written: {system_says(error)}")
     return problems

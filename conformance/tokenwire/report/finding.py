@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Run
-from tokenwire.record import Choice, Delivery, Emission, Stream
+from tokenwire.record import Answer, Choice, Delivery, Emission, Stream
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Timeline:
 def answer_of(run: Run, finding: Observation) -> Stream | None:
     """The answer that a finding is about, with its content; None for a finding about no answer of the run."""
     stream = run.by_exchange.get(finding.place.exchange)
-    return None if stream is None else stream.whole
+    return None if stream is None else stream.load()
 
 
 def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int, str]:
@@ -80,7 +80,7 @@ def _event_of(emission: Emission) -> int:
     return emission.event.index
 
 
-def held_against(run: Run, stream: Stream, finding: Observation) -> Stream | None:
+def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | None:
     """The answer to compare a stream with: the one that the finding names, else the whole answer to the same
     request.
     """

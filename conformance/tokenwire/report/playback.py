@@ -124,7 +124,7 @@ def playback_of(judgement: Judgement) -> Playback | None:
     drawn = _of_events(timeline(stream), shown)
     start, end = shown[0].place.time, shown[-1].place.time
     other = held_against(run, run.by_exchange[stream.exchange.name], first)
-    beside = other.whole if other is not None else None
+    beside = other.load() if other is not None else None
     emission = _emission_near(stream, focus, illegal[focus])
     numbers = {event.index: number for number, event in enumerate(shown)}
     return Playback(
@@ -201,7 +201,7 @@ def _held(stream: Stream, event: Event) -> Iterator[tuple[str, str]]:
             continue
         if len(stream.choices) > 1:
             yield "choice", str(choice.index)
-        yield from _held_of(Choice(choice.index, read, choice.delivery))
+        yield from _held_of(Choice(choice.index, choice.delivery, emissions=read))
 
 
 def _held_of(choice: Choice) -> Iterator[tuple[str, str]]:
@@ -290,7 +290,7 @@ def _ribbons(
     for name in sorted(choice.series_names | (beside.series_names if beside else frozenset())):
         tokens += rows(name, name)
     before = tuple(takewhile(lambda earlier: earlier is not emission, choice.emissions))
-    held = Choice(choice.index, before, choice.delivery)
+    held = Choice(choice.index, choice.delivery, emissions=before)
     focus = len(held.output_ids or held.text or ())
     if tokens:
         yield ribbon("token", tokens, focus)

@@ -52,7 +52,7 @@ def looks_like(judgement: Judgement) -> tuple[str, ...]:
             stream = by_exchange.get(seen.place.exchange)
             if stream is None or (signature.dialects and stream.dialect not in signature.dialects):
                 continue
-            if PATTERNS[signature.pattern](seen, stream.whole, judgement.run):
+            if PATTERNS[signature.pattern](seen, stream.load(), judgement.run):
                 threads.update(dict.fromkeys(signature.upstream))
                 break
     return tuple(threads)

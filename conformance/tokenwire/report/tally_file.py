@@ -22,7 +22,7 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import Apart, Judgement, Run
 from tokenwire.judging.verdict import Verdict
-from tokenwire.record import Asked, Delivery, Place, Stream
+from tokenwire.record import Answer, Asked, Delivery, Place, Stream
 from tokenwire.report.document import MOST_EVIDENCE, furthest
 from tokenwire.report.finding import held_against
 from tokenwire.report.subject import Subject
@@ -167,7 +167,7 @@ def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
     }
 
 
-def _shown(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Stream]:
+def _shown(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Answer]:
     """The answers that a report shows, in the order of the run.
 
     `furthest` holds the ids (`id()`) of the judgements whose witness it shows.
@@ -201,7 +201,7 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
         yield _run_line(run, judgements)
         alone = {stream.exchange.name for stream in run.streams}
         for stream in _shown(run, judgements, shown_witnesses):
-            exchange = stream.whole.exchange
+            exchange = stream.exchange.load()
             yield {
                 "kind": "exchange",
                 "dialect": stream.dialect,

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from tokenwire.judging.judge import Judgement
-from tokenwire.record import Stream
+from tokenwire.record import Answer, Stream
 from tokenwire.report.wording import inert
 
 _MOST_INSTANTS = 200
@@ -21,7 +21,7 @@ _MOST_INSTANTS = 200
 _MICROSECONDS = 1_000_000
 
 
-def _began(stream: Stream) -> float | None:
+def _began(stream: Answer) -> float | None:
     """When the request was sent, in seconds of the Unix epoch; None if the capture does not say."""
     try:
         return datetime.fromisoformat(stream.exchange.started).timestamp()
@@ -39,7 +39,7 @@ def _lane(free: list[float], start: float, end: float) -> int:
     return len(free) - 1
 
 
-def _starts(streams: Sequence[Stream]) -> Iterator[tuple[float, Stream]]:
+def _starts(streams: Sequence[Answer]) -> Iterator[tuple[float, Answer]]:
     """The streams with their starts, in seconds since the first; those of unknown start come last."""
     known = [(began, stream) for stream in streams if (began := _began(stream)) is not None]
     zero = min((began for began, _ in known), default=0.0)
@@ -82,7 +82,8 @@ def trace(title: str, judgements: Sequence[Judgement]) -> str:
     processes: dict[str, list[float]] = {}
     events: list[dict[str, Any]] = []
     streams = [stream for run in runs.values() for stream in run.by_exchange.values()]
-    for start, stream in _starts(streams):
+    for start, answer in _starts(streams):
+        stream = answer.load()
         exchange, wrong = stream.exchange, list(violated[stream.exchange.name])
         free = processes.setdefault(stream.dialect, [])
         where = {

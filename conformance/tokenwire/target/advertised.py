@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from tokenwire.record import Delivery
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.typed_table import fitting, typed
-from tokenwire.wire.exchange import Exchange, HttpRequest, Server
+from tokenwire.wire.exchange import ExchangeHead, RequestHead, Server
 from tokenwire.wire.json_pointer import find, parse
 
 _LogprobRule = Literal["logprobs-of-the-model", "logprobs-at-the-temperature", "logprobs-as-sampled"]
@@ -153,17 +153,17 @@ def information_paths() -> tuple[str, ...]:
     return tuple(_documents())
 
 
-def information_path(request: HttpRequest) -> str | None:
+def information_path(request: RequestHead) -> str | None:
     """Which information endpoint a request went to, by its present name; None for any other."""
     document = _documents().get(request.path)
     return document.path if document is not None and request.method == "GET" else None
 
 
-def _read(exchange: Exchange) -> Mapping[str, Any]:
+def _read(exchange: ExchangeHead) -> Mapping[str, Any]:
     if exchange.status != 200:
         return {}
     try:
-        value = json.loads(exchange.body)
+        value = json.loads(exchange.load().body)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -178,7 +178,7 @@ def _believed(fact: str, value: object) -> Any:
     return None if told == "" or (type(told) is int and told <= 0) else told
 
 
-def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
+def advertised_by(exchanges: Iterable[ExchangeHead]) -> Advertised:
     """Put together what the information endpoints say, and the flags of the capture where they are silent.
 
     The flags mean what they mean in the family that the capture names; in any, if it names none.

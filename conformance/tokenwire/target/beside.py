@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokenwire.record import Stream
-from tokenwire.target.determinism import Comparison, side_by_side
+from tokenwire.record import Answer
+from tokenwire.target.determinism import AnswerPair, side_by_side
 
 GATEWAY, WORKER = "gateway", "worker"
 """Scenarios of the exchanges with either; the name of the second one is written into captures only."""
 
 
-def apart(streams: Iterable[Stream]) -> tuple[list[Stream], list[Comparison]]:
+def apart(streams: Iterable[Answer]) -> tuple[list[Answer], list[AnswerPair]]:
     """Of the streams of a capture, those that stand for themselves, and the pairs of worker and gateway."""
-    found: dict[str, list[Stream]] = {GATEWAY: [], WORKER: [], "": []}
+    found: dict[str, list[Answer]] = {GATEWAY: [], WORKER: [], "": []}
     for stream in streams:
         scenario = stream.exchange.scenario
         found[scenario if scenario in found else ""].append(stream)

@@ -17,7 +17,7 @@ from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Delivery, Emission, Stream, fact
+from tokenwire.record import Answer, Delivery, Emission, Stream, fact
 from tokenwire.target.advertised import LOGPROB_RULES, Advertised
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
@@ -268,25 +268,25 @@ def _shown(stream: Stream) -> frozenset[str]:
     return frozenset(name for name, (shows, _) in _SHOWN.items() if shows(stream))
 
 
-def shows(name: str) -> Callable[[Stream], bool]:
-    """Whether an answer shows something: as it is kept of it, or by a look at its emissions."""
+def shows(name: str) -> Callable[[Answer], bool]:
+    """Whether an answer shows something: by its emissions, or by its facts where these are not in memory."""
     look, _ = _SHOWN[name]
-    return lambda stream: look(stream) if stream.at_hand else name in _shown(stream)
+    return lambda answer: look(answer) if isinstance(answer, Stream) else name in _shown(answer)
 
 
 class _Effects:
     """What several answers together show of a target; each is looked at once."""
 
     def __init__(self) -> None:
-        self.shown: dict[str, Stream] = {}
+        self.shown: dict[str, Answer] = {}
         """The first answer that shows something."""
         self.names: set[str] = set()
         """The ids by which an abort may mean a request."""
-        self._modes: dict[tuple[Delivery, bool], Stream] = {}
-        self._spaced: dict[tuple[int, int], Stream] = {}
+        self._modes: dict[tuple[Delivery, bool], Answer] = {}
+        self._spaced: dict[tuple[int, int], Answer] = {}
         self._looks = {name: shows(name) for name in _SHOWN}
 
-    def look(self, stream: Stream) -> None:
+    def look(self, stream: Answer) -> None:
         record = stream.answered
         for name in [name for name in self._looks if record or name in _WITHOUT_A_RECORD]:
             if self._looks[name](stream):
@@ -367,7 +367,7 @@ DECLARED_RULE = "declared-logprob-rule"
 
 
 def _logprob_rules(
-    shown: Stream | None, advertised: Advertised, declared: Collection[str]
+    shown: Answer | None, advertised: Advertised, declared: Collection[str]
 ) -> Iterable[Capability]:
     """Of which distribution the output logprobs are said to speak; whether they do is for checks to see."""
     told = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
@@ -385,7 +385,7 @@ _WITHOUT_A_RECORD = frozenset({"stream", "stream-errors"})
 """What a stream shows that delivers nothing, too."""
 
 
-def _seen(name: str, stream: Stream | None, absent: str) -> Capability:
+def _seen(name: str, stream: Answer | None, absent: str) -> Capability:
     words = f"seen in {stream.exchange.name}" if stream else absent
     return Capability(name, stream is not None, words, seen=stream is not None)
 
@@ -406,7 +406,7 @@ _TRUSTED = ("mirror-sampler", "customized-info")
 
 
 def capabilities(
-    streams: Iterable[Stream],
+    streams: Iterable[Answer],
     advertised: Advertised,
     declared: Collection[str] = (),
     calls: Iterable[ControlCall] = (),

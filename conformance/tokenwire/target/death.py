@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.record import Stream
-from tokenwire.wire.exchange import Ending, HttpRequest
+from tokenwire.record import Answer
+from tokenwire.wire.exchange import Ending
 
 VITALS = "vitals"
 """The scenario of a small good request that tells whether the server still answers."""
@@ -36,14 +36,14 @@ _NOT_LISTENING = ("ConnectError", "ConnectionRefusedError")
 _CLOCK_S = 0.001
 """What an exchange's start is rounded to."""
 
-Suspicion = Callable[[Stream], int]
+Suspicion = Callable[[Answer], int]
 
 
 @dataclass(frozen=True)
 class Death:
     """One end of the server."""
 
-    of: Stream
+    of: Answer
     """The request that it most likely died of."""
     suspects: int
     """How many requests were under way; with one, nothing else can have been the cause."""
@@ -71,7 +71,7 @@ class Death:
         )
 
 
-def failure(stream: Stream) -> str:
+def failure(stream: Answer) -> str:
     """How the server itself failed at a request, in words; empty where it did not."""
     exchange = stream.exchange
     if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
@@ -82,7 +82,7 @@ def failure(stream: Stream) -> str:
     return f"status {wrong[0]}" if wrong else ""
 
 
-def codes_of(stream: Stream) -> list[int]:
+def codes_of(stream: Answer) -> list[int]:
     """The statuses that an answer has: its own, that of its error, those of choices that failed."""
     codes = [stream.exchange.status, error_code(stream.error)]
     finishes = (choice.finish for choice in stream.choices)
@@ -106,7 +106,7 @@ def _integer(value: object) -> int | None:
 class _Timed:
     """A stream with the times of its exchange, in seconds of one clock."""
 
-    stream: Stream
+    stream: Answer
     begun: float
 
     @property
@@ -139,7 +139,7 @@ class _Timed:
         return self.stream.exchange.ending is Ending.CANCELLED or None in finishes
 
 
-def _timed(streams: Iterable[Stream]) -> list[_Timed]:
+def _timed(streams: Iterable[Answer]) -> list[_Timed]:
     """The streams in the order of time; none where their times are not known."""
     try:
         timed = [_Timed(one, datetime.fromisoformat(one.exchange.started).timestamp()) for one in streams]
@@ -148,7 +148,7 @@ def _timed(streams: Iterable[Stream]) -> list[_Timed]:
     return sorted(timed, key=lambda one: one.begun)
 
 
-def _lives(streams: Iterable[Stream]) -> Iterator[list[_Timed]]:
+def _lives(streams: Iterable[Answer]) -> Iterator[list[_Timed]]:
     """What was asked from each start of the server to its end."""
     life: list[_Timed] = []
     for one in _timed(streams):
@@ -159,18 +159,19 @@ def _lives(streams: Iterable[Stream]) -> Iterator[list[_Timed]]:
     yield life
 
 
-def _question(request: HttpRequest) -> tuple[str, str]:
+def _question(stream: Answer) -> tuple[str, str]:
+    request = stream.exchange.load().request
     body: Any = request.body if request.raw_body is None else repr(request.raw_body)
     return request.path, json.dumps(body, sort_keys=True)
 
 
-def clouded(streams: Iterable[Stream], suspicion: Suspicion) -> frozenset[str]:
+def clouded(streams: Iterable[Answer], suspicion: Suspicion) -> frozenset[str]:
     """The bad requests that failed as the good one behind them did, by name.
 
     Whether the server would have refused them is not known.
     """
     found: set[str] = set()
-    bad: dict[tuple[str, str], Stream] = {}
+    bad: dict[tuple[str, str], Answer] = {}
     for stream in streams:
         talk = (stream.exchange.scenario, stream.dialect)
         if suspicion(stream) < ORDINARY:
@@ -180,12 +181,12 @@ def clouded(streams: Iterable[Stream], suspicion: Suspicion) -> frozenset[str]:
     return frozenset(found)
 
 
-def deaths(streams: Iterable[Stream], suspicion: Suspicion) -> tuple[Death, ...]:
+def deaths(streams: Iterable[Answer], suspicion: Suspicion) -> tuple[Death, ...]:
     """The ends of the server in a run, in order. `suspicion` tells how bad a request is, by a rank."""
     lives = list(_lives(streams))
     found: list[Death] = []
     for number, life in reversed(list(enumerate(lives))):
-        killers = [_question(death.of.exchange.request) for death in found]
+        killers = [_question(death.of) for death in found]
         death = _end(life, suspicion, killers, final=number + 1 == len(lives))
         if death is not None:
             found.append(death)
@@ -230,11 +231,11 @@ def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
         return False
     if len(failed) >= IN_A_ROW:
         return True
-    answered = {_question(one.stream.exchange.request) for one in signs}
+    answered = {_question(one.stream) for one in signs}
     return any(
         one.stream.exchange.scenario == VITALS
         or one.stream.exchange.detail.startswith(_NOT_LISTENING)
-        or _question(one.stream.exchange.request) in answered
+        or _question(one.stream) in answered
         for one in failed
     )
 
@@ -250,7 +251,7 @@ def _suspect(
 
     `told`: requests that were answered so shortly before the end that they may have been the cause too.
     """
-    again = [one for one in under_way if _question(one.stream.exchange.request) in killers]
+    again = [one for one in under_way if _question(one.stream) in killers]
     if again:
         return again[0]
     bad = [one for one in (*under_way, *told) if suspicion(one.stream) < ORDINARY]

@@ -14,7 +14,7 @@ from marshal import dumps
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tokenwire.record import Choice, Stream, fact
+from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 from tokenwire.target.alike import ROUNDING, apart
 from tokenwire.wire.exchange import Ending
 
@@ -54,7 +54,7 @@ class Determinism:
     noise: float = 0.0
     """How far apart numbers at one place of repeated answers were at most, in whatever dialect."""
 
-    def trusts(self, stream: Stream) -> bool:
+    def trusts(self, stream: Answer) -> bool:
         """Whether an answer may be held against others to the same request.
 
         A request with a seed is not taken to repeat its answer until the target was seen to do so.
@@ -73,16 +73,16 @@ class Determinism:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Two streams whose requests must yield the same record.
+class AnswerPair:
+    """Two answers whose requests must yield the same record.
 
     `baseline` is the whole answer where there is one. What they differ in by chance is a violation only where
     the target was seen to repeat both (`spec/delivery.md`, determinism). Across targets, `baseline` is the
     worker's answer and `other` the gateway's, and requests are compared that refuse, fail or may differ too.
     """
 
-    baseline: Stream
-    other: Stream
+    baseline: Answer
+    other: Answer
     repeats: bool = True
     """Both sides were seen to repeat themselves, so that ids, text and numbers may be compared."""
     steady: bool = False
@@ -91,6 +91,18 @@ class Comparison:
     """
     rounding: float = ROUNDING
     """How far numbers of the two may lie apart."""
+
+    def load(self) -> Comparison:
+        """The same with the content of both."""
+        return Comparison(self.baseline.load(), self.other.load(), self.repeats, self.steady, self.rounding)
+
+
+@dataclass(frozen=True)
+class Comparison(AnswerPair):
+    """What checks compare: a pair with its content."""
+
+    baseline: Stream
+    other: Stream
 
 
 def times_to_repeat(seen: Iterable[Determinism]) -> int:
@@ -122,7 +134,7 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> str:
     )
 
 
-def completed(stream: Stream) -> bool:
+def completed(stream: Answer) -> bool:
     """Whether the stream delivered a record to its end: all of it, without an error or an abort."""
     return (
         stream.answered
@@ -132,7 +144,7 @@ def completed(stream: Stream) -> bool:
     )
 
 
-def request_of(stream: Stream) -> Hashable:
+def request_of(stream: Answer) -> Hashable:
     """Equal for requests that ask for the same answer in the same form; None for one that need not repeat."""
     asked = stream.asked
     if not asked.key:
@@ -143,7 +155,7 @@ def request_of(stream: Stream) -> Hashable:
     return (stream.dialect, asked.key, asked.stream, asked.stream_interval, *told, *returned, *usage)
 
 
-def _result(stream: Stream) -> tuple[Any, ...]:
+def _result(stream: Answer) -> tuple[Any, ...]:
     return tuple(
         (choice.index, choice.output_ids, choice.text, choice.finish.type if choice.finish else None)
         for choice in stream.choices
@@ -164,7 +176,7 @@ def _known_result(stream: Stream) -> int:
 class _Answer(NamedTuple):
     """What is compared of a complete answer to a request that must be repeatable: a run may have many."""
 
-    stream: Stream
+    stream: Answer
     key: str
     form: int
     """Equal for requests for one result in one form, whatever else they ask to be told."""
@@ -177,7 +189,7 @@ class _Answer(NamedTuple):
     """What answers show that tell more or less of one result: the text, or the ids where there is none."""
 
     @classmethod
-    def of(cls, stream: Stream) -> _Answer:
+    def of(cls, stream: Answer) -> _Answer:
         asked, result = stream.asked, _result(stream)
         carried = tuple(any(one[at] is not None for one in result) for at in (1, 2))
         return cls(
@@ -199,7 +211,7 @@ def _grouped(things: Iterable[Thing], known_by: Callable[[Thing], Hashable]) -> 
     return groups.values()
 
 
-def determinism(streams: Iterable[Stream]) -> Determinism:
+def determinism(streams: Iterable[Answer]) -> Determinism:
     """Look for requests that were answered more than once.
 
     Only whole answers can contradict each other's key: streams of one request may differ through a fault of
@@ -235,16 +247,23 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
     )
 
 
-def _numbers_apart(one: Stream, other: Stream) -> float:
+def _numbers_apart(one: Answer, other: Answer) -> float:
     """How far numbers at one place of two answers lie apart at most, as far as their results are the same."""
     others = {choice.index: choice for choice in other.choices}
     pairs = [(choice, others[choice.index]) for choice in one.choices if choice.index in others]
-    return max((_series_apart(*pair) for pair in pairs), default=0.0)
+    differing = {ours.index for ours, theirs in pairs if _differ_in_numbers(ours, theirs)}
+    if not differing:
+        return 0.0
+    ours, theirs = ({choice.index: choice for choice in side.load().choices} for side in (one, other))
+    return max(_series_apart(ours[index], theirs[index]) for index in differing)
+
+
+def _differ_in_numbers(one: ChoiceFacts, other: ChoiceFacts) -> bool:
+    """Whether two choices have one result, and other numbers."""
+    return one.output_ids == other.output_ids and one.text == other.text and _numbers(one) != _numbers(other)
 
 
 def _series_apart(one: Choice, other: Choice) -> float:
-    if one.output_ids != other.output_ids or one.text != other.text or _numbers(one) == _numbers(other):
-        return 0.0
     furthest = 0.0
     for name in one.series_names & other.series_names - one.customized:
         furthest = max(furthest, _entries_apart(one.series(name), other.series(name)))
@@ -284,17 +303,17 @@ def details_named(stream: Stream) -> frozenset[str]:
     return frozenset(name for name, value in details if value is not None)
 
 
-def question(stream: Stream) -> tuple[str, str]:
+def question(stream: Answer) -> tuple[str, str]:
     """Dialect and label: a gateway and its worker are asked the same in two scenarios."""
     return stream.dialect, stream.exchange.label
 
 
 def side_by_side(
-    worker: Sequence[Stream],
-    gateway: Sequence[Stream],
-    asked: Callable[[Stream], tuple[str, str]] = question,
-) -> list[Comparison]:
-    """Pair a worker's answers with its gateway's answers to the same requests.
+    worker: Sequence[Answer],
+    gateway: Sequence[Answer],
+    asked: Callable[[Answer], tuple[str, str]] = question,
+) -> list[AnswerPair]:
+    """AnswerPair a worker's answers with its gateway's answers to the same requests.
 
     `asked` tells by what two requests are known for the same.
     """
@@ -313,7 +332,7 @@ def side_by_side(
             steady = enough == 1 or all(
                 side.steady.get(stream.exchange.name, 0) >= enough for stream, side in both
             )
-            pairs.append(Comparison(baseline, theirs, repeats, steady, rounding))
+            pairs.append(AnswerPair(baseline, theirs, repeats, steady, rounding))
     return pairs
 
 
@@ -321,7 +340,7 @@ class _Told(NamedTuple):
     """What an answer holds by which another one is compared with it or not."""
 
     at: int
-    stream: Stream
+    stream: Answer
     whole: bool
     interval: int | None
     series: frozenset[str]
@@ -333,20 +352,20 @@ class _Told(NamedTuple):
         return len(series), self.result == other.result, len(details), -self.at
 
 
-def _told(at: int, stream: Stream) -> _Told:
+def _told(at: int, stream: Answer) -> _Told:
     series = frozenset(name for choice in stream.choices for name in choice.series_names)
     whole, interval = not stream.asked.stream, stream.asked.stream_interval
     return _Told(at, stream, whole, interval, series, details_named(stream), _known_result(stream))
 
 
-def comparisons(streams: Iterable[Stream], seen: Determinism) -> list[Comparison]:
-    """Pair each stream with a whole answer to the same request, and with a stream at another interval.
+def comparisons(streams: Iterable[Answer], seen: Determinism) -> list[AnswerPair]:
+    """AnswerPair each stream with a whole answer to the same request, and with a stream at another interval.
 
     The baseline is the answer that has the most per-token series in common with the other, and of several
     one with the same result, and then one with the most details in common. Of those that are alike in all
     this it is the first, and no other is looked at.
     """
-    pairs: list[Comparison] = []
+    pairs: list[AnswerPair] = []
     known = (stream for stream in streams if seen.trusts(stream) and completed(stream))
     for group in _grouped(known, lambda stream: stream.asked.key):
         told = [_told(at, stream) for at, stream in enumerate(group)]
@@ -357,7 +376,7 @@ def comparisons(streams: Iterable[Stream], seen: Determinism) -> list[Comparison
         for other in told:
             if not other.whole:
                 baselines = (whole.nearest(other), streamed.nearest(other))
-                pairs += [Comparison(one.stream, other.stream) for one in baselines if one is not None]
+                pairs += [AnswerPair(one.stream, other.stream) for one in baselines if one is not None]
                 streamed.add(other)
     return pairs
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tokenwire.dialects.recognition import ASKS_FOR_THE_UNKNOWN
-from tokenwire.record import Stream
+from tokenwire.record import Answer
 
 SCENARIO = ASKS_FOR_THE_UNKNOWN
 """The scenario that asks; the label of an exchange says what for."""
@@ -63,7 +63,7 @@ class Honesty:
         return lines
 
 
-def honesty(streams: Iterable[Stream]) -> Honesty:
+def honesty(streams: Iterable[Answer]) -> Honesty:
     """Look what became of the requests of the scenario that asks for the unknown."""
     ignored: dict[str, list[str]] = defaultdict(list)
     refused: dict[str, list[str]] = defaultdict(list)

@@ -17,7 +17,7 @@ from tokenwire.dialects.detokenize import Detokenize, Ids
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.recognition import OtherTokenizer
 from tokenwire.parrot.vocabulary import words_in
-from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.wire.exchange import ExchangeHead, RequestHead
 
 Question = tuple[Ids, bool]
 """Ids, and whether special tokens are to be skipped."""
@@ -160,12 +160,12 @@ def _ways() -> set[Detokenize]:
     return {way for dialect in load_dialects().values() if (way := dialect.detokenize) is not None}
 
 
-def way_of(request: HttpRequest) -> Detokenize | None:
+def way_of(request: RequestHead) -> Detokenize | None:
     """The way in which a request asks for the text of ids; None for any other request."""
     return next((way for way in _ways() if way.is_asked_by(request)), None)
 
 
-def told_by(exchanges: Iterable[Exchange]) -> ToldTokenizer | None:
+def told_by(exchanges: Iterable[ExchangeHead]) -> ToldTokenizer | None:
     """The server's own tokenizer, from what it answered; None where it told no text at all."""
     texts: dict[Question, str] = {}
     for exchange in exchanges:

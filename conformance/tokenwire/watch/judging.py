@@ -102,7 +102,7 @@ class Bench:
                         clause(first),
                         first.place.event,
                         first.place.pointer,
-                        excerpt_at(run.streams[0], first.place, first.actual).text,
+                        excerpt_at(run.streams[0].load(), first.place, first.actual).text,
                     )
                 )
         return Opinion(

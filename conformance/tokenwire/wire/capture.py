@@ -292,7 +292,7 @@ class Span(NamedTuple):
     offset: int
     """Bytes before it; of a gzipped file those that are unzipped."""
     size: int
-    read: Callable[[Parcel], Iterator[Located]]
+    read: Callable[[CaptureChunk], Iterator[Located]]
     """What reads the exchanges."""
 
 
@@ -322,7 +322,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parcel:
+class CaptureChunk:
     """The bytes of a span."""
 
     span: Span
@@ -344,11 +344,11 @@ class Parcel:
 
 
 Cut = Callable[[bytearray, int, int], int]
-"""Tells where a parcel may end and the next begin, between two ends of lines; 0 where it may not."""
+"""Tells where a chunk may end and the next begin, between two ends of lines; 0 where it may not."""
 
 
-def parcels(path: Path, cut: Cut, read: Callable[[Parcel], Iterator[Located]]) -> Iterator[Parcel]:
-    """The lines of a plain or gzipped file, in order; at least one parcel, though of no line.
+def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located]]) -> Iterator[CaptureChunk]:
+    """The lines of a plain or gzipped file, in order; at least one chunk, though of no line.
 
     A gzipped file that was cut off gives the lines that can still be read. Raises CaptureError for a file
     that ends in `.gz` and is not gzipped, OSError for one that cannot be read.
@@ -358,16 +358,16 @@ def parcels(path: Path, cut: Cut, read: Callable[[Parcel], Iterator[Located]]) -
         begun += piece
         complete = begun.rfind(b"\n", looked) + 1
         if at := cut(begun, looked, complete):
-            yield Parcel(Span(path, number, offset, at, read), bytes(memoryview(begun)[:at]))
+            yield CaptureChunk(Span(path, number, offset, at, read), bytes(memoryview(begun)[:at]))
             number, offset = number + begun.count(b"\n", 0, at), offset + at
             del begun[:at]
         looked = max(looked, complete) - at
-    yield Parcel(Span(path, number, offset, len(begun), read), bytes(begun))
+    yield CaptureChunk(Span(path, number, offset, len(begun), read), bytes(begun))
 
 
 _KIND = re.compile(rb'"kind"\s*:\s*\Z')
 _AS_LONG = 16
-"""So many bytes before its value are searched for the key; one that is further away makes a parcel larger."""
+"""So many bytes before its value are searched for the key; one that is further away makes a chunk larger."""
 
 
 def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
@@ -477,24 +477,24 @@ def read_capture(path: Path) -> Iterator[Exchange]:
     did. A last line that was cut off is left out. Raises CaptureError for a complete line that is not a line
     of a capture, OSError for a file that cannot be read.
     """
-    return exchanges_of(capture_parcels(path))
+    return exchanges_of(capture_chunks(path))
 
 
-def exchanges_of(parcels: Iterable[Parcel]) -> Iterator[Exchange]:
-    """Raises CaptureError and OSError, as the parcels do."""
-    return (located.exchange for parcel in parcels for located in parcel.located())
+def exchanges_of(chunks: Iterable[CaptureChunk]) -> Iterator[Exchange]:
+    """Raises CaptureError and OSError, as the chunks do."""
+    return (located.exchange for chunk in chunks for located in chunk.located())
 
 
-def capture_parcels(path: Path) -> Iterator[Parcel]:
+def capture_chunks(path: Path) -> Iterator[CaptureChunk]:
     """The exchanges of a capture file as they are there."""
-    return parcels(path, _before_the_last_request, _exchanges)
+    return chunks(path, _before_the_last_request, _exchanges)
 
 
-def _exchanges(parcel: Parcel) -> Iterator[Located]:
+def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
     unfinished: _Unfinished | None = None
-    first = Line(parcel.span.number, 0, b"")
+    first = Line(chunk.span.number, 0, b"")
     cut_off = "the capture has no end line for this exchange"
-    for line in parcel.lines():
+    for line in chunk.lines():
         if not line.complete:
             cut_off = f"the capture was cut off in line {line.number}"
             break
@@ -504,17 +504,17 @@ def _exchanges(parcel: Parcel) -> Iterator[Located]:
             exchange = None if begun else _taken(unfinished, value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CaptureError(
-                f"{parcel.span.path}, line {line.number}: not a line of a capture: {error!r}; "
+                f"{chunk.span.path}, line {line.number}: not a line of a capture: {error!r}; "
                 "see spec/schemas/exchange.json"
             ) from error
         if begun is not None:
             if unfinished is not None:
-                span = parcel.part(first.number, first.start, line.start)
+                span = chunk.part(first.number, first.start, line.start)
                 yield Located(unfinished.finish(Ending.CANCELLED, cut_off), span)
             unfinished, first = begun, line
         elif exchange is not None:
-            yield Located(exchange, parcel.part(first.number, first.start, line.stop))
+            yield Located(exchange, chunk.part(first.number, first.start, line.stop))
             unfinished = None
     if unfinished is not None:
-        span = parcel.part(first.number, first.start, len(parcel.data))
+        span = chunk.part(first.number, first.start, len(chunk.data))
         yield Located(unfinished.finish(Ending.CANCELLED, cut_off), span)

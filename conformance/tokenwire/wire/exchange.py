@@ -44,11 +44,17 @@ class Read:
 
 
 @dataclass(frozen=True)
-class HttpRequest:
-    """What was sent."""
+class RequestHead:
+    """What was asked of a server, without headers and body."""
 
     method: str
     path: str
+
+
+@dataclass(frozen=True)
+class HttpRequest(RequestHead):
+    """What was sent."""
+
     body: Any = None
     """The JSON value of the body; None for no body."""
     raw_body: bytes | None = None
@@ -76,29 +82,37 @@ def dialect_and_label(name: str, scenario: str) -> tuple[str, str]:
     return (dialect, label) if between else ("", name.removeprefix(f"{scenario}/"))
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One request and everything that came back.
-
-    Its repr names it and spells nothing out: asyncio writes the repr of the result of every `asyncio.run`.
-    """
+class ExchangeHead:
+    """What is known of an exchange without its headers and bodies."""
 
     name: str
     """Unique within a capture; of the suite's own exchanges as `exchange_name` makes it."""
-    request: HttpRequest = field(repr=False)
+    request: RequestHead
     scenario: str
     """The scenario that asked; for a capture of unknown origin its file's name."""
     status: int | None
-    headers: tuple[tuple[str, str], ...] = field(repr=False)
-    reads: tuple[Read, ...] = field(repr=False)
     ending: Ending
-    detail: str = ""
+    detail: str
     """Why the exchange did not complete, in words."""
-    duration: float = 0.0
+    duration: float
     """Seconds from sending the request to the ending."""
-    started: str = ""
+    started: str
     """UTC time of the request, ISO 8601."""
-    server: Server = field(default_factory=Server)
+    server: Server
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body of the answer."""
+        raise NotImplementedError
+
+    @property
+    def last_read(self) -> float | None:
+        """When the last bytes came; None where none did."""
+        raise NotImplementedError
+
+    def load(self) -> Exchange:
+        """The exchange with headers and bodies; see `record.Answer.load`."""
+        raise NotImplementedError
 
     @property
     def named_dialect(self) -> str:
@@ -111,12 +125,39 @@ class Exchange:
         return dialect_and_label(self.name, self.scenario)[1]
 
     @property
+    def busy(self) -> bool:
+        """Whether the server had no room for the request: that says nothing of the request itself."""
+        return self.status in BUSY
+
+
+@dataclass(frozen=True)
+class Exchange(ExchangeHead):
+    """One request and everything that came back.
+
+    Its repr names it and spells nothing out: asyncio writes the repr of the result of every `asyncio.run`.
+    """
+
+    name: str
+    request: HttpRequest = field(repr=False)
+    scenario: str
+    status: int | None
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    reads: tuple[Read, ...] = field(repr=False)
+    ending: Ending
+    detail: str = ""
+    duration: float = 0.0
+    started: str = ""
+    server: Server = field(default_factory=Server)
+
+    def load(self) -> Exchange:
+        return self
+
+    @property
     def body(self) -> bytes:
         return b"".join(read.data for read in self.reads)
 
     @property
     def size(self) -> int:
-        """Bytes of the body."""
         return sum(len(read.data) for read in self.reads)
 
     def begin(self, size: int) -> bytes:
@@ -130,13 +171,7 @@ class Exchange:
 
     @property
     def last_read(self) -> float | None:
-        """When the last bytes came; None where none did."""
         return self.reads[-1].time if self.reads else None
-
-    @property
-    def busy(self) -> bool:
-        """Whether the server had no room for the request: that says nothing of the request itself."""
-        return self.status in BUSY
 
     def header(self, name: str) -> str | None:
         """The first value of a response header, by any spelling of its name."""

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire.wire.capture import (
+    CaptureChunk,
     CaptureError,
     Located,
-    Parcel,
-    capture_parcels,
+    capture_chunks,
+    chunks,
     exchanges_of,
     header_of,
-    parcels,
     seconds_of,
     server_of,
     status_of,
@@ -107,37 +107,37 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
     )
 
 
-def _exchanges(parcel: Parcel) -> Iterator[Located]:
+def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
     """Those of a foreign capture; its file's name is their scenario. A last line that was cut off is left
     out.
     """
-    for line in parcel.lines():
+    for line in chunk.lines():
         try:
-            exchange = _exchange(json.loads(line.data), parcel.span.path.name.split(".")[0])
+            exchange = _exchange(json.loads(line.data), chunk.span.path.name.split(".")[0])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if not line.complete:
                 return
             raise CaptureError(
-                f"{parcel.span.path}, line {line.number}: "
+                f"{chunk.span.path}, line {line.number}: "
                 f"not an exchange with name, request and response: {error!r}"
             ) from error
-        yield Located(exchange, parcel.part(line.number, line.start, line.stop))
+        yield Located(exchange, chunk.part(line.number, line.start, line.stop))
 
 
 def _after_every_line(_lines: bytearray, _start: int, end: int) -> int:
     return end
 
 
-def foreign_parcels(path: Path) -> Iterator[Parcel]:
+def foreign_chunks(path: Path) -> Iterator[CaptureChunk]:
     """The exchanges of a foreign capture, plain or gzipped, as they are in its file."""
-    return parcels(path, _after_every_line, _exchanges)
+    return chunks(path, _after_every_line, _exchanges)
 
 
-def any_parcels(path: Path) -> Iterator[Parcel]:
+def any_chunks(path: Path) -> Iterator[CaptureChunk]:
     """The exchanges of a capture of either form, told apart by the first line."""
-    first = next(next(foreign_parcels(path)).lines(), None)
+    first = next(next(foreign_chunks(path)).lines(), None)
     own = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
-    return capture_parcels(path) if own else foreign_parcels(path)
+    return capture_chunks(path) if own else foreign_chunks(path)
 
 
 def read_foreign_capture(path: Path) -> Iterator[Exchange]:
@@ -146,9 +146,9 @@ def read_foreign_capture(path: Path) -> Iterator[Exchange]:
     Raises CaptureError for a complete line that is not such an exchange, OSError for a file that cannot be
     read.
     """
-    return exchanges_of(foreign_parcels(path))
+    return exchanges_of(foreign_chunks(path))
 
 
 def read_any_capture(path: Path) -> Iterator[Exchange]:
     """The exchanges of a capture of either form."""
-    return exchanges_of(any_parcels(path))
+    return exchanges_of(any_chunks(path))

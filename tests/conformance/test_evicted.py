@@ -1,4 +1,4 @@
-"""Streams that outlive their content: few are held at once, and all that is known of them stays the same."""
+"""Evicted answers: few are in memory at once, and all facts and verdicts stay the same."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ import re
 import signal
 import weakref
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from recorded import whole, write_folder
 from typer.testing import CliRunner
 
-from tokenwire import shelved
+from tokenwire import evicted
 from tokenwire.checks import invariance
 from tokenwire.checks.check import select
 from tokenwire.checks.reading import bringing
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import Dialect
+from tokenwire.evicted import AnswerStore, EvictedAnswer
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.record import FACTS, Delivery, Finish, Stream
+from tokenwire.record import FACTS, Answer, Asked, ChoiceFacts, Delivery, Finish, Stream
 from tokenwire.replay import replay
 from tokenwire.report.document import document
 from tokenwire.report.playback import playbacks
 from tokenwire.report.subject import Subject
 from tokenwire.report.trace import trace
 from tokenwire.requirement import load_requirements
-from tokenwire.shelved import Cabinet
 from tokenwire.wire import capture
 from tokenwire.wire.capture import (
+    CaptureChunk,
     CaptureError,
     Located,
-    Parcel,
-    capture_parcels,
+    capture_chunks,
     exchange_lines,
     read_capture,
 )
-from tokenwire.wire.exchange import Ending, Exchange
-from tokenwire.wire.foreign_capture import any_parcels
-from tokenwire.wire.shelf import AtHand, Captures, Shelf, Slip, packed
+from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead
+from tokenwire.wire.foreign_capture import any_chunks
+from tokenwire.wire.spill import CaptureReader, Offset, RandomCache, SpillFile
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURE = FIXTURES / "litellm" / "1.106.2" / "live-before-vllm.jsonl.gz"
@@ -59,8 +59,8 @@ def report(subject: Subject, judgements: list[Judgement]) -> tuple[object, ...]:
     return told, playbacks(violated), trace("all", judgements)
 
 
-def nothing_held(jobs: int = 1) -> Cabinet:
-    return Cabinet(held=0, content=1, facts=1, jobs=jobs)
+def nothing_held(jobs: int = 1) -> AnswerStore:
+    return AnswerStore(held=0, content=1, facts=1, jobs=jobs)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_finish_comes_back_from_the_shelf_with_all_that_it_says() -> None:
+def test_a_finish_is_unpickled_with_all_its_fields() -> None:
     """Its status above all: by that an abort is known as a failure."""
     told = {"type": "abort", "matched": 7, "length": 3, "raw": {"status_code": 400}, "code": 400}
     assert told.keys() == {one.name for one in fields(Finish)}
@@ -88,16 +88,29 @@ def test_a_finish_comes_back_from_the_shelf_with_all_that_it_says() -> None:
     assert (again, again.failed) == (finish, True)
 
 
+def test_what_was_asked_is_unpickled_with_the_type_of_each_value() -> None:
+    asked = Asked(n=True, frequency_penalty=0, stop=("x",), echo=False)  # type: ignore[arg-type]
+    again = pickle.loads(pickle.dumps(asked))
+    assert repr(again) == repr(asked)
+    assert asked.__getstate__() == {
+        "n": True,
+        "frequency_penalty": 0,
+        "stop": ("x",),
+        "logit_bias": {},
+        "sent": {},
+    }
+
+
 def test_few_streams_are_held_at_once_and_are_judged_as_if_all_were(most_alive: list[int]) -> None:
-    put_away = replay([CAPTURE], cabinet=nothing_held())
+    put_away = replay([CAPTURE], store=nothing_held())
     judged = judge(put_away.runs)
     reported = report(put_away, judged)
     streams = [stream for run in put_away.runs for stream in run.streams]
     assert len(streams) > 50
-    assert not any(stream.at_hand for stream in streams)
+    assert all(isinstance(stream, EvictedAnswer) for stream in streams)
     assert max(most_alive) <= 4  # one is at hand, and one is being read; of a pair, either
     held = replay([CAPTURE])
-    assert all(stream.at_hand for run in held.runs for stream in run.streams)
+    assert all(isinstance(stream, Stream) for run in held.runs for stream in run.streams)
     again = judge(held.runs)
     assert again == judged
     assert report(held, again) == reported
@@ -110,33 +123,28 @@ def test_what_is_little_is_held_and_of_what_is_much_nothing(tmp_path: Path) -> N
     )
     size = len(whole("a").body)
 
-    def at_hand(path: Path) -> set[bool]:
-        (run,) = replay([path], cabinet=Cabinet(held=4 * size)).runs
-        return {stream.at_hand for stream in run.streams}
+    def types_of(path: Path) -> set[type]:
+        (run,) = replay([path], store=AnswerStore(held=4 * size)).runs
+        return {type(stream) for stream in run.streams}
 
-    assert at_hand(few) == {True}
-    assert at_hand(many) == {False}
+    assert types_of(few) == {Stream}
+    assert types_of(many) == {EvictedAnswer}
 
 
-@pytest.mark.parametrize(
-    ("fetch", "most"), [("_fetch_facts", 33), ("_fetch_computed", 12), ("_fetch_choices", 19)]
-)
-def test_checks_of_a_whole_run_share_what_they_read(
-    monkeypatch: pytest.MonkeyPatch, fetch: str, most: int
-) -> None:
-    """How often the facts of an answer are read where none are at hand but the last."""
-    fetched: list[str] = []
-    really = getattr(shelved._ShelvedStream, fetch)
+def test_checks_of_a_whole_run_share_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often facts are unpickled if only the last ones are cached."""
+    offsets: list[Offset] = []
+    read = SpillFile.read
 
-    def counted(self: shelved._ShelvedStream) -> object:
-        fetched.append(self.exchange.name)
-        return really(self)
+    def counted(self: SpillFile, offset: Offset) -> object:
+        offsets.append(offset)
+        return read(self, offset)
 
-    monkeypatch.setattr(shelved._ShelvedStream, fetch, counted)
-    (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
-    fetched.clear()
+    monkeypatch.setattr(SpillFile, "read", counted)
+    (run,) = replay([CAPTURE], store=nothing_held()).runs
+    offsets.clear()
     judge([run])
-    assert len(fetched) < most * len(run.streams)
+    assert len(offsets) < 64 * len(run.streams)
 
 
 def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_alive: list[int]) -> None:
@@ -150,12 +158,11 @@ def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_a
     def refused_or_broken(stream: Stream) -> bool:
         return stream.refused or stream.choices[-1].emissions[-1].finish is not None
 
-    (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
+    (run,) = replay([CAPTURE], store=nothing_held()).runs
     (held,) = replay([CAPTURE]).runs
     names = [stream.exchange.name for stream in held.streams if stream.asked.stream]
     fetched: list[object] = []
-    for fetch in ("_fetch_facts", "_fetch_computed", "_fetch_choices"):
-        monkeypatch.setattr(shelved._ShelvedStream, fetch, fetched.append)
+    monkeypatch.setattr(SpillFile, "read", lambda _, offset: fetched.append(offset))
     most_alive.clear()
     assert [stream.exchange.name for stream in streamed(run.streams)] == names
     assert not fetched
@@ -170,9 +177,9 @@ def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_a
 
 
 def test_where_an_answer_ends_is_known_without_its_content(most_alive: list[int]) -> None:
-    (run,) = replay([HELD_TOGETHER], cabinet=nothing_held()).runs
+    (run,) = replay([HELD_TOGETHER], store=nothing_held()).runs
     choices = [one for stream in run.streams for one in stream.choices if one.ends_with("output_ids")]
-    due = [bringing(choice.whole, "output_ids") for choice in choices]
+    due = [bringing(choice.load(), "output_ids") for choice in choices]
     most_alive.clear()
     assert [bringing(choice, "output_ids") for choice in choices] == due
     assert len(choices) > 50
@@ -190,7 +197,7 @@ def test_answers_that_are_held_together_are_each_read_once(monkeypatch: pytest.M
 
     monkeypatch.setattr(Dialect, "read", counted)
     row = load_requirements()["cache-changes-nothing"]
-    (run,) = replay([HELD_TOGETHER], cabinet=nothing_held()).runs
+    (run,) = replay([HELD_TOGETHER], store=nothing_held()).runs
     judge([run], [row])  # what is known of the target is found out
     pairs = len(list(invariance._with_and_without(run.heard, cached_tokens, less=True)))
     assert pairs > 10
@@ -204,22 +211,27 @@ def cached_tokens(stream: Stream) -> int:
     return invariance._most(stream, "cached_tokens")
 
 
-def test_a_changed_copy_holds_all_of_its_fields() -> None:
-    (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
-    stream = next(stream for stream in run.streams if stream.choices and stream.asked.stream)
-    exchange, choice = stream.exchange, stream.choices[0]
-    changed = replace(exchange, name="other", request=replace(exchange.request, path="/other"))
-    assert changed == replace(stream.whole.exchange, name="other", request=changed.request)
-    assert changed.request.body == stream.whole.exchange.request.body
-    assert replace(choice, index=7) == replace(stream.whole.choices[0], index=7)
-    assert replace(stream, schema="x").events == stream.whole.events
+def test_facts_are_the_same_in_memory_and_evicted() -> None:
+    """With the type of each value: 1 and True are equal."""
+    (evicted,), (held,) = (replay([CAPTURE], store=store).runs for store in (nothing_held(), AnswerStore()))
+    names = [field.name for field in fields(ChoiceFacts) if field.name != "cache"]
+    assert len(evicted.streams) == len(held.streams)
+    for one, other in zip(evicted.streams, held.streams, strict=True):
+        for name in (*Answer.__annotations__, "answered"):
+            if name not in {"exchange", "choices"}:
+                assert repr(getattr(one, name)) == repr(getattr(other, name))
+        for name in (*ExchangeHead.__annotations__, "size", "last_read", "label", "busy"):
+            if name != "request":
+                assert getattr(one.exchange, name) == getattr(other.exchange, name)
+        for ours, theirs in zip(one.choices, other.choices, strict=True):
+            assert [repr(getattr(ours, n)) for n in names] == [repr(getattr(theirs, n)) for n in names]
 
 
 @pytest.fixture
 def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each exchange of a capture, and each answer, is a part that a process may be given."""
     monkeypatch.setattr(capture, "_PIECE", 1 << 10)
-    monkeypatch.setattr(shelved, "together", lambda parts, _size: ((part,) for part in parts))
+    monkeypatch.setattr(evicted, "together", lambda parts, _size: ((part,) for part in parts))
 
 
 @pytest.mark.usefixtures("in_small_parts")
@@ -231,8 +243,8 @@ def test_processes_that_share_the_reading_make_the_same_report(tmp_path: Path, f
     rows = list(load_requirements().values())[::4]
     reports = []
     for jobs in (1, 2):
-        subject = replay([path], cabinet=nothing_held(jobs))
-        assert not any(stream.at_hand for run in subject.runs for stream in run.streams)
+        subject = replay([path], store=nothing_held(jobs))
+        assert all(isinstance(stream, EvictedAnswer) for run in subject.runs for stream in run.streams)
         reports.append(report(subject, judge(subject.runs, rows, jobs=jobs)))
     assert reports[0] == reports[1]
 
@@ -241,22 +253,22 @@ def test_processes_that_share_the_reading_make_the_same_report(tmp_path: Path, f
 def test_what_processes_share_the_parent_does_not_read_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent, read, decoded = os.getpid(), Dialect.read, Parcel.located
+    parent, read, decoded = os.getpid(), Dialect.read, CaptureChunk.located
     here: list[str] = []
 
     def noted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
         here.extend([exchange.name] * (os.getpid() == parent))
         return read(self, exchange, delivery_hint=delivery_hint)
 
-    def noted_too(self: Parcel) -> Iterator[Located]:
+    def noted_too(self: CaptureChunk) -> Iterator[Located]:
         here.extend([str(self.span.path)] * (os.getpid() == parent))
         return decoded(self)
 
     monkeypatch.setattr(Dialect, "read", noted)
-    monkeypatch.setattr(Parcel, "located", noted_too)
+    monkeypatch.setattr(CaptureChunk, "located", noted_too)
     names = [f"sglang-generate/by-hand/{letter}" for letter in "abcdefgh"]  # they tell the dialect
     folder = write_folder(tmp_path / "folder", *map(whole, names))
-    (run,) = replay([folder], cabinet=Cabinet(held=-1, jobs=2)).runs
+    (run,) = replay([folder], store=AnswerStore(held=-1, jobs=2)).runs
     assert [stream.exchange.name for stream in run.streams] == names
     assert [stream.choices[0].text for stream in run.streams] == ["hello!"] * 8
     assert here == []
@@ -277,11 +289,11 @@ def test_what_one_process_cannot_read_is_told_as_if_there_were_no_others(
     monkeypatch.setattr(Dialect, "read", fails_at_two)
     for jobs in (1, 2):
         with pytest.raises(RuntimeError, match="cannot read f"):
-            replay([folder], cabinet=nothing_held(jobs))
+            replay([folder], store=nothing_held(jobs))
     (folder / "c.jsonl").write_text('{"kind": "request"}\n')
     for jobs in (1, 2):
         with pytest.raises(CaptureError, match=r"c\.jsonl, line 1: not a line of a capture"):
-            replay([folder], cabinet=nothing_held(jobs))
+            replay([folder], store=nothing_held(jobs))
 
 
 @pytest.mark.usefixtures("in_small_parts")
@@ -297,18 +309,18 @@ def test_a_process_that_is_killed_ends_the_replay_in_one_sentence(
 
     folder = write_folder(tmp_path / "folder", *map(whole, "abcd"))
     monkeypatch.setattr(Dialect, "read", kills_its_process)
-    monkeypatch.setattr("tokenwire.commands.replay.Cabinet", nothing_held)
+    monkeypatch.setattr("tokenwire.commands.replay.AnswerStore", nothing_held)
     told = CliRunner().invoke(app, ["replay", str(folder), "--jobs", "2"])
     assert told.exit_code == ExitStatus.HARNESS_ERROR
     words = "a process that read or judged was killed, as the system does where memory runs out"
     assert told.stderr == f"{words}; give fewer --jobs\n"
 
 
-def test_a_shelf_gives_back_what_was_put_down() -> None:
-    shelf = Shelf()
+def test_a_spill_file_reads_what_was_written() -> None:
+    spill = SpillFile()
     values = [{"a": [1, 1.0, True, None]}, b"x" * 100_000, "\ud800"]
-    slips = [shelf.put(packed(value)) for value in values]
-    assert [shelf.fetch(slip) for slip in reversed(slips)] == values[::-1]
+    offsets = [spill.write(pickle.dumps(value)) for value in values]
+    assert [spill.read(offset) for offset in reversed(offsets)] == values[::-1]
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -320,14 +332,14 @@ def test_an_exchange_is_read_again_from_its_lines(tmp_path: Path, zipped: bool) 
     data = b"\n".join(lines)[:-30]
     path = tmp_path / ("cut.jsonl.gz" if zipped else "cut.jsonl")
     path.write_bytes(gzip.compress(data)[:-3] if zipped else data)
-    located = [one for parcel in capture_parcels(path) for one in parcel.located()]
+    located = [one for chunk in capture_chunks(path) for one in chunk.located()]
     assert [one.exchange.name for one in located] == list("abc")
     assert [one.exchange.ending for one in located] == [
         Ending.COMPLETE,
         Ending.CANCELLED,
         Ending.CANCELLED,
     ]
-    captures = Captures()
+    captures = CaptureReader()
     captures.add(path)
     again = [captures.exchange(one.exchange.name, one.span) for one in reversed(located)]
     assert again == [one.exchange for one in reversed(located)]
@@ -335,8 +347,8 @@ def test_an_exchange_is_read_again_from_its_lines(tmp_path: Path, zipped: bool) 
 
 
 def test_all_exchanges_of_a_recording_are_read_again() -> None:
-    located = [one for parcel in any_parcels(CAPTURE) for one in parcel.located()]
-    captures = Captures()
+    located = [one for chunk in any_chunks(CAPTURE) for one in chunk.located()]
+    captures = CaptureReader()
     captures.add(CAPTURE)
     again = [captures.exchange(one.exchange.name, one.span) for one in located]
     assert again == [one.exchange for one in located]
@@ -345,7 +357,7 @@ def test_all_exchanges_of_a_recording_are_read_again() -> None:
 @pytest.mark.parametrize("change", ["removed", "shortened", "rewritten", "other"])
 def test_a_capture_that_changes_while_it_is_replayed_is_named(tmp_path: Path, change: str) -> None:
     folder = write_folder(tmp_path / "folder", *map(whole, "ab"))
-    (run,) = replay([folder], cabinet=nothing_held()).runs
+    (run,) = replay([folder], store=nothing_held()).runs
     path = next(folder.rglob("a.jsonl"))
     if change == "removed":
         path.unlink()
@@ -358,25 +370,28 @@ def test_a_capture_that_changes_while_it_is_replayed_is_named(tmp_path: Path, ch
     for stream in run.streams:
         if stream.exchange.name == "a":
             with pytest.raises(CaptureError, match=re.escape(str(path))):
-                _ = stream.whole
+                _ = stream.load()
         else:
-            assert stream.whole.events
+            assert stream.load().events
 
 
-def test_as_much_is_at_hand_as_there_is_room_for() -> None:
-    at_hand, fetched = AtHand(10), []
+def test_a_random_cache_stays_within_its_bound() -> None:
+    gone: list[int] = []
+    cache: RandomCache[int] = RandomCache(10, gone.append)
+    fetched: list[int] = []
 
     def get(key: int, size: int) -> int:
         def fetch() -> int:
             fetched.append(key)
             return key
 
-        return at_hand.get(Slip(key, size), size, fetch)
+        return cache.get(key, size, fetch)
 
     for key in range(100):
         assert get(key, 4) == key
-        assert len(at_hand) <= 2
+        assert len(cache) <= 2
     assert get(99, 4) == 99
     assert fetched == list(range(100))
     get(100, 1000)
-    assert len(at_hand) == 1
+    assert sorted(gone) == list(range(100))
+    assert len(cache) == 1

@@ -1,0 +1,265 @@
+"""Answers of captures that are larger than memory.
+
+A run has to be known as a whole before its first answer is judged. Beyond a limit, the content of all answers
+is evicted: what checks of a run may ask (`record.Answer`) lies in a temporary file, and the content is read
+again from the capture, by the same dialect. So verdicts do not depend on the limit.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from tokenwire.processes import shared_out, together
+from tokenwire.record import FACTS, Answer, Choice, ChoiceFacts, Delivery, Stream
+from tokenwire.wire.capture import CaptureChunk, Located, Span
+from tokenwire.wire.exchange import Exchange, ExchangeHead, RequestHead
+from tokenwire.wire.spill import CaptureReader, Offset, RandomCache, SpillFile
+
+_HELD = 96 << 20
+"""Bytes of answers that stay in memory; a standard run has fewer. Read, they take six times as much, and a
+replay with evicted answers takes three times as long.
+"""
+_CONTENT_CACHE, _FACTS_CACHE = 2 << 20, 8 << 20
+"""Bytes of answers, and of pickled facts, that are cached once the answers are evicted."""
+
+ReadBy = Callable[[Exchange], Stream]
+Shared = TypeVar("Shared", bound=Hashable)
+
+
+class AnswerStore:
+    """Holds the answers of a replay in memory, until there are too many."""
+
+    def __init__(
+        self,
+        held: int = _HELD,
+        content: int = _CONTENT_CACHE,
+        facts: int = _FACTS_CACHE,
+        *,
+        jobs: int = 1,
+    ) -> None:
+        """`jobs`: how many processes parse and read what is to be evicted."""
+        self._left = held
+        self._jobs = jobs
+        self._shared: dict[Hashable, Hashable] = {}
+        self._flags: dict[frozenset[tuple[str, bool]], Mapping[str, bool]] = {}
+        self.captures = CaptureReader()
+        self.content: RandomCache[Stream] = RandomCache(content, on_evict=Stream.clear_caches)
+        self.facts: RandomCache[Any] = RandomCache(facts)
+        self.spill = SpillFile()
+
+    @property
+    def full(self) -> bool:
+        """Whether there were more answers than stay in memory."""
+        return self._left < 0
+
+    def share(self, value: Shared) -> Shared:
+        """One object for all equal ones."""
+        return self._shared.setdefault(value, value)  # type: ignore[return-value]  # equal, so of this type
+
+    def flags(self, flags: frozenset[tuple[str, bool]]) -> Mapping[str, bool]:
+        """One mapping for all answers of which the same holds: they are few."""
+        return self._flags.setdefault(flags, dict(flags))
+
+    def parse(self, chunks: Iterable[CaptureChunk]) -> Iterator[tuple[Path, list[Parsed]]]:
+        """The exchanges of captures, each with its file; evicted once there are too many.
+
+        Raises CaptureError and OSError as `capture.chunks` does.
+        """
+        coming = iter(chunks)
+        while not self.full and (chunk := next(coming, None)) is not None:
+            located = list(chunk.located())
+            self._left -= sum(one.exchange.size for one in located)
+            yield chunk.span.path, [*located]
+        parts = together(coming, lambda chunk: len(chunk.data))
+        for path, heads in chain.from_iterable(shared_out(_parsed_heads, parts, self._jobs)):
+            yield path, [EvictedExchange(head, self) for head in heads]
+
+    def exchanges(self, parsed: Sequence[Parsed]) -> list[ExchangeHead]:
+        """What `parse` gave; those that it gave in memory are evicted too if there were too many."""
+        return [
+            one
+            if isinstance(one, EvictedExchange)
+            else EvictedExchange(_head(one), self)
+            if self.full
+            else one.exchange
+            for one in parsed
+        ]
+
+    def read(self, exchanges: Sequence[tuple[ExchangeHead, ReadBy]]) -> list[Answer]:
+        """What dialects read of exchanges; of those that are evicted, the facts."""
+        evicted = [(one, read) for one, read in exchanges if isinstance(one, EvictedExchange)]
+
+        def facts_of(part: Sequence[int]) -> list[_Facts]:
+            return [_facts_of(read(one.load())) for one, read in map(evicted.__getitem__, part)]
+
+        parts = together(range(len(evicted)), lambda index: evicted[index][0].size)
+        facts = chain.from_iterable(shared_out(facts_of, parts, self._jobs))
+        return [
+            EvictedAnswer(one, read, next(facts), self)
+            if isinstance(one, EvictedExchange)
+            else read(one.load())
+            for one, read in exchanges
+        ]
+
+
+_HEAD = (*ExchangeHead.__annotations__, "size", "last_read")
+Head = Mapping[str, Any]
+"""The fields of an `ExchangeHead`, and its span."""
+
+
+def _head(located: Located) -> Head:
+    exchange = located.exchange
+    request = RequestHead(exchange.request.method, exchange.request.path)
+    return {name: getattr(exchange, name) for name in _HEAD} | {"request": request, "span": located.span}
+
+
+def _parsed_heads(chunks: Iterable[CaptureChunk]) -> list[tuple[Path, list[Head]]]:
+    return [(chunk.span.path, list(map(_head, chunk.located()))) for chunk in chunks]
+
+
+class EvictedExchange(ExchangeHead):
+    """An exchange whose headers and bodies are in its capture."""
+
+    __slots__ = (*_HEAD, "_captures", "_span")
+    size: int
+    last_read: float | None
+
+    def __init__(self, head: Head, store: AnswerStore) -> None:
+        for name in _HEAD:
+            setattr(self, name, head[name])
+        self.request, self.server = store.share(self.request), store.share(self.server)
+        self.scenario = store.share(self.scenario)
+        span: Span = head["span"]
+        self._captures, self._span = store.captures, span._replace(path=store.share(span.path))
+        store.captures.add(span.path)
+
+    def load(self) -> Exchange:
+        return self._captures.exchange(self.name, self._span)
+
+
+Parsed = Located | EvictedExchange
+"""An exchange of a capture, in memory with its place there, or evicted."""
+
+_OF_ANSWER = ("asked", "error", "usage")
+_OF_CHOICE = tuple(field.name for field in fields(ChoiceFacts) if field.name != "cache")
+
+
+class _Facts(NamedTuple):
+    """What is kept of an answer. Pickled in three parts: a check seldom asks for all of them."""
+
+    dialect: str
+    delivery: Delivery
+    refused: bool
+    answered: bool
+    flags: frozenset[tuple[str, bool]]
+    """The computed facts that are true or false: they stay in memory."""
+    answer: bytes
+    choices: bytes
+    computed: bytes
+
+
+def _facts_of(stream: Stream) -> _Facts:
+    computed = _computed(stream)
+    flags = {name: computed.pop(name) for name, value in list(computed.items()) if isinstance(value, bool)}
+    answer = {name: getattr(stream, name) for name in _OF_ANSWER}
+    choices = [
+        (tuple(getattr(choice, name) for name in _OF_CHOICE), _computed(choice)) for choice in stream.choices
+    ]
+    stream.clear_caches()
+    return _Facts(
+        stream.dialect,
+        stream.delivery,
+        stream.refused,
+        stream.answered,
+        frozenset(flags.items()),
+        _pickled(answer),
+        _pickled(choices),
+        _pickled(computed),
+    )
+
+
+def _computed(source: Stream | Choice) -> dict[str, Any]:
+    """The facts that functions compute of a stream or choice, but for those whose computation raises."""
+    known = {}
+    for name, compute in FACTS[type(source)].items():
+        with suppress(Exception):  # it is computed again when a check asks for it, and raises there
+            known[name] = source.fact(name, compute)
+    return known
+
+
+def _pickled(value: object) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def _spilled(name: str) -> Any:
+    return property(lambda answer: answer.of_answer(name))
+
+
+class EvictedAnswer(Answer):
+    """An answer whose content is in its capture, and whose facts are in the spill file."""
+
+    __slots__ = (
+        *("exchange", "dialect", "delivery", "refused", "answered", "_read", "_store"),
+        *("_flags", "_of_answer", "_of_choices", "_computed"),
+    )
+    exchange: EvictedExchange
+    answered: bool
+
+    def __init__(self, exchange: EvictedExchange, read: ReadBy, facts: _Facts, store: AnswerStore) -> None:
+        self.exchange, self._read, self._store = exchange, read, store
+        self.dialect = store.share(facts.dialect)
+        self.delivery, self.refused, self.answered = facts.delivery, facts.refused, facts.answered
+        self._flags = store.flags(facts.flags)
+        self._of_answer, self._of_choices, self._computed = map(
+            store.spill.write, (facts.answer, facts.choices, facts.computed)
+        )
+
+    asked, error, usage = map(_spilled, _OF_ANSWER)
+
+    @property
+    def choices(self) -> Any:  # type: ignore[override]  # it is only read
+        return self._unpickled(self._of_choices, self._evicted_choices)
+
+    def _evicted_choices(self, choices: Any) -> Sequence[ChoiceFacts]:
+        return [EvictedChoice(self, index, *facts) for index, facts in enumerate(choices)]
+
+    def of_answer(self, name: str) -> Any:
+        """One of the facts that `_OF_ANSWER` names."""
+        return self._unpickled(self._of_answer)[name]
+
+    def _unpickled(self, offset: Offset, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+        spill = self._store.spill
+        return self._store.facts.get(offset, offset.size, lambda: convert(spill.read(offset)))
+
+    def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
+        if name in self._flags:
+            return self._flags[name]
+        known = self._unpickled(self._computed)
+        if name not in known:
+            known[name] = compute(self.load())
+        return known[name]
+
+    def load(self) -> Stream:
+        size, content = self.exchange.size, self._store.content
+        return content.get(self._of_answer, size, lambda: self._read(self.exchange.load()))
+
+
+class EvictedChoice(ChoiceFacts):
+    """A choice whose emissions are in the capture."""
+
+    def __init__(
+        self, answer: EvictedAnswer, position: int, values: Sequence[Any], computed: dict[str, Any]
+    ) -> None:
+        vars(self).update(zip(_OF_CHOICE, values, strict=True), cache=computed)  # it is frozen
+        vars(self).update(answer=answer, position=position)
+
+    def load(self) -> Choice:
+        answer: EvictedAnswer = vars(self)["answer"]
+        choice: Choice = answer.load().choices[vars(self)["position"]]
+        return choice
