@@ -226,14 +226,14 @@ def examine_capture(data: bytes) -> None:
         print_report(console, report, verbosity=1)
 
 
-class _Audience:
+class _Receiver:
     """Keeps the exchanges that were observed: an error raised here would look like one of the reader."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
         self.gaps: list[str] = []
 
-    def over(self, _: int, exchange: Exchange) -> None:
+    def finished(self, _: int, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
 
     def missed(self, _: int, reason: str, *, exchange: bool) -> None:  # noqa: ARG002
@@ -255,8 +255,8 @@ def connection(exchange: Exchange) -> tuple[bytes, bytes]:
 
 def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
     """Observe a connection, in two pieces each way, and judge what was heard. Raises AssertionError."""
-    audience, budget = _Audience(), Budget(most=2 << 20, largest=1 << 20)
-    reader = ConnectionReader(audience, budget)
+    receiver, budget = _Receiver(), Budget(most=2 << 20, largest=1 << 20)
+    reader = ConnectionReader(receiver, budget)
     position = 0
     for data, kind in ((asked, Kind.SENT), (answered, Kind.RECEIVED)):
         at = int(cut * len(data))
@@ -266,10 +266,10 @@ def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
     for kind in (Kind.TARGET_ENDED, Kind.CLOSED):
         reader.take(Record(position, 0, kind, 0.0, b""))
     assert budget.taken == budget.exchanges == 0
-    assert "reader-crashed" not in audience.gaps
+    assert "reader-crashed" not in receiver.gaps
     bench = Bench()
-    for exchange in audience.exchanges:
-        opinion = bench.hear(exchange)
+    for exchange in receiver.exchanges:
+        opinion = bench.judge(exchange)
         assert not opinion.crashed, opinion.crashed
 
 

@@ -12,7 +12,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
@@ -45,7 +45,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
     capture = write_folder(folder / "recorded", whole("whole"), streamed("stream", forgets_an_id=True))
     page = folder / "report.html"
-    tell(
+    judge_and_report(
         replay([capture]),
         Reporting(Outputs(html=page), requirements=("cumulative-ids-extend",)),
         make_console(),

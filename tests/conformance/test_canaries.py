@@ -13,7 +13,7 @@ import pytest
 from forked_program import run_forked
 from proofs.hostile_servers import Conduct, Hostile, HostileServer, head, says
 from recorded import document
-from test_watch_exchange_assembly import Audience, listen
+from test_watch_exchange_assembly import Receiver, listen
 
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.watch.violation_folder import ViolationFolder
@@ -120,15 +120,15 @@ def test_no_recording_of_what_is_watched_tells_a_credential(tmp_path: Path, plac
     query = f"?token={canary}" if place == "query" else ""
     body = f'{{"input_ids":[1],"api_key":"{canary}"}}' if place == "body" else "{}"
     answer = f'{{"error":"unknown key {canary}","api_key":"CANARY-other","again":"{canary}"}}'
-    audience = Audience()
-    observer = listen(audience)
+    receiver = Receiver()
+    observer = listen(receiver)
     request = (
         f"POST /generate{query} HTTP/1.1\r\nHost: h\r\n{header}Content-Length: {len(body)}\r\n\r\n{body}"
     )
     observer.sent(request.encode())
     for data in (f"HTTP/1.1 400 No\r\nX-Seen: {canary}\r\nContent-Length: {len(answer)}\r\n\r\n", answer):
         observer.received(data.encode())
-    (exchange,) = audience.exchanges
+    (exchange,) = receiver.exchanges
     assert len(exchange.body) == len(answer)
     assert ViolationFolder(tmp_path, 1 << 20).keep("some-requirement", exchange)
     (path,) = tmp_path.rglob("*.gz")

@@ -18,7 +18,7 @@ from recorded import document, streamed, whole, write_folder
 from typer.testing import CliRunner, Result
 
 from tokenwire.cli import app
-from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.disk import why_unwritable
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
@@ -183,7 +183,7 @@ def test_a_form_that_cannot_be_written_costs_no_other(
     (here / "r.xml.part").symlink_to("/dev/full")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/dev/full")
     outputs = Outputs(junit=here / "r.xml", json=here / "r.json")
-    status = tell(replay([here / "good"]), Reporting(outputs), make_console())
+    status = judge_and_report(replay([here / "good"]), Reporting(outputs), make_console())
     told = capsys.readouterr()
     assert status == ExitStatus.HARNESS_ERROR
     assert told.err.splitlines() == [
@@ -197,7 +197,7 @@ def test_a_form_that_cannot_be_written_costs_no_other(
 def test_an_old_junit_file_survives_a_full_disk(here: Path) -> None:
     (here / "r.xml").write_text("old")
     (here / "r.xml.part").symlink_to("/dev/full")
-    tell(replay([here / "good"]), Reporting(Outputs(junit=here / "r.xml")), make_console())
+    judge_and_report(replay([here / "good"]), Reporting(Outputs(junit=here / "r.xml")), make_console())
     assert [(path.name, path.read_text()) for path in here.glob("r.xml*")] == [("r.xml", "old")]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from recorded import whole, write_file
 from rich.text import Text
 
-from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
 from tokenwire.report.console import make_console
@@ -81,7 +81,7 @@ def test_no_form_of_a_report_breaks_or_obeys(text: str, tmp_path_factory: pytest
     console = make_console()
     console.file = io.StringIO()
     outputs = Outputs.within(folder / "report")
-    status = tell(subject, Reporting(outputs, requirements=("finish-type-is-known",)), console)
+    status = judge_and_report(subject, Reporting(outputs, requirements=("finish-type-is-known",)), console)
     assert status == ExitStatus.VIOLATION
     told = console.file.getvalue()
     assert "finish-type-is-known" in told
@@ -100,7 +100,7 @@ def test_the_files_are_there_whatever_becomes_of_the_terminal(tmp_path: Path) ->
     console.file = Broken()
     outputs = Outputs(json=tmp_path / "report.json")
     with pytest.raises(UnicodeEncodeError):
-        tell(replay([write_file(tmp_path / "a.jsonl", whole("a"))]), Reporting(outputs), console)
+        judge_and_report(replay([write_file(tmp_path / "a.jsonl", whole("a"))]), Reporting(outputs), console)
     assert json.loads((tmp_path / "report.json").read_text())["footer"] is True
 
 
@@ -120,7 +120,7 @@ def test_a_full_disk_costs_no_older_report(
 
     subject = replay([write_file(tmp_path / "a.jsonl", whole("a"))])
     monkeypatch.setattr(Path, "write_text", full)
-    status = tell(subject, Reporting(Outputs(html=old)), make_console())
+    status = judge_and_report(subject, Reporting(Outputs(html=old)), make_console())
     monkeypatch.undo()
     told = capsys.readouterr()
     assert status == ExitStatus.HARNESS_ERROR

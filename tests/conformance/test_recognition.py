@@ -273,7 +273,11 @@ def test_a_watched_endpoint_keeps_the_family_whose_mark_was_seen() -> None:
     """Not every answer carries a mark: a refusal does not."""
     bench = Bench()
     heard = [chat(answer()), chat(answer(matched_stop=None)), chat(answer())]
-    assert [bench.hear(one).dialect for one in heard] == ["openai-chat", "sglang-chat", "sglang-chat"]
+    assert [bench.judge(one).dialect for one in heard] == [
+        "openai-chat",
+        "sglang-chat",
+        "sglang-chat",
+    ]
 
 
 def test_a_key_is_seen_however_a_server_writes_it() -> None:

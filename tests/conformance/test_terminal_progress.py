@@ -7,7 +7,7 @@ from itertools import count
 
 from rich.console import Console
 
-from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.judging.judge import Run
 from tokenwire.report.files import Outputs
 from tokenwire.report.meter import LINE_EVERY_S, Meter
@@ -43,6 +43,6 @@ def test_judging_is_a_phase_of_its_own(monkeypatch, capsys):
     monkeypatch.setattr("tokenwire.report.meter.LINE_EVERY_S", 0)
     nothing = Subject(url="http://127.0.0.1:1", runs=(Run(()),))
     for verbosity, told in ((0, True), (-1, False)):
-        tell(nothing, Reporting(Outputs(), verbosity=verbosity), Console(file=StringIO()))
+        judge_and_report(nothing, Reporting(Outputs(), verbosity=verbosity), Console(file=StringIO()))
         rows = len(load_requirements())
         assert (f"judging: {rows} of {rows} after " in capsys.readouterr().err) is told

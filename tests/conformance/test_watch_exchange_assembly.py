@@ -28,13 +28,13 @@ GET = b"GET /server_info HTTP/1.1\r\nHost: h\r\n\r\n"
 BUDGET = Budget(most=1 << 20, largest=1000)
 
 
-class Audience:
+class Receiver:
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
         self.gaps: list[str] = []
         self.positions: list[int] = []
 
-    def over(self, position: int, exchange: Exchange) -> None:
+    def finished(self, position: int, exchange: Exchange) -> None:
         self.positions.append(position)
         self.exchanges.append(exchange)
 
@@ -44,16 +44,16 @@ class Audience:
 
 
 @pytest.fixture
-def audience() -> Audience:
-    return Audience()
+def receiver() -> Receiver:
+    return Receiver()
 
 
 class listen:  # noqa: N801  # read like a function
     """A connection whose records come a second after one another."""
 
-    def __init__(self, audience: Audience, budget: Budget | None = None, *, lost: bool = False) -> None:
+    def __init__(self, receiver: Receiver, budget: Budget | None = None, *, lost: bool = False) -> None:
         self.budget = budget or replace(BUDGET)
-        self._reader = ConnectionReader(audience, self.budget, lost=lost)
+        self._reader = ConnectionReader(receiver, self.budget, lost=lost)
         self._now = 100.0
         self._position = 0
         self.end = self._reader.end
@@ -74,12 +74,12 @@ class listen:  # noqa: N801  # read like a function
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
-def test_an_exchange_however_it_is_cut(audience: Audience, size: int) -> None:
-    observer = listen(audience)
+def test_an_exchange_however_it_is_cut(receiver: Receiver, size: int) -> None:
+    observer = listen(receiver)
     for data, hear in ((ASKED, observer.sent), (ANSWERED, observer.received)):
         for start in range(0, len(data), size):
             hear(data[start : start + size])
-    (exchange,) = audience.exchanges
+    (exchange,) = receiver.exchanges
     assert (exchange.status, exchange.ending) == (200, Ending.COMPLETE)
     assert exchange.body == b"data: {}\n\ndat"
     assert exchange.request.raw_body == b'{ "text":"a"}'
@@ -91,54 +91,54 @@ def test_an_exchange_however_it_is_cut(audience: Audience, size: int) -> None:
     assert times[0] > 0
     assert exchange.duration >= times[-1]
     assert (observer.budget.taken, observer.budget.exchanges) == (0, 0)
-    assert not audience.gaps
+    assert not receiver.gaps
 
 
-def test_one_connection_many_exchanges(audience: Audience) -> None:
-    observer = listen(audience)
+def test_one_connection_many_exchanges(receiver: Receiver) -> None:
+    observer = listen(receiver)
     for _ in range(3):
         observer.sent(ASKED)
         observer.received(ANSWERED)
     observer.closed()
-    assert len(audience.exchanges) == 3
-    assert len(set(audience.positions)) == len({exchange.name for exchange in audience.exchanges}) == 3
-    assert not audience.gaps
+    assert len(receiver.exchanges) == 3
+    assert len(set(receiver.positions)) == len({exchange.name for exchange in receiver.exchanges}) == 3
+    assert not receiver.gaps
 
 
-def test_requests_may_come_before_the_answers(audience: Audience) -> None:
-    observer = listen(audience)
+def test_requests_may_come_before_the_answers(receiver: Receiver) -> None:
+    observer = listen(receiver)
     observer.sent(ASKED + GET + GET)
     small = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"
     observer.received(ANSWERED + small + b"1" + small + b"2")
-    assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat", b"1", b"2"]
-    assert len(set(audience.positions)) == 3
+    assert [exchange.body for exchange in receiver.exchanges] == [b"data: {}\n\ndat", b"1", b"2"]
+    assert len(set(receiver.positions)) == 3
 
 
-def test_the_words_before_an_answer_are_none(audience: Audience) -> None:
-    observer = listen(audience)
+def test_the_words_before_an_answer_are_none(receiver: Receiver) -> None:
+    observer = listen(receiver)
     observer.sent(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
     observer.received(b"HTTP/1.1 100 Continue\r\n\r\n")
     observer.sent(b"hi")
     observer.received(b"HTTP/1.1 204 No Content\r\n\r\n")
-    (exchange,) = audience.exchanges
+    (exchange,) = receiver.exchanges
     assert (exchange.status, exchange.request.raw_body) == (204, b"hi")
 
 
-def test_an_answer_to_head_has_no_body(audience: Audience) -> None:
-    observer = listen(audience)
+def test_an_answer_to_head_has_no_body(receiver: Receiver) -> None:
+    observer = listen(receiver)
     for _ in range(2):
         observer.sent(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
         observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
-    assert [exchange.body for exchange in audience.exchanges] == [b"", b""]
+    assert [exchange.body for exchange in receiver.exchanges] == [b"", b""]
 
 
-def test_an_answer_may_come_before_the_request_is_over(audience: Audience) -> None:
-    observer = listen(audience)
+def test_an_answer_may_come_before_the_request_is_over(receiver: Receiver) -> None:
+    observer = listen(receiver)
     observer.sent(ASKED[:-3])
     observer.received(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n")
-    assert audience.exchanges == []
+    assert receiver.exchanges == []
     observer.sent(ASKED[-3:])
-    assert [exchange.status for exchange in audience.exchanges] == [413]
+    assert [exchange.status for exchange in receiver.exchanges] == [413]
 
 
 @pytest.mark.parametrize(
@@ -153,20 +153,20 @@ def test_an_answer_may_come_before_the_request_is_over(audience: Audience) -> No
     ],
 )
 def test_who_left_first_decides_the_ending(
-    audience: Audience, answered: bytes, left_first: bool, ending: Ending
+    receiver: Receiver, answered: bytes, left_first: bool, ending: Ending
 ) -> None:
-    observer = listen(audience)
+    observer = listen(receiver)
     observer.sent(ASKED)
     observer.received(answered) if answered else None
     if left_first:
         observer.client_ended()
     observer.target_ended()
     observer.closed()
-    (exchange,) = audience.exchanges
+    (exchange,) = receiver.exchanges
     assert exchange.ending is ending
     assert exchange.detail or ending is Ending.COMPLETE
     assert observer.budget.exchanges == 0
-    assert not audience.gaps
+    assert not receiver.gaps
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_who_left_first_decides_the_ending(
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_gap_and_no_end(
-    audience: Audience, asked: bytes, answered: bytes, gap: str
+    receiver: Receiver, asked: bytes, answered: bytes, gap: str
 ) -> None:
-    observer = listen(audience)
+    observer = listen(receiver)
     observer.sent(asked)
     observer.received(answered)
     for _ in range(3):
@@ -190,44 +190,44 @@ def test_what_cannot_be_read_is_one_gap_and_no_end(
         observer.received(b"more of it \x00")
     observer.target_ended()
     observer.closed()
-    assert audience.gaps == [gap]
-    assert audience.exchanges == []
+    assert receiver.gaps == [gap]
+    assert receiver.exchanges == []
     assert observer.budget.exchanges == 0
 
 
-def test_an_exchange_beyond_the_size_is_a_gap_and_the_next_is_not(audience: Audience) -> None:
-    observer = listen(audience, Budget(1 << 20, 25))
+def test_an_exchange_beyond_the_size_is_a_gap_and_the_next_is_not(receiver: Receiver) -> None:
+    observer = listen(receiver, Budget(1 << 20, 25))
     observer.sent(ASKED)
     observer.received(ANSWERED)
     observer.sent(GET)
     observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-    assert audience.gaps == ["too-large"]
-    assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
+    assert receiver.gaps == ["too-large"]
+    assert [exchange.body for exchange in receiver.exchanges] == [b"{}"]
     assert observer.budget.exchanges == 0
 
 
-def test_an_exchange_of_exactly_the_size_is_heard(audience: Audience) -> None:
+def test_an_exchange_of_exactly_the_size_is_heard(receiver: Receiver) -> None:
     size = len(b'{ "text":"a"}') + len(b"data: {}\n\ndat")
     for largest in (size, size - 1):
-        observer = listen(audience, Budget(1 << 20, largest))
+        observer = listen(receiver, Budget(1 << 20, largest))
         observer.sent(ASKED)
         observer.received(ANSWERED)
-    assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
-    assert audience.gaps == ["too-large"]
+    assert [exchange.body for exchange in receiver.exchanges] == [b"data: {}\n\ndat"]
+    assert receiver.gaps == ["too-large"]
 
 
-def test_beyond_the_budget_an_exchange_is_read_to_its_end_and_not_kept(audience: Audience) -> None:
-    observer = listen(audience)
+def test_beyond_the_budget_an_exchange_is_read_to_its_end_and_not_kept(receiver: Receiver) -> None:
+    observer = listen(receiver)
     observer.budget.taken = observer.budget.most
     observer.sent(ASKED)
     observer.received(ANSWERED[:-20])
     assert observer.budget.taken == observer.budget.most
     observer.budget.taken = 0
     observer.received(ANSWERED[-20:])
-    assert (audience.exchanges, audience.gaps) == ([], ["judge-too-slow"])
+    assert (receiver.exchanges, receiver.gaps) == ([], ["judge-too-slow"])
     observer.sent(GET)
     observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-    assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
+    assert [exchange.body for exchange in receiver.exchanges] == [b"{}"]
     observer.sent(ASKED)
     assert observer.budget.taken > 0
     observer.received(b"\r\nnonsense\r\n\r\n")
@@ -236,10 +236,10 @@ def test_beyond_the_budget_an_exchange_is_read_to_its_end_and_not_kept(audience:
 
 @pytest.mark.parametrize(("most", "gaps"), [(600_000, []), (200_000, ["judge-too-slow"])])
 def test_what_is_under_way_takes_of_the_budget_until_there_is_no_more(
-    audience: Audience, most: int, gaps: list[str]
+    receiver: Receiver, most: int, gaps: list[str]
 ) -> None:
     body = bytes(range(250)) * 2000
-    observer = listen(audience, Budget(most, 1 << 30))
+    observer = listen(receiver, Budget(most, 1 << 30))
     observer.sent(GET)
     observer.received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     taken = 0
@@ -248,122 +248,124 @@ def test_what_is_under_way_takes_of_the_budget_until_there_is_no_more(
         taken = max(taken, observer.budget.taken)
     assert min(most, len(body)) * 0.9 < taken <= most
     observer.received(b"0\r\n\r\n")
-    assert [exchange.body == body for exchange in audience.exchanges] == [True] * (not gaps)
-    assert (audience.gaps, observer.budget.taken) == (gaps, 0)
+    assert [exchange.body == body for exchange in receiver.exchanges] == [True] * (not gaps)
+    assert (receiver.gaps, observer.budget.taken) == (gaps, 0)
 
 
-def test_where_bytes_are_lost_the_exchange_is_a_gap_and_the_next_request_is_read(audience: Audience) -> None:
-    observer = listen(audience)
+def test_where_bytes_are_lost_the_exchange_is_a_gap_and_the_next_request_is_read(
+    receiver: Receiver,
+) -> None:
+    observer = listen(receiver)
     observer.sent(ASKED)
     observer.received(ANSWERED[:-20])
     observer.lost()
     observer.received(ANSWERED[-7:])
     observer.sent(b'{"rest": "of a body"}')
     observer.target_ended()
-    assert (audience.exchanges, audience.gaps) == ([], ["judge-too-slow"])
+    assert (receiver.exchanges, receiver.gaps) == ([], ["judge-too-slow"])
     observer.sent(ASKED)
     observer.received(ANSWERED)
-    assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
+    assert [exchange.body for exchange in receiver.exchanges] == [b"data: {}\n\ndat"]
     observer.lost()
     observer.closed()
-    assert (len(audience.gaps), observer.budget.taken, observer.budget.exchanges) == (1, 0, 0)
+    assert (len(receiver.gaps), observer.budget.taken, observer.budget.exchanges) == (1, 0, 0)
 
 
 def test_a_connection_whose_beginning_is_not_known_is_read_from_its_next_request_on(
-    audience: Audience,
+    receiver: Receiver,
 ) -> None:
-    observer = listen(audience, lost=True)
+    observer = listen(receiver, lost=True)
     observer.received(ANSWERED[-30:])
     observer.sent(ASKED)
     observer.received(ANSWERED)
     observer.closed()
-    assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
-    assert not audience.gaps
+    assert [exchange.body for exchange in receiver.exchanges] == [b"data: {}\n\ndat"]
+    assert not receiver.gaps
 
 
 @pytest.mark.parametrize("side", ["sent", "received"])
-def test_what_comes_before_its_time_is_bounded(audience: Audience, side: str) -> None:
+def test_what_comes_before_its_time_is_bounded(receiver: Receiver, side: str) -> None:
     """A client may send more than the server answers, and a server answer more than it was asked."""
-    observer = listen(audience)
+    observer = listen(receiver)
     observer.sent(ASKED[:-1] if side == "received" else ASKED)
     if side == "received":
         observer.received(ANSWERED)
     for _ in range(9):
         getattr(observer, side)(b"x" * 200)
-    assert audience.gaps == ["too-large"]
+    assert receiver.gaps == ["too-large"]
     assert observer.budget.exchanges == 0
 
 
 @pytest.mark.parametrize("end", [b"0\r\n\r\n", b"0\r\nA: b\r\n\r\n", b"00;x\r\n\r\n"])
-def test_the_end_of_a_stream_is_seen_at_once_however_it_is_cut(audience: Audience, end: bytes) -> None:
+def test_the_end_of_a_stream_is_seen_at_once_however_it_is_cut(receiver: Receiver, end: bytes) -> None:
     for size in range(1, len(end) + 1):
-        audience.exchanges.clear()
-        observer = listen(audience)
+        receiver.exchanges.clear()
+        observer = listen(receiver)
         observer.sent(ASKED)
         observer.received(ANSWERED.removesuffix(b"0\r\n\r\n"))
         for start in range(0, len(end), size):
-            assert not audience.exchanges
+            assert not receiver.exchanges
             observer.received(end[start : start + size])
-        assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
-    assert not audience.gaps
+        assert [exchange.body for exchange in receiver.exchanges] == [b"data: {}\n\ndat"]
+    assert not receiver.gaps
 
 
-def test_an_answer_to_half_a_request_is_a_gap(audience: Audience) -> None:
+def test_an_answer_to_half_a_request_is_a_gap(receiver: Receiver) -> None:
     """A server may refuse before it has read all; what it was asked is then not known."""
-    observer = listen(audience)
+    observer = listen(receiver)
     observer.sent(ASKED[:-5])
     observer.received(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
     observer.target_ended()
     observer.closed()
-    assert (audience.exchanges, audience.gaps) == ([], ["request-cut-off"])
+    assert (receiver.exchanges, receiver.gaps) == ([], ["request-cut-off"])
     assert observer.budget.exchanges == 0
 
 
-def test_what_is_open_when_the_watcher_ends_is_a_gap(audience: Audience) -> None:
-    idle, busy = listen(audience), listen(audience)
+def test_what_is_open_when_the_watcher_ends_is_a_gap(receiver: Receiver) -> None:
+    idle, busy = listen(receiver), listen(receiver)
     busy.sent(ASKED)
     for observer in (idle, busy):
         observer.end()
         assert observer.budget.exchanges == 0
-    assert audience.gaps == ["watch-ended"]
+    assert receiver.gaps == ["watch-ended"]
 
 
-def test_an_answer_without_a_request_keeps_no_memory(audience: Audience) -> None:
+def test_an_answer_without_a_request_keeps_no_memory(receiver: Receiver) -> None:
     """A server or a proxy may say that an idle connection has timed out, before it closes it."""
-    observer = listen(audience)
+    observer = listen(receiver)
     observer.received(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\n\r\nidle")
     assert observer.budget.taken > 0
     observer.target_ended()
     observer.closed()
     assert observer.budget.taken == 0
-    assert (audience.exchanges, audience.gaps) == ([], [])
+    assert (receiver.exchanges, receiver.gaps) == ([], [])
 
 
 def test_a_fault_of_our_own_is_a_gap_and_reaches_nobody(
-    audience: Audience, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: object, __: int) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(ConnectionReader, "_keep", broken)
-    observer = listen(audience, Budget(1 << 20, 1))
+    monkeypatch.setattr(ConnectionReader, "_charge", broken)
+    observer = listen(receiver, Budget(1 << 20, 1))
     observer.sent(ASKED)
     observer.received(ANSWERED)
-    assert audience.gaps == ["reader-crashed"]
+    assert receiver.gaps == ["reader-crashed"]
 
 
-def test_a_fault_of_the_judge_is_not_taken_for_one_of_the_reader(audience: Audience) -> None:
+def test_a_fault_of_the_judge_is_not_taken_for_one_of_the_reader(receiver: Receiver) -> None:
     """The process dies of it, and the supervisor counts that."""
-    observer = listen(audience)
+    observer = listen(receiver)
     observer.sent(ASKED)
-    audience.exchanges = None  # type: ignore[assignment]  # whatever goes wrong behind the reader
+    receiver.exchanges = None  # type: ignore[assignment]  # whatever goes wrong behind the reader
     with pytest.raises(AttributeError):
         observer.received(ANSWERED)
-    assert not audience.gaps
+    assert not receiver.gaps
 
 
-def test_keys_in_what_a_server_tells_of_itself_go_no_further(audience: Audience) -> None:
-    observer = listen(audience)
+def test_keys_in_what_a_server_tells_of_itself_go_no_further(receiver: Receiver) -> None:
+    observer = listen(receiver)
     observer.sent(GET)
     observer.received(b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"api_key":"sesame"}')
-    assert b"sesame" not in audience.exchanges[0].body
+    assert b"sesame" not in receiver.exchanges[0].body

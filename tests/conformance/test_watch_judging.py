@@ -17,11 +17,11 @@ import pytest
 from recorded import streamed, whole
 
 from tokenwire.replay import replay
+from tokenwire.watch.admin import live_page
 from tokenwire.watch.exchange_assembly import SCENARIO, Budget
 from tokenwire.watch.judge_process import Follower, JudgePlan, Reporter, follow, read_opinion
 from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
 from tokenwire.watch.judging import Bench, Opinion, Violation
-from tokenwire.watch.live_page import live_page
 from tokenwire.watch.prometheus import exposition
 from tokenwire.watch.spool import Batch, Kind, Spool, SpoolReader
 from tokenwire.watch.tally import Tally
@@ -86,8 +86,8 @@ def timeless(exchange: Exchange) -> Exchange:
 
 def test_a_violation_is_named_with_its_place() -> None:
     bench = Bench()
-    assert bench.hear(GOOD) == Opinion(judged=True, dialect="sglang-generate")
-    opinion = bench.hear(BAD)
+    assert bench.judge(GOOD) == Opinion(judged=True, dialect="sglang-generate")
+    opinion = bench.judge(BAD)
     assert opinion.judged
     told = {violation.requirement: violation for violation in opinion.violations}
     assert told["cumulative-ids-extend"].event == 5
@@ -96,12 +96,12 @@ def test_a_violation_is_named_with_its_place() -> None:
 
 def test_what_nobody_knows_is_not_judged_and_no_gap() -> None:
     health = replace(GOOD, request=HttpRequest("GET", "/health"))
-    assert Bench().hear(health) == Opinion()
+    assert Bench().judge(health) == Opinion()
 
 
 def test_a_compressed_answer_is_a_gap_and_no_violation() -> None:
     packed = replace(GOOD, headers=(*GOOD.headers, ("Content-Encoding", "gzip")), reads=(Read(0.1, b"\x1f"),))
-    assert Bench().hear(packed).gap == "compressed"
+    assert Bench().judge(packed).gap == "compressed"
 
 
 def test_what_the_target_said_of_itself_is_remembered() -> None:
@@ -112,15 +112,15 @@ def test_what_the_target_said_of_itself_is_remembered() -> None:
         reads=(Read(0.1, b'{"incremental_streaming_output": true}'),),
     )
     bench = Bench()
-    bench.hear(info)
-    assert "mode-is-advertised" in {violation.requirement for violation in bench.hear(GOOD).violations}
-    assert Bench().hear(GOOD).violations == ()
+    bench.judge(info)
+    assert "mode-is-advertised" in {violation.requirement for violation in bench.judge(GOOD).violations}
+    assert Bench().judge(GOOD).violations == ()
 
 
 def test_opinions_survive_the_pipe() -> None:
     opinion = Opinion(True, "", (Violation("r", "MUST", "\ud800 \n", 3, "/a", "x"),), ("c",), "d", 5, "u")
     out = io.StringIO()
-    Reporter(Bench(), None, out).say("judged", 5, asdict(opinion))
+    Reporter(Bench(), None, out).write("judged", 5, asdict(opinion))
     assert out.getvalue().count("\n") == 1
     assert read_opinion(json.loads(out.getvalue())[2]) == opinion
 
@@ -245,8 +245,8 @@ DIES_OF_THE_SECOND = """
 import json, sys
 from tokenwire.watch import judge_process
 class Bench(judge_process.Bench):
-    def hear(self, exchange):
-        return sys.exit(1) if b"of the second" in exchange.request.raw_body else super().hear(exchange)
+    def judge(self, exchange):
+        return sys.exit(1) if b"of the second" in exchange.request.raw_body else super().judge(exchange)
 judge_process.Bench = Bench
 judge_process.main(judge_process.JudgePlan(**json.loads(sys.argv[1])))
 """
@@ -329,8 +329,8 @@ HOSTILE = Violation("ids-are-counted", "MUST", '<script>alert("1")</script>', 1,
 def hostile_tally() -> Tally:
     tally = Tally(exchanges=1)
     tally.gaps['odd"\n\\reason'] += 1
-    tally.heard(Opinion(judged=True, violations=(HOSTILE,), method="GET", path="/<b>"))
-    tally.heard(Opinion(judged=True, crashed=("ids-are-counted",)))
+    tally.count(Opinion(judged=True, violations=(HOSTILE,), method="GET", path="/<b>"))
+    tally.count(Opinion(judged=True, crashed=("ids-are-counted",)))
     return tally
 
 

@@ -28,7 +28,7 @@ class _Notes:
     def sent(self, data: bytes) -> None:
         self.notes.append(("sent", data))
 
-    def place(self) -> memoryview:
+    def buffer(self) -> memoryview:
         self._place = memoryview(bytearray(5000))
         return self._place
 

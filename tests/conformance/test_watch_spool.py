@@ -122,7 +122,7 @@ class _Watched:
         self.budget = Budget(1 << 30, 1 << 30)
         self._follower = Follower(SpoolReader(self.spool.fd, self.spool.size), self, self.budget)
 
-    def over(self, _: int, exchange: Exchange) -> None:
+    def finished(self, _: int, exchange: Exchange) -> None:
         self.tally.exchanges += 1
         if exchange.ending is Ending.COMPLETE:
             self.bodies.append(exchange.body)
@@ -555,6 +555,6 @@ def test_a_sealed_spool_takes_nothing_more() -> None:
     spool.seal()
     assert not spool.append(1, Kind.SENT, b"x")
     assert not spool.append(1, Kind.CLOSED)
-    spool.place()[:1] = b"x"
-    assert not spool.append_placed(1, Kind.RECEIVED, 1)
+    spool.buffer()[:1] = b"x"
+    assert not spool.append_received(1, Kind.RECEIVED, 1)
     assert records(spool) == [(1, Kind.OPENED, b"")]

@@ -1,4 +1,4 @@
-"""`tokenwire again`: ask only what failed last time, and tell what became of it."""
+"""`tokenwire again`: ask only what failed last time, and print whether it still fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_NAMED = 3
 
 
 class Outcome(StrEnum):
-    """What became of a failure."""
+    """The outcome of a failure."""
 
     FIXED = "FIXED"
     FAILED = "FAILED"
@@ -40,20 +40,20 @@ _STYLES = {Outcome.FIXED: "bold green", Outcome.FAILED: "bold red", Outcome.UNSE
 def outcomes(
     failed: Iterable[Failed], judgements: Sequence[Judgement]
 ) -> dict[str, dict[str, tuple[Outcome, str]]]:
-    """What became of each failure, with a clause: by requirement and scenario. A failure elsewhere counts."""
-    now = {(one.requirement.id, one.scenario): one for one in judgements}
+    """The outcome of each failure, with a clause, by requirement and scenario; also of new scenarios."""
+    now = {(judgement.requirement.id, judgement.scenario): judgement for judgement in judgements}
     found: dict[str, dict[str, tuple[Outcome, str]]] = {}
-    for one in failed:
-        judgement = now.get((one.requirement, one.scenario))
+    for failure in failed:
+        judgement = now.get((failure.requirement, failure.scenario))
         if judgement is not None and judgement.violations and judgement.verdict is Verdict.FAIL:
-            told = Outcome.FAILED, judgement.message
+            outcome = Outcome.FAILED, judgement.message
         elif judgement is not None and judgement.witnesses:
-            told = Outcome.FIXED, ""
+            outcome = Outcome.FIXED, ""
         else:
-            others = [each for each in judgements if each.requirement.id == one.requirement]
-            reasons = [each.message for each in (judgement, *others) if each and not each.violations]
-            told = Outcome.UNSEEN, next(filter(None, reasons), "nothing of it was asked")
-        found.setdefault(one.requirement, {})[one.scenario] = told
+            others = [other for other in judgements if other.requirement.id == failure.requirement]
+            reasons = [other.message for other in (judgement, *others) if other and not other.violations]
+            outcome = Outcome.UNSEEN, next(filter(None, reasons), "nothing of it was asked")
+        found.setdefault(failure.requirement, {})[failure.scenario] = outcome
     for judgement in judgements:
         if judgement.verdict is Verdict.FAIL and judgement.requirement.id in found:
             found[judgement.requirement.id][judgement.scenario] = Outcome.FAILED, judgement.message
@@ -62,12 +62,12 @@ def outcomes(
 
 def _lines(requirement: str, scenarios: Mapping[str, tuple[Outcome, str]]) -> Iterable[Text]:
     for outcome in Outcome:
-        named = [name for name, (its, _) in scenarios.items() if its is outcome]
+        named = [name for name, (found, _) in scenarios.items() if found is outcome]
         if not named:
             continue
         some = ", ".join(named[:_MOST_NAMED])
         some += f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-        because = next((why for its, why in scenarios.values() if its is outcome and why), "")
+        because = next((why for found, why in scenarios.values() if found is outcome and why), "")
         line = Text(f"{outcome:<9} ", style=_STYLES[outcome])
         line.append(f"{requirement}  in {some}" + (f": {inert(because)}" if because else ""), style="none")
         yield line
@@ -90,7 +90,7 @@ def again(settings: Settings) -> None:
         plan = planned(asked)
     except (NothingKeptError, NotPlanned) as error:
         raise typer.BadParameter(str(error)) from error
-    scenarios = {one.scenario for one in last.failed}
+    scenarios = {failure.scenario for failure in last.failed}
     if scenarios <= load_scenarios().keys():
         plan = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(scenarios))))
     subject = ask(plan, verbosity=settings.verbosity)
@@ -99,17 +99,23 @@ def again(settings: Settings) -> None:
         console.print(Text(subject.diagnosis), soft_wrap=True)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
     known = load_requirements()
-    rows = [known[name] for name in dict.fromkeys(one.requirement for one in last.failed) if name in known]
+    rows = [
+        known[name] for name in dict.fromkeys(failure.requirement for failure in last.failed) if name in known
+    ]
     judgements = judge(subject.runs, rows)
-    told = outcomes(last.failed, judgements)
-    for requirement, by_scenario in told.items():
+    found = outcomes(last.failed, judgements)
+    for requirement, by_scenario in found.items():
         for line in _lines(requirement, by_scenario):
             if not settings.quiet or not line.plain.startswith(Outcome.FIXED):
                 console.print(line, soft_wrap=True)
-    every = [outcome for by_scenario in told.values() for outcome, _ in by_scenario.values()]
-    counts = [f"{every.count(each)} {each.lower()}" for each in Outcome if each in every]
+    every = [outcome for by_scenario in found.values() for outcome, _ in by_scenario.values()]
+    counts = [f"{every.count(outcome)} {outcome.lower()}" for outcome in Outcome if outcome in every]
     console.print(Text(f"{subject.title}: {', '.join(counts)}"), soft_wrap=True)
-    unseen = tuple(one for one in last.failed if told[one.requirement][one.scenario][0] is Outcome.UNSEEN)
+    unseen = tuple(
+        failure
+        for failure in last.failed
+        if found[failure.requirement][failure.scenario][0] is Outcome.UNSEEN
+    )
     try:
         keep(replace(last, target=plan.settings.target, failed=unseen), judgements)
     except OSError as error:
@@ -121,12 +127,12 @@ def again(settings: Settings) -> None:
 
 
 def _demand_credentials(last: LastRun, given: Sequence[tuple[str, str]]) -> None:
-    """Raises BadParameter where a header is missing whose value was not written down."""
+    """Raises BadParameter for a missing header whose value was not stored."""
     names = {name.lower() for name, _ in given}
     for name in last.withheld:
         if name.lower() not in names:
             raise typer.BadParameter(
-                f"the header {name} holds a credential, which is not written down; give it again: "
+                f"the header {name} holds a credential, which is not stored; give it again: "
                 f"--header '{name}: env:MY_KEY'"
             )
 

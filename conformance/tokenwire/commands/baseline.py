@@ -1,4 +1,4 @@
-"""`tokenwire baseline`: the failures that are known: show them, rewrite them, hold a report against them."""
+"""`tokenwire baseline`: show the known failures, rewrite them, check them against a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenwire.commands.command import CONFIG, config_of, examples
 from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
 
-DEFAULT_FILE = Path("tokenwire-baseline.toml")
+_DEFAULT_FILE = Path("tokenwire-baseline.toml")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,18 +31,18 @@ app = typer.Typer(
     ),
 )
 
-File = Annotated[
+_File = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="The baseline; the configured one without.")
 ]
-Reports = Annotated[
+_Reports = Annotated[
     list[Path],
     typer.Option("--from", metavar="REPORT", help="A JSON report, one for each run; repeatable."),
 ]
 
 
 def _file(context: typer.Context, file: Path | None) -> Path:
-    """The baseline that is named, or else the configured one, or else the usual one."""
-    return file or Path(config_of(context).defaults.get("baseline", DEFAULT_FILE))
+    """The baseline that is named, else the configured one, else the default."""
+    return file or Path(config_of(context).defaults.get("baseline", _DEFAULT_FILE))
 
 
 def _read(file: Path) -> Baseline:
@@ -53,7 +53,7 @@ def _read(file: Path) -> Baseline:
 
 
 def _report(path: Path) -> Mapping[str, Any]:
-    """A JSON report. Raises BadParameter for a file that is none."""
+    """Read a JSON report. Raises BadParameter."""
     try:
         report = json.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -71,7 +71,7 @@ def _report(path: Path) -> Mapping[str, Any]:
     short_help="Show all known failures.",
     epilog=examples("tokenwire baseline show", "tokenwire baseline show known.toml"),
 )
-def show(context: typer.Context, file: File = None, *, config: Path | None = CONFIG) -> None:
+def show(context: typer.Context, file: _File = None, *, config: Path | None = CONFIG) -> None:
     """Show all known failures, with reason, link and last day."""
     baseline = _read(_file(context, file))
     for entry, *others in baseline.tables():
@@ -81,7 +81,7 @@ def show(context: typer.Context, file: File = None, *, config: Path | None = CON
             if entry.at_most
             else ""
         )
-        names = ", ".join(each.scenario for each in (entry, *others))
+        names = ", ".join(strict.scenario for strict in (entry, *others))
         name = f"{entry.requirement}[{names}]" if names else entry.requirement
         typer.echo(f"{name}  {entry.dialect}: {entry.says}")
         typer.echo(f"  {entry.reason or 'no reason'} ({entry.link or 'no link'}){until}{rate}")
@@ -98,9 +98,9 @@ def show(context: typer.Context, file: File = None, *, config: Path | None = CON
 )
 def update(
     context: typer.Context,
-    file: File = None,
+    file: _File = None,
     *,
-    reports: Reports,
+    reports: _Reports,
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Why all that is new is tolerated.")
     ] = "",
@@ -122,7 +122,11 @@ def update(
     path = _file(context, file)
     try:
         found = updated(
-            path, {str(one): _report(one) for one in reports}, reason=reason, link=link, strict=strict
+            path,
+            {str(report): _report(report) for report in reports},
+            reason=reason,
+            link=link,
+            strict=strict,
         )
     except (BaselineError, RefusedUpdate, OSError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -140,20 +144,20 @@ def update(
 
 
 @app.command(
-    short_help="Look whether every entry holds.",
+    short_help="Check whether every entry holds.",
     epilog=examples("tokenwire baseline check", "tokenwire baseline check --from report.json"),
 )
 def check(
     context: typer.Context,
-    file: File = None,
+    file: _File = None,
     *,
     reports: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="REPORT", help="Hold this JSON report against it too; repeatable."),
+        typer.Option("--from", metavar="REPORT", help="Check against this JSON report too; repeatable."),
     ] = None,
     config: Path | None = CONFIG,
 ) -> None:
-    """Look whether every entry is sound, and holds in the reports that are named.
+    """Check that every entry is sound, and holds in the reports that are named.
 
     Exit status: 0 all hold, 1 some do not, 2 wrong command line.
     """

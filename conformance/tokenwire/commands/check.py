@@ -15,10 +15,9 @@ from tokenwire.asking.exploration import NothingToDrawWith, demand_hypothesis
 from tokenwire.asking.planning import headers_of
 from tokenwire.asking.run import Unreached
 from tokenwire.commands.ask import ask, plan_of
-from tokenwire.commands.command import command
-from tokenwire.commands.paths import empty_folder, writable_folder
-from tokenwire.commands.plan import tell_plan
-from tokenwire.commands.reporting import reporting_of, tell
+from tokenwire.commands.command import command, empty_folder, writable_folder
+from tokenwire.commands.plan import print_plan
+from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement
 from tokenwire.last_run import LAST, LastRun, failures, keep, last_run
@@ -28,7 +27,7 @@ from tokenwire.settings import REMEMBERED, Settings
 
 _MOST_JOBS = 4
 _WORTH_SHARING = 200
-"""So many answers take longer to judge than processes take to start."""
+"""Answers that take longer to judge than processes take to start."""
 
 
 def check(
@@ -59,7 +58,7 @@ def check(
     record = _recording(settings.record, resume)
     plan = replace(plan_of(settings), record=record, resume=resume is not None)
     if only_plan:
-        raise typer.Exit(tell_plan(plan, full=settings.verbose))
+        raise typer.Exit(print_plan(plan, full=settings.verbose))
     judged: list[Judgement] = []
     reporting = replace(reporting_of(settings), budget=settings.budget, on_judged=judged.extend)
     console = make_console()
@@ -68,9 +67,9 @@ def check(
         console.print(Text(subject.diagnosis), soft_wrap=True)
         subject = subject.subject
     try:
-        status = tell(subject, replace(reporting, jobs=_jobs(subject)), console)
-    except BrokenProcessPool:  # the system killed one, as it does where memory runs out
-        status = tell(subject, reporting, console)
+        status = judge_and_report(subject, replace(reporting, jobs=_jobs(subject)), console)
+    except BrokenProcessPool:  # killed, as when memory runs out: one process needs less
+        status = judge_and_report(subject, reporting, console)
     if settings.keep_failures and subject.runs:
         run = last_run(settings.target, settings.values(REMEMBERED), headers_of(settings))
         _keep(run, judged, quiet=settings.quiet)
@@ -80,7 +79,7 @@ def check(
 
 
 def _recording(record: Path | None, resume: Path | None) -> Path | None:
-    """The folder that the run records in, if in any. Raises BadParameter."""
+    """The folder to record in; None for no recording. Raises BadParameter."""
     if record is not None and resume is not None:
         raise typer.BadParameter("--resume records where the run did that was cut off; leave --record out")
     if record is not None:
@@ -91,15 +90,15 @@ def _recording(record: Path | None, resume: Path | None) -> Path | None:
 
 
 def _jobs(subject: Subject) -> int:
-    """How many processes judge: the server has nothing to do meanwhile."""
+    """The number of processes that judge: the server is idle meanwhile."""
     answers = sum(len(run.heard) for run in subject.runs)
     return min(_MOST_JOBS, os.cpu_count() or 1) if answers >= _WORTH_SHARING else 1
 
 
 def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
-    """Keep what failed, for `tokenwire again`; that it cannot be written changes no verdict.
+    """Keep what failed, for `tokenwire again`; a disk that is full changes no verdict.
 
-    What failed before is forgotten once nothing fails; where nothing ever did, no folder is made.
+    Once nothing fails, earlier failures are dropped. No folder is made before the first failure.
     """
     if not failures(judged) and not LAST.exists():
         return

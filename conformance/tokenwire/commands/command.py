@@ -1,4 +1,4 @@
-"""Commands of the command line, made from a function and from the options that `Settings` declares."""
+"""Makes commands from a function and the options in `Settings`, and checks the files that options name."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import typer
 
 from tokenwire.config import Config, ConfigError, find_config, names_of, read_config
+from tokenwire.disk import system_says, why_unwritable
 from tokenwire.settings import OPTIONS, Option, Settings, taken_by
 from tokenwire.typed_table import suggestion
 
 
 def declarable() -> dict[str, str]:
-    """The capabilities that requirements speak of; to declare another would change no verdict."""
+    """The capabilities that requirements depend on: to declare another would change no verdict."""
     from tokenwire.requirement import load_requirements
     from tokenwire.target.advertised import LOGPROB_RULES
     from tokenwire.target.capability import DECLARED_RULE, known_capabilities
 
-    spoken_of = {name for row in load_requirements().values() for name in row.applies_when}
-    spoken_of = spoken_of - {DECLARED_RULE} | set(LOGPROB_RULES)
-    return {name: absent for name, absent in known_capabilities().items() if name in spoken_of}
+    needed = {name for row in load_requirements().values() for name in row.applies_when}
+    needed = needed - {DECLARED_RULE} | set(LOGPROB_RULES)
+    return {name: absent for name, absent in known_capabilities().items() if name in needed}
 
 
 def _tool_call_forms() -> Collection[str]:
@@ -41,7 +42,7 @@ def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> No
 
 
 def _demand_names(settings: Settings) -> None:
-    """Raises BadParameter where an option names something that does not exist."""
+    """Raises BadParameter for an option that names something unknown."""
     for option in OPTIONS.values():
         if option.names and (names := getattr(settings, option.name)):
             every = declarable() if option.names == "capability" else names_of(option.names)
@@ -53,13 +54,13 @@ def _demand_names(settings: Settings) -> None:
 
 
 def _configured(context: typer.Context, file: Path | None) -> Path | None:
-    """Make the settings of a file the defaults of all options that come after it."""
+    """Make the settings of a file the defaults of the other options."""
     try:
         config = read_config(file) if file is not None else find_config(Path.cwd())
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
-    own = config.defaults_of(context.info_name or "")
-    context.default_map = {**(context.default_map or {}), **own}
+    defaults = config.defaults_of(context.info_name or "")
+    context.default_map = {**(context.default_map or {}), **defaults}
     context.obj = config
     return file
 
@@ -100,22 +101,22 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
     any other is an argument or an option of this command alone.
     """
     name = name or run.__name__
-    alone = signature(run, eval_str=True).parameters
-    taken = list(taken_by(name)) if "settings" in alone else []
+    parameters_of_run = signature(run, eval_str=True).parameters
+    taken = list(taken_by(name)) if "settings" in parameters_of_run else []
 
     def call(context: typer.Context, **values: Any) -> None:
-        if "settings" in alone:
+        if "settings" in parameters_of_run:
             given = frozenset(parameter for parameter in values if _is_given(context, parameter))
             options = {option.name: values.pop(option.name) for option in taken}
             settings = Settings.of(options, file_headers=config_of(context).headers, given=given)
             _demand_names(settings)
             values["settings"] = settings
-        if "context" in alone:
+        if "context" in parameters_of_run:
             values["context"] = context
         run(**values)
 
     parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    for parameter in alone.values():
+    for parameter in parameters_of_run.values():
         if parameter.name == "settings":
             parameters += map(_parameter, taken)
         elif parameter.name != "context":
@@ -128,11 +129,39 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
 
 
 def _is_given(context: typer.Context, parameter: str) -> bool:
-    """Whether a parameter stands on the command line, and not only in a file."""
+    """Whether a parameter is on the command line, not only in a file."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def examples(*lines: str) -> str:
-    """The end of a help page: one example to a line, as they are to be typed."""
+    """The end of a help page: examples, a line each."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+# What cannot be written is refused before anything runs.
+
+
+def writable(file: Path, option: str) -> Path:
+    """Make the folder of a file. Raises BadParameter if the file cannot be written."""
+    if refusal := why_unwritable(file):
+        raise typer.BadParameter(f"{option}: {refusal}")
+    return file
+
+
+def writable_folder(folder: Path, option: str) -> Path:
+    """Make a folder. Raises BadParameter if nothing can be written in it."""
+    if refusal := why_unwritable(folder / "capture"):
+        raise typer.BadParameter(f"{option}: {refusal}")
+    return folder
+
+
+def empty_folder(folder: Path, option: str) -> Path:
+    """Make a folder. Raises BadParameter if it holds anything, or if nothing can be written in it."""
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise typer.BadParameter(f"{option} {folder} cannot be read: {system_says(error)}") from error
+    if taken:
+        raise typer.BadParameter(f"{option} {folder} is not an empty folder; give a new one for each run")
+    return writable_folder(folder, option)

@@ -10,8 +10,7 @@ import typer
 
 from tokenwire.asking.run import Plan, Unreached
 from tokenwire.commands.ask import ask, plan_of
-from tokenwire.commands.command import command, config_of
-from tokenwire.commands.paths import writable
+from tokenwire.commands.command import command, config_of, writable
 from tokenwire.comparing.difference_report import as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference

@@ -16,7 +16,7 @@ from tokenwire.ask import Budget
 from tokenwire.asking.run import Plan, Unreached
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command
-from tokenwire.commands.reporting import Reporting, tell, writable_outputs
+from tokenwire.commands.reporting import Reporting, judge_and_report, writable_outputs
 from tokenwire.demo_server import FAULTS, demo_server
 from tokenwire.disk import system_says
 from tokenwire.judging.verdict import ExitStatus
@@ -66,7 +66,7 @@ def demo(
         typer.echo(subject.diagnosis, err=True)
         raise typer.Exit(ExitStatus.HARNESS_ERROR)
     reporting = Reporting(outputs, verbosity=2 * settings.verbose - 1, budget=Budget.QUICK)
-    status = tell(subject, reporting, make_console())
+    status = judge_and_report(subject, reporting, make_console())
     page = (report / "report.html").resolve()
     typer.echo(f"\nthe report, with each failure to step through: {page.as_uri()}")
     typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")

@@ -1,4 +1,4 @@
-"""`tokenwire explain`: all that can be told of one requirement."""
+"""`tokenwire explain`: everything on one requirement."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from tokenwire.profile import load_profiles
 from tokenwire.report.console import make_console
 
 
-def _facts(told: Explanation) -> Iterator[tuple[str, str]]:
-    row = told.requirement
+def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    row = explanation.requirement
     profiles = [name for name, ids in load_profiles().items() if row.id in ids] or [row.profile]
-    chapter, section = told.passage.chapter, told.passage.section
+    chapter, section = explanation.passage.chapter, explanation.passage.section
     yield "chapter", f"{chapter}, {section}" if section else chapter
     yield "profile", ", ".join(profiles)
     yield "contract", row.contract
     yield "said by", ", ".join(row.basis)
     yield "compares", row.oracle
-    yield "a PASS needs", told.needs
+    yield "a PASS needs", explanation.needs
     if row.policies:
         yield "a dialect chooses", ", ".join(row.policies)
     if row.tolerances:
         yield "allows", "; ".join(map(str, row.tolerances))
     yield "catches", ", ".join(row.kills) or "no fault of the reference engine"
     yield "upstream", ", ".join(row.upstream) or "no thread is known"
-    yield "alone", told.alone
+    yield "alone", explanation.alone
 
 
-def page(told: Explanation) -> RenderableType:
+def page(explanation: Explanation) -> RenderableType:
     """The page of a requirement, for a terminal."""
-    row = told.requirement
+    row = explanation.requirement
     parts: list[RenderableType] = [
         Text.assemble((row.id, "bold"), f"  {row.level}"),
         Text(row.sentence, style="bold"),
         Text(),
     ]
-    if told.passage.before:
-        parts += [Markdown(told.passage.before), Text()]
-    if told.passage.after:
-        parts += [Markdown(told.passage.after), Text()]
-    width = max(len(name) for name, _ in _facts(told))
-    parts += [Text.assemble((f"{name:{width}}  ", "dim"), words) for name, words in _facts(told)]
+    if explanation.passage.before:
+        parts += [Markdown(explanation.passage.before), Text()]
+    if explanation.passage.after:
+        parts += [Markdown(explanation.passage.after), Text()]
+    width = max(len(name) for name, _ in _facts(explanation))
+    parts += [Text.assemble((f"{name:{width}}  ", "dim"), words) for name, words in _facts(explanation)]
     return Group(*parts)
 
 
@@ -58,10 +58,10 @@ def explain(
 ) -> None:
     """Show all of one requirement: its sentence, why, what a PASS needs, what it catches, how to run it."""
     try:
-        told = explanation_of(requirement)
+        explanation = explanation_of(requirement)
     except NoSuchRequirement as error:
         raise typer.BadParameter(str(error)) from error
-    make_console().print(page(told))
+    make_console().print(page(explanation))
 
 
 app = command(

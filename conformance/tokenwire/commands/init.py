@@ -1,4 +1,4 @@
-"""`tokenwire init`: look at a server, and write down how this project checks it."""
+"""`tokenwire init`: probe a server, and write the settings to check it with."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tokenwire.ask import Budget
 from tokenwire.asking.planning import headers_of
 from tokenwire.asking.run import Unreached
 from tokenwire.commands.ask import ask, plan_of
-from tokenwire.commands.command import command, declarable
-from tokenwire.commands.paths import writable
+from tokenwire.commands.command import command, declarable, writable
 from tokenwire.config import KEYS, OWN_FILE, TABLES
 from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
@@ -29,12 +28,14 @@ from tokenwire.wire.redaction import Headers, names_credential
 def _value(value: Any) -> str:
     """A value in TOML: JSON but for tables."""
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{json.dumps(name)} = {_value(each)}' for name, each in value.items())} }}"
+        return (
+            f"{{ {', '.join(f'{json.dumps(name)} = {_value(member)}' for name, member in value.items())} }}"
+        )
     return json.dumps(value, ensure_ascii=False)
 
 
 def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) -> Iterator[str]:
-    """The lines of a file of settings: what is known, and commented out what else can be said."""
+    """The lines of a file of settings: those that are known, and all others commented out."""
     yield f"# Settings of tokenwire. {about}"
     yield "# The command line beats this file: tokenwire check --target URL."
     for name, option in KEYS.items():
@@ -53,12 +54,12 @@ def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: 
 
 
 def _seen(subject: Subject) -> list[str]:
-    known = {name: each for run in subject.runs for name, each in run.capabilities.items()}
+    known = {name: found for run in subject.runs for name, found in run.capabilities.items()}
     return sorted(name for name in declarable() if name in known and known[name].seen)
 
 
 def _storable(headers: Headers) -> dict[str, str]:
-    """The headers that may stand in a file. Raises BadParameter for a credential."""
+    """The headers that may be stored in a file. Raises BadParameter for a credential."""
     for name, value in headers:
         if names_credential(name) and not from_environment(value):
             raise typer.BadParameter(

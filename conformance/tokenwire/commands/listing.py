@@ -29,17 +29,17 @@ def list_names(
     """List all requirements, scenarios, dialects, capabilities or profiles, one to a line."""
     match what:
         case Kind.REQUIREMENTS:
-            rows = [(each.id, f"{each.level} {each.sentence}") for each in load_requirements().values()]
+            rows = [(row.id, f"{row.level} {row.sentence}") for row in load_requirements().values()]
         case Kind.SCENARIOS:
-            from tokenwire.asking.scenario import load_scenarios  # of all kinds, one is listed
+            from tokenwire.asking.scenario import load_scenarios  # slow: only what is listed is loaded
 
-            rows = [(each.name, each.provokes) for each in load_scenarios().values()]
+            rows = [(scenario.name, scenario.provokes) for scenario in load_scenarios().values()]
         case Kind.DIALECTS:
             from tokenwire.dialects.dialect import load_dialects
 
             rows = [
-                (each.name, f"{'|'.join(each.endpoint.methods)} {each.endpoint.path}")
-                for each in load_dialects().values()
+                (dialect.name, f"{'|'.join(dialect.endpoint.methods)} {dialect.endpoint.path}")
+                for dialect in load_dialects().values()
             ]
         case Kind.CAPABILITIES:
             rows = [(name, f"absent where {why}") for name, why in sorted(declarable().items())]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tokenwire.commands.command import command
-from tokenwire.commands.reporting import reporting_of, tell
+from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.report.console import make_console
 from tokenwire.report.tally_file import TallyError, merged, read_tally
 from tokenwire.settings import Settings
@@ -37,7 +37,7 @@ def merge(
         profiles=selection.profiles,
         filters=selection.filters,
     )
-    raise typer.Exit(tell(replayed.subject, reporting, make_console(), replayed=replayed))
+    raise typer.Exit(judge_and_report(replayed.subject, reporting, make_console(), replayed=replayed))
 
 
 app = command(

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.commands.command import command
-from tokenwire.commands.paths import empty_folder
+from tokenwire.commands.command import command, empty_folder
 from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE
 from tokenwire.parrot.vocabulary import Vocabulary
 

@@ -1,4 +1,4 @@
-"""`tokenwire check --plan`: how much a run would ask for, and what that costs."""
+"""`tokenwire check --plan`: the requests and tokens of a run, and their cost."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from tokenwire.asking.rehearsal import Estimate
 from tokenwire.asking.run import NoSuchTarget, Plan, Unreached, rehearse
 from tokenwire.judging.verdict import ExitStatus
 
-Asked = Mapping[tuple[str, str], Estimate]
+_Estimates = Mapping[tuple[str, str], Estimate]
 """By dialect and scenario."""
 
 
-def tell_plan(plan: Plan, *, full: bool) -> int:
-    """Find out what the target is, print what would be asked of it, and give the exit status.
-
-    Raises BadParameter.
-    """
+def print_plan(plan: Plan, *, full: bool) -> int:
+    """Probe the target, print what a run would ask, and return the exit status. Raises BadParameter."""
     try:
         asked = asyncio.run(rehearse(plan))
     except NoSuchTarget as error:
@@ -42,7 +39,7 @@ def _sum(estimates: Iterable[Estimate]) -> Estimate:
     return total
 
 
-def plan_in_words(asked: Asked, price: Price | None, *, full: bool = False) -> Iterator[str]:
+def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False) -> Iterator[str]:
     """A table by dialect and one by scenario, or one by both if `full`; then all of it in a sentence."""
     scenarios = dict.fromkeys(scenario for _, scenario in asked)
     tables: list[tuple[str, dict[str, Estimate]]] = [
@@ -57,9 +54,9 @@ def plan_in_words(asked: Asked, price: Price | None, *, full: bool = False) -> I
     for head, rows in tables:
         cost = f"{'cost':>10}" if price else ""
         yield f"{head:<{room}}{'requests':>10}{'prompt tokens':>15}{'output tokens':>15}{cost}"
-        for name, one in rows.items():
-            cost = f"{one.cost(price):>10.4f}" if price else ""
-            yield f"{name:<{room}}{one.requests:>10,}{one.prompt_tokens:>15,}{one.output_tokens:>15,}{cost}"
+        for name, row in rows.items():
+            cost = f"{row.cost(price):>10.4f}" if price else ""
+            yield f"{name:<{room}}{row.requests:>10,}{row.prompt_tokens:>15,}{row.output_tokens:>15,}{cost}"
         yield ""
     total = _sum(asked.values())
     cost = f", which cost {total.cost(price):.4f}" if price else ""
@@ -70,7 +67,9 @@ def plan_in_words(asked: Asked, price: Price | None, *, full: bool = False) -> I
     )
 
 
-def _of(asked: Asked, *, dialect: str = "", scenario: str = "") -> Estimate:
+def _of(asked: _Estimates, *, dialect: str = "", scenario: str = "") -> Estimate:
     return _sum(
-        one for (name, about), one in asked.items() if dialect in ("", name) and scenario in ("", about)
+        estimate
+        for (name, of_scenario), estimate in asked.items()
+        if dialect in ("", name) and scenario in ("", of_scenario)
     )

@@ -10,15 +10,14 @@ import typer
 
 from tokenwire.asking.run import Unreached
 from tokenwire.commands.ask import ask, plan_of
-from tokenwire.commands.command import command
-from tokenwire.commands.paths import empty_folder
+from tokenwire.commands.command import command, empty_folder
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import capture_files
 from tokenwire.settings import Settings
 
 
 class _RecordingLostError(Exception):
-    """Nothing can be written any more, so there is nothing more to ask."""
+    """Nothing can be written any more, so asking ends."""
 
 
 def record(

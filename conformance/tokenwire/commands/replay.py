@@ -13,7 +13,7 @@ import typer
 from tokenwire.asking.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.baselines.expected import NoExpectation, difference, judged
 from tokenwire.commands.command import command
-from tokenwire.commands.reporting import reporting_of, tell
+from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.evicted import AnswerStore
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.verdict import ExitStatus
@@ -55,8 +55,8 @@ def replay(
     is 1 where anything is. Without paths, it looks in the folder `fixtures`.
     """
     if diff:
-        _refuse_beside_diff(settings, update=update)
-        raise typer.Exit(_tell_difference(paths or [Path("fixtures")], settings.requirement, update=update))
+        _refuse_with_diff(settings, update=update)
+        raise typer.Exit(_print_differences(paths or [Path("fixtures")], settings.requirement, update=update))
     if update:
         raise typer.BadParameter("--update belongs to --diff; add it")
     if not paths:
@@ -73,7 +73,7 @@ def replay(
             subject = replace(subject, judged_with=judged_with(settings.tokenizer))
         except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
             raise typer.BadParameter(str(error)) from error
-        status = tell(subject, reporting, make_console())
+        status = judge_and_report(subject, reporting, make_console())
     except BrokenProcessPool:
         words = "a process that read or judged was killed, as the system does where memory runs out"
         typer.echo(f"{words}; give fewer --jobs", err=True)
@@ -84,31 +84,31 @@ def replay(
     raise typer.Exit(status)
 
 
-def _refuse_beside_diff(settings: Settings, *, update: bool) -> None:
-    """Raises BadParameter for options that --diff would not heed."""
-    heeded = {"paths", "diff", "update", *(() if update else ("requirement",))}
-    for name in sorted(settings.given - heeded):
+def _refuse_with_diff(settings: Settings, *, update: bool) -> None:
+    """Raises BadParameter for options that --diff ignores."""
+    used = {"paths", "diff", "update", *(() if update else ("requirement",))}
+    for name in sorted(settings.given - used):
         flag = OPTIONS[name].flags[0] if name in OPTIONS else f"--{name}"
-        raise typer.BadParameter(f"{flag} says nothing to --diff; leave one of them out")
+        raise typer.BadParameter(f"{flag} has no effect with --diff; leave one of them out")
 
 
-def _tell_difference(paths: list[Path], requirements: Sequence[str], *, update: bool) -> int:
-    """Print what differs, or write it down; the exit status."""
+def _print_differences(paths: list[Path], requirements: Sequence[str], *, update: bool) -> int:
+    """Print what differs from the expected verdicts, or write it; the exit status."""
     rows = selected((), requirements)
     different = total = 0
     try:
         for path in paths:
-            for one in judged(path, rows):
+            for capture in judged(path, rows):
                 total += 1
-                lines = difference(one)
+                lines = difference(capture)
                 if not lines:
                     continue
                 different += 1
-                typer.echo(str(one.file).removesuffix(".expected.yaml"))
+                typer.echo(str(capture.file).removesuffix(".expected.yaml"))
                 for line in lines:
                     typer.echo(f"  {line}")
                 if update:
-                    one.update()
+                    capture.update()
     except (NothingToReplay, NoExpectation, NoTokenizer, CaptureError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     done = "; written down" if update and different else ""

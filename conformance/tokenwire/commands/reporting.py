@@ -1,4 +1,4 @@
-"""From what was asked to the exit status: judge, hold against the baseline, and tell it everywhere."""
+"""From a subject to the exit status: judge, apply the baseline, and write every report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tokenwire.baselines.tolerance import (
     outcomes_of,
     with_reasons,
 )
-from tokenwire.commands.paths import writable
+from tokenwire.commands.command import writable
 from tokenwire.disk import system_says, unfinished, why_not_appendable
 from tokenwire.judging.judge import Judgement, judge_apart, put_together
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
@@ -38,14 +38,13 @@ from tokenwire.report.terminal import print_report
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import ASKS_LESS, JUDGES_LESS, Settings, having
 
-INTERRUPTED = 130
-_PYTEST_COULD_NOT_RUN = {2: INTERRUPTED, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
-"""pytest's own exit codes that are not about tests."""
+_PYTEST_COULD_NOT_RUN = {2: 130, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
+"""Exit statuses by pytest's exit codes; 130 is that of an interrupt."""
 
 
 @dataclass(frozen=True)
 class Reporting:
-    """What to judge and where to tell it."""
+    """What to judge, and the reports to write."""
 
     outputs: Outputs
     requirements: tuple[str, ...] = ()
@@ -56,15 +55,20 @@ class Reporting:
     verbosity: int = 0
     baseline: Baseline | None = None
     budget: Budget | None = None
-    """What the run could ask; None for a recording."""
+    """The budget of the run; None for a recording."""
     filters: tuple[str, ...] = ()
-    """The options that left something out."""
+    """The options that left something out, as flags."""
     jobs: int = 1
-    """How many processes judge."""
+    """Processes that judge."""
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
-    """Told what was judged."""
+    """Called with the judgements that ran."""
     tally: Path | None = None
-    """Where to write what `tokenwire merge` reads; None if it is not wanted."""
+    """The file for `tokenwire merge`; None for no file."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether pytest selects among the judgements."""
+        return bool(self.keyword or self.stop_at_first or self.last_failed)
 
     @property
     def selection(self) -> Selection:
@@ -72,7 +76,7 @@ class Reporting:
 
 
 def writable_outputs(outputs: Outputs) -> Outputs:
-    """Raises BadParameter where one of the files, or the summary of a workflow's step, cannot be written."""
+    """Check that all files and the summary of a workflow's step can be written. Raises BadParameter."""
     for file in outputs.files():
         writable(file, "the report")
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -84,7 +88,7 @@ def writable_outputs(outputs: Outputs) -> Outputs:
 
 
 def reporting_of(settings: Settings) -> Reporting:
-    """What the options of a command say of it. Raises BadParameter."""
+    """The reporting that the options of a command declare. Raises BadParameter."""
     outputs = Outputs(**{file.name: getattr(settings, file.name) for file in fields(Outputs)})
     if settings.report is not None:
         outputs = outputs.or_else(Outputs.within(settings.report))
@@ -105,8 +109,10 @@ def reporting_of(settings: Settings) -> Reporting:
         raise typer.BadParameter(str(error)) from error
 
 
-def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reporting) -> BaselineResult | None:
-    """What becomes of the verdicts once they are held against the baseline; None where there is none."""
+def _baseline_result(
+    judgements: Sequence[Judgement], subject: Subject, reporting: Reporting
+) -> BaselineResult | None:
+    """The baseline applied to the judgements; None if there is none."""
     if reporting.baseline is None:
         return None
     asked_all = not any(option.flags[0] in reporting.filters for option in having(ASKS_LESS))
@@ -115,22 +121,22 @@ def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reportin
 
 
 def _standings(judgements: Sequence[Judgement], profiles: Sequence[str]) -> list[Standing]:
-    """What the run tells of each profile that was asked for."""
+    """The standing in each profile that was asked for."""
 
-    def of(*verdicts: Verdict) -> set[str]:
-        return {each.requirement.id for each in judgements if each.verdict in verdicts}
+    def ids_with(*verdicts: Verdict) -> set[str]:
+        return {judgement.requirement.id for judgement in judgements if judgement.verdict in verdicts}
 
-    decided, violated = of(Verdict.PASS, Verdict.WARN, Verdict.FAIL), of(Verdict.FAIL)
+    decided, violated = ids_with(Verdict.PASS, Verdict.WARN, Verdict.FAIL), ids_with(Verdict.FAIL)
     return [standing(name, decided, violated) for name in profiles]
 
 
 def _judged(subject: Subject, reporting: Reporting) -> Replayed:
-    """Judge, and show how far that is."""
+    """Judge, with a progress bar."""
     rows = selected(reporting.profiles, reporting.requirements) or [*load_requirements().values()]
-    watched = make_console(stderr=True)
-    watched.quiet = reporting.verbosity < 0
+    progress = make_console(stderr=True)
+    progress.quiet = reporting.verbosity < 0
     total = sum(len(run.heard) + len(rows) for run in subject.runs)
-    with Meter(watched, "judging", total=total) as meter:
+    with Meter(progress, "judging", total=total) as meter:
 
         def on_done(count: int, words: str) -> None:
             meter.show(done=count, words=words)
@@ -139,60 +145,42 @@ def _judged(subject: Subject, reporting: Reporting) -> Replayed:
     return Replayed(subject, tuple(row.id for row in rows), reporting.selection, judged)
 
 
-def tell(
+def judge_and_report(
     subject: Subject, reporting: Reporting, console: Console, *, replayed: Replayed | None = None
 ) -> int:
-    """Judge, unless that was done, report everywhere, and give the exit status."""
+    """Judge, unless `replayed` holds the judgements, write all reports, and return the exit status."""
     replayed = replayed or _judged(subject, reporting)
     judgements = put_together(replayed.judged)
     bodies = reporting.outputs.bodies
     subject = replace(subject, bodies=str(bodies) if bodies is not None else "")
-    held = _held(judgements, subject, reporting)
+    result = _baseline_result(judgements, subject, reporting)
     problems = [subject.unrecorded] if subject.unrecorded else []
     if reporting.tally is not None:
         try:
             write_tally(replayed, reporting.tally)
         except OSError as error:
             problems.append(f"{reporting.tally} was not written: {system_says(error)}")
-    junit = reporting.outputs.junit
-    begun = unfinished(junit) if junit is not None else None
-
-    def forget_junit(error: OSError | None = None) -> None:
-        if error is not None:
-            problems.append(f"{junit} was not written: {system_says(error)}")
-        if begun is not None:
-            begun.unlink(missing_ok=True)
-
-    ran, code = run_items(
-        with_reasons(judgements, held) if held else judgements,
-        subject,
-        keyword=reporting.keyword,
-        stop_at_first=reporting.stop_at_first,
-        last_failed=reporting.last_failed,
-        junit=begun,
-        faults=held.faults if held else (),
-        on_unwritten=forget_junit,
-    )
-    if code in _PYTEST_COULD_NOT_RUN:  # it has said why
-        forget_junit()
+    ran, code = _run_pytest(judgements, subject, reporting, result, problems)
+    if code in _PYTEST_COULD_NOT_RUN:  # pytest has printed why
         return _PYTEST_COULD_NOT_RUN[code]
     reporting.on_judged(ran)
-    partly = reporting.keyword or reporting.stop_at_first or reporting.last_failed
-    told_of = {judgement.requirement.id for judgement in ran}
-    faults = [fault for fault in (held.faults if held else ()) if not partly or fault.requirement in told_of]
-    # What is known gates nothing, and yet something was evaluated.
-    status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
+    selected_ids = {judgement.requirement.id for judgement in ran} if reporting.partial else None
+    faults = [
+        fault
+        for fault in (result.faults if result else ())
+        if selected_ids is None or fault.requirement in selected_ids
+    ]
     standings = _standings(ran, () if reporting.requirements else reporting.profiles)
-    # What is green of a profile says nothing of it if the target does not show what the profile is about.
-    unshown = not all(each.shown for each in standings)
-    if (subject.broken_off or unshown) and status == ExitStatus.CONFORMS:
-        status = ExitStatus.NOTHING_EVALUATED
-    if faults and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED}:
-        status = ExitStatus.VIOLATION
-    selection = {"filters": list(reporting.filters), "budget": reporting.budget}
-    baseline = held.as_json(faults) if held else None
-    report = document(subject, ran, status, selection=selection, baseline=baseline, profiles=standings)
-    # Written first: whatever the terminal makes of them, the files are there.
+    status = _status(ran, subject, standings, baseline_holds=not faults)
+    report = document(
+        subject,
+        ran,
+        status,
+        selection={"filters": list(reporting.filters), "budget": reporting.budget},
+        baseline=result.as_json(faults) if result else None,
+        profiles=standings,
+    )
+    # Before the terminal: whatever it makes of them, the files are there.
     problems += [
         *write_reports(report, reporting.outputs, ran),
         *write_bodies(ran, bodies),
@@ -205,14 +193,60 @@ def tell(
             typer.echo(line)
     except OSError as error:
         problems.append(f"the report could not be printed: {system_says(error)}")
-        _print_nowhere()
+        _close_stdout()
     for problem in problems:
         typer.echo(problem, err=True)
     return ExitStatus.HARNESS_ERROR if problems else status
 
 
-def _print_nowhere() -> None:
-    """Standard output takes nothing any more: neither may what is left of it be tried again at the end."""
+def _run_pytest(
+    judgements: Sequence[Judgement],
+    subject: Subject,
+    reporting: Reporting,
+    result: BaselineResult | None,
+    problems: list[str],
+) -> tuple[list[Judgement], int]:
+    """Run the judgements as pytest items; those that ran, and pytest's exit code."""
+    junit = reporting.outputs.junit
+    begun = unfinished(junit) if junit is not None else None
+
+    def on_unwritten(error: OSError) -> None:
+        problems.append(f"{junit} was not written: {system_says(error)}")
+        if begun is not None:
+            begun.unlink(missing_ok=True)
+
+    ran, code = run_items(
+        with_reasons(judgements, result) if result else judgements,
+        subject,
+        keyword=reporting.keyword,
+        stop_at_first=reporting.stop_at_first,
+        last_failed=reporting.last_failed,
+        junit=begun,
+        faults=result.faults if result else (),
+        on_unwritten=on_unwritten,
+    )
+    if code in _PYTEST_COULD_NOT_RUN and begun is not None:
+        begun.unlink(missing_ok=True)
+    return ran, code
+
+
+def _status(
+    ran: Sequence[Judgement], subject: Subject, standings: Sequence[Standing], *, baseline_holds: bool
+) -> int:
+    """The exit status of a run."""
+    # A known failure gates nothing, and yet something was evaluated.
+    status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
+    # Passes prove nothing of a profile if the target does not show what the profile is about.
+    unshown = not all(standing.shown for standing in standings)
+    if (subject.broken_off or unshown) and status == ExitStatus.CONFORMS:
+        status = ExitStatus.NOTHING_EVALUATED
+    if not baseline_holds and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED}:
+        status = ExitStatus.VIOLATION
+    return status
+
+
+def _close_stdout() -> None:
+    """Redirect standard output, which failed, to nowhere: Python would flush it again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

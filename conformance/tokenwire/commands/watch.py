@@ -1,4 +1,4 @@
-"""`tokenwire watch`: a transparent proxy that judges what passes."""
+"""`tokenwire watch`: a transparent proxy that judges the answers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from tokenwire.commands.command import command
-from tokenwire.commands.paths import writable_folder
+from tokenwire.commands.command import command, writable_folder
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
 from tokenwire.settings import Settings
@@ -28,14 +27,14 @@ async def _watch(plan: WatchPlan, console: Console, *, quiet: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
 
-    def tell(opinion: Opinion) -> None:
+    def print_violations(opinion: Opinion) -> None:
         for violation in () if quiet else opinion.violations:
             what = f"{violation.requirement}: {violation.message}"
-            at = "" if violation.event is None else f", event {violation.event}"
-            words = f"{violation.level}  {opinion.path} {opinion.exchange}{at}: {what}"
+            event = "" if violation.event is None else f", event {violation.event}"
+            words = f"{violation.level}  {opinion.path} {opinion.exchange}{event}: {what}"
             console.print(Text(words), soft_wrap=True)
 
-    watcher = Watcher(plan, tell)
+    watcher = Watcher(plan, print_violations)
     async with watcher:
         console.print(Text(f"watching http://{watcher.listening} for {plan.target}"), soft_wrap=True)
         if watcher.admin_listening is not None:

@@ -1,4 +1,4 @@
-"""The admin listener: `/` for people, `/metrics` for Prometheus, `/healthz` for a supervisor."""
+"""The admin listener, and its page for people, which loads itself anew and holds no script."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from tokenwire.report.templates import template
+from tokenwire.requirement import load_requirements
 from tokenwire.watch.proxy import Address
+from tokenwire.watch.tally import Tally
 
 _LARGEST_HEAD = 16 << 10
 _PATIENCE_S = 10.0
+_REFRESH_S = 5
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a path holds."""
+    """The document at a path."""
 
     content_type: str
     make: Callable[[], str]
@@ -30,7 +34,7 @@ class Admin:
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
-        """Begin; the address, with the port that was taken. Raises OSError where it is not free."""
+        """Begin; returns the address with its port. Raises OSError if it is taken."""
         self._server = await asyncio.start_server(
             self._serve, address.host, address.port, limit=_LARGEST_HEAD
         )
@@ -72,3 +76,18 @@ class Admin:
         ]
         answer = "\r\n".join([*lines, "", ""]).encode("ascii")
         return answer if method == "HEAD" else answer + data
+
+
+def live_page(tally: Tally, *, target: str, listening: str, waiting: int, under_way: int) -> str:
+    """The page as it is now; `waiting` are bytes, `under_way` exchanges."""
+    return template("tokenwire.watch", "live_page.html.jinja").render(
+        tally=tally,
+        target=target,
+        listening=listening,
+        waiting=waiting,
+        under_way=under_way,
+        refresh=_REFRESH_S,
+        requirements=load_requirements(),
+        violations=tally.violations.most_common(),
+        gaps=tally.gaps.most_common(),
+    )

@@ -1,7 +1,7 @@
-"""Exchanges put together from the records of one connection.
+"""Assembles exchanges from the records of one connection.
 
-Requests are read by h11, answers by our reader of answers, each exchange anew, so one that was read badly
-spoils none before it. What they cannot read is reported as missed, and the rest of the connection is ignored.
+h11 parses requests, and `AnswerReader` parses answers. What they cannot parse is reported as missed, and the
+rest of the connection is ignored.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from tokenwire.wire.http_answer import AnswerReader, Piece
 from tokenwire.wire.redaction import Headers, Mask, redact_body, redact_reads, redact_settings
 
 SCENARIO = "watch"
-"""Stands for a scenario in what no scenario asked."""
+"""The scenario of exchanges that no scenario asked."""
 TOO_SLOW, ENDED = "judge-too-slow", "watch-ended"
 LARGEST_HEAD = 1 << 20
 _EACH_EXCHANGE, _EACH_READ = 4 << 10, 150
-"""Bytes that an exchange and a read take besides their data, or thereabouts."""
+"""Bytes of overhead, estimated, of an exchange and of a read."""
 _NO_REQUEST = h11.Request(method="GET", target="/", headers=[("host", "")])
-"""What an answer is read by that comes before any request."""
+"""The request of an answer that comes before any."""
 
 
-class Audience(Protocol):
-    """Receives the exchanges of all connections. Positions name what begins there."""
+class Receiver(Protocol):
+    """Receives the exchanges of all connections; a position identifies the exchange that begins there."""
 
-    def over(self, position: int, exchange: Exchange) -> None:
-        """An exchange is over."""
+    def finished(self, position: int, exchange: Exchange) -> None:
+        """An exchange is complete, or was cut off."""
 
     def missed(self, position: int, reason: str, *, exchange: bool) -> None:
-        """Something passed that cannot be judged; whether that was an exchange, as far as can be seen."""
+        """Traffic cannot be judged; `exchange`: it was an exchange, as far as can be seen."""
 
 
 @dataclass
 class Budget:
-    """Bytes that exchanges may take that are under way."""
+    """Bytes that open exchanges may take."""
 
     most: int
     """Of all together."""
@@ -48,11 +48,11 @@ class Budget:
     """Of the bodies of one of them."""
     taken: int = 0
     exchanges: int = 0
-    """How many are under way."""
+    """How many are open."""
 
 
-class _Asked:
-    """One request, read by h11."""
+class _Request:
+    """One request, parsed by h11."""
 
     def __init__(self) -> None:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST_HEAD)
@@ -60,10 +60,10 @@ class _Asked:
         self.body: list[bytes] = []
         self.over = False
         self.rest = b""
-        """What has come behind its end."""
+        """Bytes after its end."""
 
     def feed(self, data: bytes) -> int:
-        """How much of the body is in the next bytes of the client. Raises h11.RemoteProtocolError."""
+        """Parse bytes of the client; returns how many are of the body. Raises h11.RemoteProtocolError."""
         self._http.receive_data(data)
         size = 0
         while True:
@@ -80,32 +80,32 @@ class _Asked:
                 return size
 
 
-class _UnderWay:
-    """One exchange, as far as its records have come."""
+class _OpenExchange:
+    """One exchange, as far as it was read."""
 
     def __init__(self) -> None:
         self.position = -1
-        """That of its first record; negative while there is none."""
+        """That of its first record; negative before there is one."""
         self.began = 0.0
-        self.asked = _Asked()
+        self.request = _Request()
         self.answer: AnswerReader | None = None
-        """There is one as soon as the head of the request has come."""
+        """None before the head of the request was read."""
         self.reads: list[Read] = []
         self.size = 0
         """Bytes of both bodies."""
         self.taken = 0
         """Bytes of the budget."""
         self.skipped = ""
-        """Why nothing of it is kept; it is read to its end."""
+        """Why its bytes are dropped, though it is parsed to its end; empty if they are kept."""
 
-    def exchange(self, ended: float, ending: Ending, detail: str) -> Exchange:
-        """The whole exchange, without the credentials in it."""
-        head = self.asked.head
+    def completed(self, ended: float, ending: Ending, detail: str) -> Exchange:
+        """The exchange, with its credentials masked."""
+        head = self.request.head
         assert head is not None
         request = HttpRequest(
             head.method.decode("latin-1"),
             head.target.decode("latin-1"),
-            raw_body=b"".join(self.asked.body) or None,
+            raw_body=b"".join(self.request.body) or None,
             headers=_as_sent(head),
         )
         mask = Mask.of(request)
@@ -121,13 +121,13 @@ class _UnderWay:
             ending=ending,
             detail=mask.text(detail),
             duration=ended - self.began,
-            started=_on_the_clock(self.began),
+            started=_wall_clock(self.began),
         )
 
 
-def _on_the_clock(at: float) -> str:
+def _wall_clock(monotonic: float) -> str:
     """A monotonic time as one in UTC."""
-    seconds = time.time() - (time.monotonic() - at)
+    seconds = time.time() - (time.monotonic() - monotonic)
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
@@ -137,45 +137,45 @@ def _as_sent(head: h11.Request | h11.Response) -> Headers:
 
 
 class ConnectionReader:
-    """Reads the records of one connection, and gives each exchange to an audience once it is over.
+    """Parses the records of one connection, and passes on each exchange once it is over.
 
-    lost: its beginning is not known, and it is ignored up to the next REQUEST.
+    lost: records are missing; all is ignored up to the next REQUEST.
     """
 
-    def __init__(self, audience: Audience, budget: Budget, *, lost: bool = False) -> None:
-        self._audience = audience
+    def __init__(self, receiver: Receiver, budget: Budget, *, lost: bool = False) -> None:
+        self._receiver = receiver
         self._budget = budget
         self._lost = lost
         self._stopped = False
         """Whether the rest of the connection is ignored."""
         self._client_left = False
-        self._now = _UnderWay()
+        self._open = _OpenExchange()
         self._finished: list[tuple[int, Exchange]] = []
 
     def take(self, record: Record) -> None:
-        """The next record. Raises nothing but what the audience raises."""
+        """Parse the next record. Raises only what the receiver raises."""
         if self._stopped:
             return
         try:
             self._take(record)
         except h11.ProtocolError:
             self._stop("unreadable")
-        except Exception:  # whatever is wrong with our reading must not end all other connections
+        except Exception:  # a fault of our own must not end the other connections
             self._stop("reader-crashed")
-        while self._finished:  # out here, where a fault of the audience stays one
-            self._audience.over(*self._finished.pop(0))
+        while self._finished:  # outside of `try`: a fault of the receiver is none of the parser
+            self._receiver.finished(*self._finished.pop(0))
 
     def end(self) -> None:
-        """The watcher itself has ended: no more records come."""
+        """The watcher has ended: no more records come."""
         if not self._stopped:
-            if self._now.asked.head is not None:
-                self._miss(ENDED)
+            if self._open.request.head is not None:
+                self._report_missed(ENDED)
             self._stopped = True
 
     def _take(self, record: Record) -> None:
         kind = record.kind
         if kind is Kind.LOST:
-            self._lose()
+            self._drop()
         elif self._lost and kind is not Kind.REQUEST:
             self._stopped = kind is Kind.CLOSED
         elif kind is Kind.RECEIVED:
@@ -190,117 +190,119 @@ class ConnectionReader:
         elif kind is Kind.CLOSED:
             self._closed(record)
 
-    def _lose(self) -> None:
-        if self._now.asked.head is not None:
-            self._miss(TOO_SLOW)
-        self._forget()
-        self._now, self._lost = _UnderWay(), True
+    def _drop(self) -> None:
+        if self._open.request.head is not None:
+            self._report_missed(TOO_SLOW)
+        self._release()
+        self._open, self._lost = _OpenExchange(), True
 
     def _sent(self, record: Record) -> None:
-        now = self._begun(record)
-        if now.asked.over:
-            self._keep_rest(now.asked, record.data)
+        exchange = self._begin(record)
+        if exchange.request.over:
+            self._keep_rest(exchange.request, record.data)
             return
-        begun = now.asked.head is not None
-        now.size += (size := now.asked.feed(bytes(record.data)))
-        head = now.asked.head
+        begun = exchange.request.head is not None
+        exchange.size += (size := exchange.request.feed(bytes(record.data)))
+        head = exchange.request.head
         if head is not None and not begun:
             self._budget.exchanges += 1
             size += _EACH_EXCHANGE
-            if now.answer is not None:
+            if exchange.answer is not None:
                 raise h11.RemoteProtocolError("an answer came before what it answers")
-            now.answer = AnswerReader(head, largest_head=LARGEST_HEAD)
-        self._keep(size)
-        self._go_on(record)
+            exchange.answer = AnswerReader(head, largest_head=LARGEST_HEAD)
+        self._charge(size)
+        self._finish_if_complete(record)
 
     def _received(self, record: Record) -> None:
-        now = self._begun(record)
-        if now.answer is None:
-            now.answer = AnswerReader(_NO_REQUEST, largest_head=LARGEST_HEAD)
-        if now.answer.over:
-            self._keep_rest(now.answer, record.data)
+        exchange = self._begin(record)
+        if exchange.answer is None:
+            exchange.answer = AnswerReader(_NO_REQUEST, largest_head=LARGEST_HEAD)
+        if exchange.answer.over:
+            self._keep_rest(exchange.answer, record.data)
             return
-        at, size, count = record.time - now.began, 0, len(now.reads)
-        for piece in now.answer.feed(record.data):
+        elapsed, size, count = record.time - exchange.began, 0, len(exchange.reads)
+        for piece in exchange.answer.feed(record.data):
             size += len(piece)
-            now.reads.append(Read(at, bytes(piece)))
-        now.size += size
-        self._keep(size + _EACH_READ * (len(now.reads) - count))
-        if now.answer.switched:
+            exchange.reads.append(Read(elapsed, bytes(piece)))
+        exchange.size += size
+        self._charge(size + _EACH_READ * (len(exchange.reads) - count))
+        if exchange.answer.switched:
             self._stop("upgraded")
         else:
-            self._go_on(record)
+            self._finish_if_complete(record)
 
-    def _begun(self, record: Record) -> _UnderWay:
-        """The exchange that is under way, or begins with this record."""
-        now = self._now
-        if now.position < 0:
-            now.position, now.began = record.position, record.time
-        return now
+    def _begin(self, record: Record) -> _OpenExchange:
+        """The open exchange; it begins with this record if there is none."""
+        exchange = self._open
+        if exchange.position < 0:
+            exchange.position, exchange.began = record.position, record.time
+        return exchange
 
-    def _keep_rest(self, ended: _Asked | AnswerReader, data: Piece) -> None:
-        """Bytes of the next exchange have come before this one is over."""
+    def _keep_rest(self, ended: _Request | AnswerReader, data: Piece) -> None:
+        """Keep bytes of the next exchange, which came before this one is over."""
         if len(ended.rest) + len(data) > self._budget.largest:
             self._stop("too-large")
         else:
             ended.rest += data
 
-    def _keep(self, size: int) -> None:
-        """Take so many bytes of the budget, or keep nothing of this exchange."""
-        now, budget = self._now, self._budget
-        if not now.skipped:
-            if now.size > budget.largest:
-                now.skipped = "too-large"
+    def _charge(self, size: int) -> None:
+        """Charge bytes to the budget; beyond it, drop those of this exchange."""
+        exchange, budget = self._open, self._budget
+        if not exchange.skipped:
+            if exchange.size > budget.largest:
+                exchange.skipped = "too-large"
             elif budget.taken + size > budget.most:
-                now.skipped = TOO_SLOW
+                exchange.skipped = TOO_SLOW
             else:
-                now.taken += size
+                exchange.taken += size
                 budget.taken += size
-        if now.skipped:
-            self._forget()
+        if exchange.skipped:
+            self._release()
 
-    def _forget(self) -> None:
-        now = self._now
-        now.asked.body.clear()
-        now.reads.clear()
-        self._budget.taken -= now.taken
-        now.taken = 0
+    def _release(self) -> None:
+        exchange = self._open
+        exchange.request.body.clear()
+        exchange.reads.clear()
+        self._budget.taken -= exchange.taken
+        exchange.taken = 0
 
-    def _go_on(self, record: Record) -> None:
-        """Go on with the next exchange where this one is over, with the bytes of it that came already."""
-        now = self._now
-        if now.answer is None or not (now.answer.over and now.asked.over):
+    def _finish_if_complete(self, record: Record) -> None:
+        """If the exchange is over, begin the next one with the bytes that came of it."""
+        exchange = self._open
+        if exchange.answer is None or not (exchange.answer.over and exchange.request.over):
             return
         self._finish(record.time, Ending.COMPLETE)
-        for kind, rest in ((Kind.SENT, now.asked.rest), (Kind.RECEIVED, now.answer.rest)):
+        for kind, rest in ((Kind.SENT, exchange.request.rest), (Kind.RECEIVED, exchange.answer.rest)):
             if rest:
-                self._take(record._replace(position=now.position + 1, kind=kind, data=rest))
+                self._take(record._replace(position=exchange.position + 1, kind=kind, data=rest))
 
     def _target_ended(self, record: Record) -> None:
-        now = self._now
-        if now.asked.head is None or now.answer is None or now.answer.over:
+        exchange = self._open
+        if exchange.request.head is None or exchange.answer is None or exchange.answer.over:
             return
         try:
-            now.reads += [Read(record.time - now.began, piece) for piece in now.answer.feed(b"")]
+            exchange.reads += [
+                Read(record.time - exchange.began, piece) for piece in exchange.answer.feed(b"")
+            ]
         except h11.RemoteProtocolError as error:  # in the middle of an answer
             self._cut_off(record.time, str(error))
         else:
-            self._go_on(record)
+            self._finish_if_complete(record)
 
     def _closed(self, record: Record) -> None:
-        """Whatever is still open was not ended by HTTP."""
-        now = self._now
-        if now.asked.head is not None:
-            if now.answer is not None and now.answer.over:
+        """End the open exchange, which HTTP did not end."""
+        exchange = self._open
+        if exchange.request.head is not None:
+            if exchange.answer is not None and exchange.answer.over:
                 self._finish(record.time, Ending.COMPLETE)
             else:
                 self._cut_off(record.time, "the connection was closed")
-        self._forget()
+        self._release()
         self._stopped = True
 
     def _cut_off(self, ended: float, why: str) -> None:
-        """The exchange ended before its answer did: whose doing it was depends on who left first."""
-        answer = self._now.answer
+        """The exchange ended before its answer did; who left first caused it."""
+        answer = self._open.answer
         if self._client_left:
             self._finish(ended, Ending.HUNG_UP, "the client left")
         elif answer is None or answer.head is None:
@@ -310,28 +312,28 @@ class ConnectionReader:
         self._stopped = True
 
     def _finish(self, ended: float, ending: Ending, detail: str = "") -> None:
-        now = self._now
-        if now.skipped or not now.asked.over:
-            self._miss(now.skipped or "request-cut-off")
+        exchange = self._open
+        if exchange.skipped or not exchange.request.over:
+            self._report_missed(exchange.skipped or "request-cut-off")
         else:
-            self._finished.append((now.position, now.exchange(ended, ending, detail)))
-            self._leave()
+            self._finished.append((exchange.position, exchange.completed(ended, ending, detail)))
+            self._next_exchange()
 
-    def _leave(self) -> None:
-        """The exchange is over."""
-        self._forget()
+    def _next_exchange(self) -> None:
+        """Begin the next exchange."""
+        self._release()
         self._budget.exchanges -= 1
-        self._now = _UnderWay()
+        self._open = _OpenExchange()
 
-    def _miss(self, reason: str) -> None:
-        self._audience.missed(self._now.position, reason, exchange=True)
-        self._leave()
+    def _report_missed(self, reason: str) -> None:
+        self._receiver.missed(self._open.position, reason, exchange=True)
+        self._next_exchange()
 
     def _stop(self, reason: str) -> None:
         """Ignore the rest of the connection."""
         self._stopped = True
-        if self._now.asked.head is not None:
-            self._miss(reason)
+        if self._open.request.head is not None:
+            self._report_missed(reason)
         else:
-            self._audience.missed(self._now.position, reason, exchange=False)
-            self._forget()
+            self._receiver.missed(self._open.position, reason, exchange=False)
+            self._release()

@@ -1,14 +1,13 @@
-"""The process of the judge: it reads the spool batch by batch, and says what it finds in lines of JSON.
+"""The judge's process: reads the spool batch by batch, and writes its opinions as lines of JSON.
 
-It is a process of its own, so that judging takes no time from the traffic, and no fault of it can end there.
-A line on its standard input is a batch: `[start, end, position, positions]`; exchanges at the last of these
-were reported before, by a process that died since. The end of the input is the end of the watcher. On its
-standard output stand, each with its words behind it:
+As a process of its own, it takes no time from the traffic, and its crashes do not end the proxy. A line of
+standard input is a batch, `[start, end, position, positions]`; a process that crashed since has reported the
+exchanges at `positions`. The input ends with the watcher. The lines on standard output:
 
-    ["judging", position]                   an exchange is being judged: if nothing follows, that was too much
+    ["judging", position]                   an exchange is being judged; if nothing follows, that crashed
     ["judged", position, opinion]
-    ["missed", position, reason, exchange]  something cannot be judged; whether it was an exchange
-    ["read", exchanges]                     the batch is read, and so many exchanges are under way
+    ["missed", position, reason, exchange]  traffic cannot be judged; whether it was an exchange
+    ["read", exchanges]                     the batch is read, and so many exchanges are open
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from tokenwire.watch.exchange_assembly import Audience, Budget, ConnectionReader
+from tokenwire.watch.exchange_assembly import Budget, ConnectionReader, Receiver
 from tokenwire.watch.judging import Bench, Opinion, Violation, single_answer_requirements
 from tokenwire.watch.spool import Kind, SpoolReader
 from tokenwire.watch.violation_folder import ViolationFolder
@@ -30,30 +29,30 @@ from tokenwire.wire.exchange import Exchange
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """What the process is to do; `WatchPlan` tells what most of it means."""
+    """The arguments of the process; see `WatchPlan`."""
 
     spool_fd: int
     spool_size: int
     most_open: int
     largest_exchange: int
     record: str = ""
-    """Empty for nowhere."""
+    """Empty for no recording."""
     record_cap: int = 0
     profiles: Sequence[str] = ()
 
 
-def read_opinion(told: dict[str, Any]) -> Opinion:
-    """An opinion as it stands in a line. Raises TypeError for what is none."""
-    violations = tuple(Violation(**violation) for violation in told["violations"])
-    return Opinion(**{**told, "violations": violations, "crashed": tuple(told["crashed"])})
+def read_opinion(fields: dict[str, Any]) -> Opinion:
+    """The opinion in a line. Raises TypeError, KeyError."""
+    violations = tuple(Violation(**violation) for violation in fields["violations"])
+    return Opinion(**{**fields, "violations": violations, "crashed": tuple(fields["crashed"])})
 
 
 _NICE = 10
-"""Where processors are scarce, the traffic goes first."""
+"""The traffic takes precedence over judging."""
 
 
 class Reporter:
-    """Judges exchanges and reports them, but for those that were reported before."""
+    """Judges exchanges and writes the opinions, except those that were reported before."""
 
     def __init__(self, bench: Bench, folder: ViolationFolder | None, out: TextIO) -> None:
         self._bench = bench
@@ -61,31 +60,31 @@ class Reporter:
         self._out = out
         self.reported: Collection[int] = ()
 
-    def over(self, position: int, exchange: Exchange) -> None:
+    def finished(self, position: int, exchange: Exchange) -> None:
         if position in self.reported:
             return
-        self.say("judging", position)
+        self.write("judging", position)
         request = exchange.request
         opinion = replace(
-            self._bench.hear(exchange),
+            self._bench.judge(exchange),
             exchange=exchange.name,
             started=exchange.started,
             method=request.method,
             path=request.path,
         )
-        self.say("judged", position, asdict(self._kept(opinion, exchange)))
+        self.write("judged", position, asdict(self._recorded(opinion, exchange)))
 
     def missed(self, position: int, reason: str, *, exchange: bool) -> None:
         if position not in self.reported:
-            self.say("missed", position, reason, exchange)
+            self.write("missed", position, reason, exchange)
 
-    def say(self, *words: Any) -> None:
+    def write(self, *words: Any) -> None:
         """Write a line."""
         self._out.write(json.dumps(words) + "\n")
         self._out.flush()
 
-    def _kept(self, opinion: Opinion, exchange: Exchange) -> Opinion:
-        """The opinion, with what became of the capture."""
+    def _recorded(self, opinion: Opinion, exchange: Exchange) -> Opinion:
+        """The opinion, with the size of its recording, or why there is none."""
         if self._folder is None or not opinion.violations:
             return opinion
         try:
@@ -96,11 +95,11 @@ class Reporter:
 
 
 class Follower:
-    """Reads the batches of a spool, and gives an audience the exchanges of all connections."""
+    """Reads batches of the spool, and passes the exchanges of all connections on."""
 
-    def __init__(self, spool: SpoolReader, audience: Audience, budget: Budget) -> None:
+    def __init__(self, spool: SpoolReader, receiver: Receiver, budget: Budget) -> None:
         self._spool = spool
-        self._audience = audience
+        self._receiver = receiver
         self.budget = budget
         self._connections: dict[int, ConnectionReader] = {}
 
@@ -109,7 +108,7 @@ class Follower:
         for record in self._spool.records(start, end, position):
             reader = self._connections.get(record.connection)
             if reader is None:
-                reader = ConnectionReader(self._audience, self.budget, lost=record.kind is not Kind.OPENED)
+                reader = ConnectionReader(self._receiver, self.budget, lost=record.kind is not Kind.OPENED)
                 self._connections[record.connection] = reader
             reader.take(record)
             if record.kind is Kind.CLOSED:
@@ -122,17 +121,17 @@ class Follower:
 
 
 def follow(lines: Iterable[bytes], follower: Follower, reporter: Reporter) -> None:
-    """Read batches as their lines come."""
+    """Read batches as their lines come, until the watcher ends."""
     for line in lines:
         start, end, position, reporter.reported = json.loads(line)
         follower.read(start, end, position)
-        reporter.say("read", follower.budget.exchanges)
+        reporter.write("read", follower.budget.exchanges)
     follower.end()
 
 
 def main(plan: JudgePlan) -> None:
     os.nice(_NICE)
-    out, sys.stdout = sys.stdout, sys.stderr  # nothing but lines may stand there
+    out, sys.stdout = sys.stdout, sys.stderr  # a stray print must not break the protocol
     folder = ViolationFolder(Path(plan.record), plan.record_cap) if plan.record else None
     reporter = Reporter(Bench(single_answer_requirements(plan.profiles)), folder, out)
     spool = SpoolReader(plan.spool_fd, plan.spool_size)

@@ -1,7 +1,7 @@
-"""The watcher's end of the judge's process, which may be slow or die: the traffic never waits for it.
+"""Supervises the judge's process, which may be slow or crash: the traffic never waits for it.
 
-Batches of the spool are given to it a few at a time. One that is not read is given to the next process, less
-what was reported of it; what no process will judge is a gap with a reason.
+It gets batches of the spool a few at a time. After a crash, the next process gets the unread batches again,
+without the exchanges that were reported. What no process judges is counted as a gap, with its reason.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tokenwire.watch.judging import Opinion
 from tokenwire.watch.spool import Spool
 
 TICK_S = 0.5
-"""How often batches are given and reports are read. Were it ten times as often, the judge would read memory
-that is still in the cache of the proxy's processor: that took a quarter of its throughput for large events.
+"""How often batches are sent and reports are read. At a tenth of it, the judge reads memory that is still in
+the cache of the proxy's processor, which took a quarter of the throughput for large events.
 """
 _LAST_TICK_S = 0.02
-_MOST_GIVEN = 256
-"""Batches that the process may have at once: their lines fit into a pipe, so writing them never waits."""
+_MOST_SENT = 256
+"""Batches that the process may have at once: their lines fit into a pipe, so that writing never blocks."""
 _MOST_REPORTED = 1000
-"""Positions that are given to the next process, for the same reason: a batch with more of them is lost."""
+"""Positions that the next process is sent, for the same reason; a batch with more of them is lost."""
 _PIECE = 64 << 10
 _LONGEST_LINE = 16 << 20
 CRASHED = "judge-crashed"
@@ -42,40 +42,40 @@ def judge_command(plan: JudgePlan) -> list[str]:
 
 
 class JudgeSupervisor:
-    """Gives batches to the judge's process, and starts it again when it dies.
+    """Sends batches to the judge's process, and restarts it when it crashes.
 
-    heard: called with each opinion. missed: called with the reason of gaps, and how many exchanges they are.
-    patience_s: how long the process may say nothing while it has something to read; it is killed then.
+    on_opinion: called with each opinion. on_missed: called with the reason of a gap and its exchanges.
+    patience_s: the process is killed after so long without output while it has a batch.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         spool: Spool,
-        heard: Callable[[Opinion], None],
-        missed: Callable[[str, int], None],
+        on_opinion: Callable[[Opinion], None],
+        on_missed: Callable[[str, int], None],
         *,
         patience_s: float = 60.0,
     ) -> None:
         self._command = command
         self._spool = spool
-        self._heard = heard
-        self._missed = missed
+        self._on_opinion = on_opinion
+        self._on_missed = on_missed
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = b""
+        self._partial_line = b""
         """The beginning of a line."""
-        self._last_said = 0.0
-        """When it said something, or was given something to read while it had nothing."""
-        self._given = 0
-        """How many batches the process has."""
+        self._last_output = 0.0
+        """The time of its last output, or of the first batch that it got while it had none."""
+        self._sent = 0
+        """Batches that the process has."""
         self._judging: int | None = None
         """The position of the exchange that is being judged."""
         self._reported: set[int] = set()
-        """Positions of what was reported since a batch was read to its end."""
+        """Positions that were reported since the last batch was read to its end."""
         self.open = 0
-        """How many exchanges were under way then."""
-        self._start()  # it takes a second or two until it reads
+        """Exchanges that were open then."""
+        self._start()  # early: it takes a second or two to load
         self._work = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -84,29 +84,29 @@ class JudgeSupervisor:
             self.step()
 
     async def close(self, patience_s: float) -> None:
-        """Have what was appended judged, as long as that takes no longer than this; then end the process."""
+        """Have what was appended judged within `patience_s`, then end the process."""
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)
         deadline = time.monotonic() + patience_s
         self.step()
         while time.monotonic() < deadline and (self._spool.batches or self.open):
-            if self._process is not None and self._given == len(self._spool.batches):
+            if self._process is not None and self._sent == len(self._spool.batches):
                 assert self._process.stdin is not None
                 self._process.stdin.close()
             await asyncio.sleep(_LAST_TICK_S)
             self.step()
-        self._lose(ENDED, all_batches=True)
+        self._abandon(ENDED, all_batches=True)
 
     def step(self) -> None:
-        """Do what can be done at once: hear the process, start it, and give it what was appended."""
+        """Read the output of the process, restart it if it ended, send what was appended. Never blocks."""
         self._spool.publish()
         if self._process is not None:
-            self._hear()
+            self._read_output()
         if self._spool.batches and self._process is None:
             self._start()
-        self._give()
-        if self._given and time.monotonic() - self._last_said > self._patience_s:
-            self._lose(TOO_SLOW)
+        self._send_batches()
+        if self._sent and time.monotonic() - self._last_output > self._patience_s:
+            self._abandon(TOO_SLOW)
 
     def _start(self) -> None:
         try:
@@ -119,68 +119,68 @@ class JudgeSupervisor:
                 pass_fds=(self._spool.fd,),
             )
         except OSError:
-            self._lose(CRASHED)
+            self._abandon(CRASHED)
         else:
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
 
-    def _give(self) -> None:
+    def _send_batches(self) -> None:
         if self._process is None:
             return
         assert self._process.stdin is not None
-        if not self._given:
-            self._last_said = time.monotonic()
-        for batch in islice(self._spool.batches, self._given, _MOST_GIVEN):
-            reported = [] if self._given else sorted(self._reported)
+        if not self._sent:
+            self._last_output = time.monotonic()
+        for batch in islice(self._spool.batches, self._sent, _MOST_SENT):
+            reported = [] if self._sent else sorted(self._reported)
             line = json.dumps([batch.start, batch.end, batch.position, reported]).encode() + b"\n"
             with contextlib.suppress(BrokenPipeError):  # its output ends too
                 self._process.stdin.write(line)
-            self._given += 1
+            self._sent += 1
 
-    def _hear(self) -> None:
-        """Read all that the process has said."""
+    def _read_output(self) -> None:
+        """Read the output of the process."""
         assert self._process is not None
         assert self._process.stdout is not None
         try:
-            while (said := self._process.stdout.read(_PIECE)) is not None:
-                if not said:
-                    self._lose(CRASHED)
+            while (chunk := self._process.stdout.read(_PIECE)) is not None:
+                if not chunk:
+                    self._abandon(CRASHED)
                     return
-                self._last_said = time.monotonic()
-                *lines, self._said = (self._said + said).split(b"\n")
+                self._last_output = time.monotonic()
+                *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
                 for line in lines:
-                    self._hear_line(line)
-                if len(self._said) > _LONGEST_LINE:
-                    self._lose(CRASHED)
+                    self._read_line(line)
+                if len(self._partial_line) > _LONGEST_LINE:
+                    self._abandon(CRASHED)
                     return
         except (ValueError, TypeError, KeyError, IndexError):
-            self._lose(CRASHED)
+            self._abandon(CRASHED)
 
-    def _hear_line(self, line: bytes) -> None:
-        """Raises ValueError, TypeError, KeyError or IndexError for a line that no judge says."""
+    def _read_line(self, line: bytes) -> None:
+        """Raises ValueError, TypeError, KeyError or IndexError for a line that no judge writes."""
         match json.loads(line):
             case ["judging", int(position)]:
                 self._judging = position
-            case ["judged", int(position), told]:
-                opinion = read_opinion(told)
+            case ["judged", int(position), fields]:
+                opinion = read_opinion(fields)
                 self._judging = None
                 self._reported.add(position)
-                self._heard(opinion)
+                self._on_opinion(opinion)
             case ["missed", int(position), str(reason), bool(exchange)]:
                 self._reported.add(position)
-                self._missed(reason, int(exchange))
+                self._on_missed(reason, int(exchange))
             case ["read", int(exchanges)]:
                 self._spool.release()
-                self._given -= 1
+                self._sent -= 1
                 self._reported.clear()
                 self.open = exchanges
             case _:
-                raise ValueError(f"the judge says {line[:100]!r}")
+                raise ValueError(f"the judge wrote {line[:100]!r}")
 
-    def _lose(self, reason: str, *, all_batches: bool = False) -> None:
-        """End the process. What it had read is lost, and the exchange that it was judging, or else the batch.
+    def _abandon(self, reason: str, *, all_batches: bool = False) -> None:
+        """Kill the process: the exchanges that it had read are lost, and the one being judged or its batch.
 
-        all_batches: all that was appended is lost.
+        all_batches: everything that was appended is lost.
         """
         self._end_process()
         batches = self._spool.batches
@@ -198,11 +198,11 @@ class JudgeSupervisor:
             self._reported.clear()
         self._judging, self.open = None, 0
         if lost > 0:
-            self._missed(reason, lost)
+            self._on_missed(reason, lost)
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
-        self._given, self._said = 0, b""
+        self._sent, self._partial_line = 0, b""
         if process is None:
             return
         process.kill()

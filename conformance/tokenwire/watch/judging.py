@@ -1,4 +1,4 @@
-"""Judging: one exchange that passed, by the requirements that a single answer can violate."""
+"""Judges one exchange by the requirements that a single answer can violate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenwire.target.advertised import Advertised, advertised_by, information_p
 from tokenwire.wire.exchange import Exchange
 
 _ORACLES = frozenset({"bytes", "schema", "within-response"})
-"""What decides from one answer alone."""
+"""Oracles that decide from one answer alone."""
 _AS_IT_IS = frozenset({"", "identity"})
 
 
@@ -35,51 +35,51 @@ class Violation:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What became of one exchange."""
+    """The judgement of one exchange."""
 
     judged: bool = False
     gap: str = ""
-    """Why it could not be judged; empty where it was, and where no dialect knows the endpoint."""
+    """Why it could not be judged; empty if it was, or if no dialect knows the endpoint."""
     violations: tuple[Violation, ...] = ()
     crashed: tuple[str, ...] = ()
-    """Requirements whose checks failed themselves."""
+    """Requirements whose checks crashed."""
     dialect: str = ""
     recorded: int = 0
     """Bytes that were written for it."""
     unrecorded: str = ""
-    """Why it was not written, where it should have been."""
+    """Why it was not written, if it should have been."""
     exchange: str = ""
     """The name of the exchange."""
     started: str = ""
     method: str = ""
     path: str = ""
-    """What was asked for, without credentials."""
+    """Of the request, without credentials."""
 
 
 def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:
-    """The requirements that one answer alone can violate; where profiles are named, only theirs."""
+    """The requirements that one answer alone can violate, of these profiles or of all."""
     rows = selected(profiles) if profiles else load_requirements().values()
     return [row for row in rows or () if row.oracle in _ORACLES and not row.excluded]
 
 
 @dataclass
 class Bench:
-    """Judges one exchange after the other; remembers only what the target told of itself."""
+    """Judges exchanges one by one; remembers only what the target advertises."""
 
     requirements: list[Requirement] = field(default_factory=single_answer_requirements)
-    _told: dict[str, Exchange] = field(default_factory=dict)
-    """The last answer of each information endpoint that was asked."""
+    _information: dict[str, Exchange] = field(default_factory=dict)
+    """The last answer of each information endpoint."""
     _advertised: Advertised = field(default_factory=Advertised)
     _marked: dict[tuple[Dialect, ...], Dialect] = field(default_factory=dict)
-    """Of endpoints that several families share, the one whose mark was seen."""
+    """Of dialects that share an endpoint, the one whose mark was seen."""
 
-    def hear(self, exchange: Exchange) -> Opinion:
+    def judge(self, exchange: Exchange) -> Opinion:
         """Judge an exchange. Raises nothing for what a target wrote."""
         information = information_path(exchange.request)
         if information is not None:
             if exchange.status == 200:
-                self._told[information] = exchange
-                self._advertised = advertised_by(self._told.values())
+                self._information[information] = exchange
+                self._advertised = advertised_by(self._information.values())
             return Opinion()
         dialect = self._dialect(exchange)
         if dialect is None:

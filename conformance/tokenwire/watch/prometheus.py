@@ -10,15 +10,15 @@ from tokenwire.watch.tally import Tally
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "tokenwire_watch_"
 
-Samples = Mapping[tuple[tuple[str, str], ...], int]
-"""Values by their labels."""
+_Samples = Mapping[tuple[tuple[str, str], ...], int]
+"""Values by labels."""
 
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _family(name: str, kind: str, help_text: str, samples: Samples) -> Iterator[str]:
+def _family(name: str, kind: str, help_text: str, samples: _Samples) -> Iterator[str]:
     yield f"# HELP {_PREFIX}{name} {help_text}"
     yield f"# TYPE {_PREFIX}{name} {kind}"
     for labels, value in samples.items():
@@ -27,8 +27,8 @@ def _family(name: str, kind: str, help_text: str, samples: Samples) -> Iterator[
 
 
 def exposition(tally: Tally, waiting: int, under_way: int) -> str:
-    """All metrics; `waiting` are the bytes that wait for the judge, `under_way` the exchanges that are."""
-    counters: list[tuple[str, str, Samples]] = [
+    """All metrics; `waiting` are bytes that wait for the judge, `under_way` open exchanges."""
+    counters: list[tuple[str, str, _Samples]] = [
         ("connections_total", "Connections of clients.", {(): tally.connections}),
         ("exchanges_total", "Exchanges that ended, judged or not.", {(): tally.exchanges}),
         ("judged_total", "Exchanges that were judged.", {(): tally.judged}),
@@ -64,7 +64,7 @@ def exposition(tally: Tally, waiting: int, under_way: int) -> str:
             },
         ),
     ]
-    gauges: list[tuple[str, str, Samples]] = [
+    gauges: list[tuple[str, str, _Samples]] = [
         ("open_connections", "Connections of clients that are open.", {(): tally.open_connections}),
         ("open_exchanges", "Exchanges that are under way.", {(): under_way}),
         ("waiting_bytes", "Bytes of traffic that wait for the judge.", {(): waiting}),

@@ -1,8 +1,8 @@
-"""The proxy: bytes from one connection to another, as they come.
+"""The proxy: passes bytes from one connection to another, as they come.
 
-One connection of a client is one connection to the target. Nothing is parsed on the way, so nothing can be
-altered: heads, framing, chunk borders, half-closes and resets arrive as they were sent. Each read is written
-to the other side before anybody else sees it, and reading stops as long as the other side takes nothing.
+Each connection of a client has one connection to the target. Nothing is parsed, so nothing is altered:
+heads, framing, chunk borders, half-closes and resets arrive as they were sent. Each read is written to the
+other side before anything else is done with it, and reading pauses while the other side takes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class BadAddress(ValueError):  # noqa: N818  # a fact about the command line
-    """An address is none; the message says what one looks like."""
+    """A text is not an address; the message shows a valid one."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,22 @@ class Address:
 
 
 class ConnectionObserver(Protocol):
-    """Gets the bytes of one connection; must not raise and must not wait."""
+    """Gets the bytes of one connection. Must neither raise nor block."""
 
     def sent(self, data: bytes) -> None:
-        """The client sent bytes, and they are on their way."""
+        """The client sent bytes; they were written to the target."""
 
-    def place(self) -> memoryview:
-        """Where the next bytes of the target may be received."""
+    def buffer(self) -> memoryview:
+        """The memory to receive the next bytes of the target in."""
 
     def received(self, size: int) -> None:
-        """The target sent bytes, which lie in the place that was given last, and they are on their way."""
+        """The target sent bytes, which are in the last buffer; they were written to the client."""
 
     def unsent(self) -> None:
-        """Something waits to be sent from the place that was given last."""
+        """Bytes in the last buffer wait to be sent."""
 
     def resent(self) -> None:
-        """All of that is sent, or never will be."""
+        """These bytes are sent, or never will be."""
 
     def client_ended(self) -> None:
         """The client sends nothing more."""
@@ -98,7 +98,7 @@ class _Side(asyncio.BaseProtocol):
     """One of the two connections of a pair."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
-        """ended: called where this side sends nothing more."""
+        """ended: called when this side sends nothing more."""
         self._on_end = ended
         self.peer: _Side
         self.transport: asyncio.Transport | None = None
@@ -111,7 +111,7 @@ class _Side(asyncio.BaseProtocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def eof_received(self) -> bool:
-        """Pass the half-close on. True keeps our own direction open, where the transport can do that."""
+        """Pass the half-close on. True keeps our direction open, if the transport can."""
         self._end()
         if self.transport is None or not self.transport.can_write_eof():
             return False
@@ -151,12 +151,12 @@ class _Side(asyncio.BaseProtocol):
         self._on_end()
 
     def close(self) -> None:
-        """Close behind what is still to be written."""
+        """Close after what is still to be written."""
         if self.transport is not None:
             self.transport.close()
 
     def reset(self) -> None:
-        """Close with a reset, behind what the kernel can still be given."""
+        """Close with a reset, after what the kernel takes."""
         if self.transport is None or self.transport.is_closing():
             return
         opened = cast("socket.socket | None", self.transport.get_extra_info("socket"))
@@ -176,7 +176,7 @@ class ClientSide(_Side, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Then it says of each write whether all of it is gone, and its memory may be written again.
+        # With this limit, pause_writing and resume_writing tell when the memory of a write is free again.
         cast(asyncio.WriteTransport, transport).set_write_buffer_limits(0)
         self.on_made()
 
@@ -195,20 +195,20 @@ class ClientSide(_Side, asyncio.Protocol):
 
 
 class TargetSide(_Side, asyncio.BufferedProtocol):
-    """The side of the target: what it sends is received where it is kept, and passed on from there."""
+    """The side of the target: its bytes are received in the observer's buffer, and passed on from there."""
 
     def __init__(self, observer: ConnectionObserver) -> None:
         super().__init__(observer.target_ended)
         self._observer = observer
-        self._place = memoryview(b"")
+        self._buffer = memoryview(b"")
 
     def get_buffer(self, _: int) -> memoryview:
-        self._place = self._observer.place()
-        return self._place
+        self._buffer = self._observer.buffer()
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.peer.transport is not None:
-            self.peer.transport.write(self._place[:nbytes])
+            self.peer.transport.write(self._buffer[:nbytes])
         self._observer.received(nbytes)
 
 
@@ -222,8 +222,8 @@ def sides(observer: ConnectionObserver) -> tuple[ClientSide, TargetSide]:
 class Proxy:
     """Listens, and passes everything on to one target.
 
-    observer: makes the observer of each new connection. unreachable: called, with why, where the target could
-    not be connected to; the client then sees its connection reset.
+    observer: makes the observer of a new connection. unreachable: called with the error if the target cannot
+    be connected to; the client's connection is reset.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
-        """Begin; the address, with the port that was taken. Raises OSError where it is not free."""
+        """Begin; returns the address with its port. Raises OSError if it is taken."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, address.host, address.port)
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -282,7 +282,7 @@ class Proxy:
             observer.closed()
 
     async def _connect(self, client: ClientSide, target: TargetSide) -> None:
-        """Connect to the target, and let both talk."""
+        """Connect to the target, then read from the client."""
         assert client.transport is not None
         # Not in `connection_made`: the Python of Debian 12 (3.11.2) begins to read behind it, paused or not.
         # This runs before what was read then is looked at.

@@ -1,12 +1,12 @@
-"""The spool: what passes on all connections, with its times, on its way to the judge's process.
+"""The spool: bytes and times of all connections, on their way from the proxy to the judge's process.
 
-It is a file without a name, mapped into memory, that both processes have open: the proxy appends records to
-it, and does nothing else with what it forwards. Requests stand in it with their credentials, so it lies in
-memory where the system has such files, and is removed from its folder at once where not.
+It is a file without a name, mapped into the memory of both processes; the proxy only appends records to it.
+Requests in it hold their credentials, so it is a file in memory if the system has such files, and otherwise
+removed from its folder at once.
 
-The file is parted into segments. What was appended since the last call of `publish` is a batch: a piece of
-one segment, which the judge reads from its beginning to its end. A segment is written again once all of its
-batches are released, the latest first: its memory is most likely still in the cache of the processor.
+The file has segments. What was appended since the last `publish` is a batch, a piece of one segment, which
+the judge reads from beginning to end. A segment is reused once all of its batches are released, the latest
+first: its memory is most likely still in the cache of the processor.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tokenwire.wire.http_answer import Piece
 
 SEGMENT = 1 << 20
 """Bytes."""
-_LEAST_PLACE = 128 << 10
-"""Bytes: where less of a segment is left, what a target sends is received in the next one."""
+_LEAST_BUFFER = 128 << 10
+"""Bytes: with less of a segment left, the target's bytes are received in the next one."""
 _HEADER = struct.Struct("<IBdI")
 """The connection, the kind, the time and the size of the data behind it."""
 _HEADER_SIZE = _HEADER.size
 
 
 class Kind(IntEnum):
-    """What a record says of its connection."""
+    """What happened on a connection."""
 
     OPENED = 0
     REQUEST = 1
@@ -48,7 +48,7 @@ class Kind(IntEnum):
     """The target sends nothing more."""
     CLOSED = 6
     LOST = 7
-    """There was no room for what came: bytes are missing up to the next REQUEST."""
+    """There was no room: bytes are missing up to the next REQUEST."""
 
 
 _KINDS = tuple(Kind)
@@ -58,13 +58,13 @@ class Record(NamedTuple):
     """Something that happened on a connection."""
 
     position: int
-    """How many bytes of records stand before it in all batches: it names what begins here."""
+    """The bytes of all records before it: it identifies what begins here."""
     connection: int
     kind: Kind
     time: float
     """On the monotonic clock, which all processes of a machine share."""
     data: Piece
-    """A view is good as long as the batch is not released."""
+    """A view is valid until the batch is released."""
 
 
 class Batch(NamedTuple):
@@ -79,9 +79,9 @@ class Batch(NamedTuple):
 
 
 class Spool:
-    """The end of the spool that the proxy writes to; `size` in bytes, and at least two segments.
+    """The writer of the spool; `size` in bytes, at least two segments.
 
-    A record for which no room is left is dropped, and its connection is LOST once there is room again.
+    A record without room is dropped, and its connection is LOST once there is room again.
     """
 
     def __init__(self, size: int) -> None:
@@ -93,62 +93,62 @@ class Spool:
         self._few = count // 2
         self._free = list(reversed(range(1, count)))
         self._pins = Counter[int]()
-        """How often each segment is pinned: for each of its batches, and for what waits to be sent."""
-        self.elsewhere = memoryview(bytearray(_LEAST_PLACE))
-        """A place that is no part of the spool."""
+        """Pins of each segment: one for each of its batches, and for each send that waits."""
+        self.scratch = memoryview(bytearray(_LEAST_BUFFER))
+        """Receives what is not kept; no part of the spool."""
         self._segment = 0
-        """The one that is written."""
-        self._start, self._at, self._end = 0, 0, SEGMENT
-        """Where the next batch begins, where the next record goes, and up to where that may reach."""
+        """The segment that is written."""
+        self._start, self._next, self._end = 0, 0, SEGMENT
+        """Offsets of the next batch and of the next record, and the end of the segment."""
         self._position = 0
         self._requests = 0
         """In the next batch."""
         self._sealed = False
-        self._owed: list[tuple[int, Kind]] = []
-        """Records without data that had no room."""
+        self._dropped: list[tuple[int, Kind]] = []
+        """Records that had no room, without data."""
         self.batches: deque[Batch] = deque()
         """Those that are published and not released, oldest first."""
 
     @property
     def crowded(self) -> bool:
-        """Whether exchanges had better not begin: those under way need the rest of the room."""
+        """Whether no exchange should begin: the open ones need the room that is left."""
         return len(self._free) < self._few
 
     @property
     def waiting(self) -> int:
         """Bytes of records that are not released."""
-        return self._at - self._start + sum(batch.end - batch.start for batch in self.batches)
+        return self._next - self._start + sum(batch.end - batch.start for batch in self.batches)
 
     def append(self, connection: int, kind: Kind, data: bytes = b"") -> bool:
-        """Append a record; false where it was dropped."""
-        size, at = len(data), self._at
-        begin = at + _HEADER_SIZE
+        """Append a record; false if it is dropped."""
+        size, start = len(data), self._next
+        begin = start + _HEADER_SIZE
         end = begin + size
         if end > self._end:
             return self._append_behind(connection, kind, data)
-        _HEADER.pack_into(self._memory, at, connection, kind, time.monotonic(), size)
+        _HEADER.pack_into(self._memory, start, connection, kind, time.monotonic(), size)
         self._memory[begin:end] = data
-        self._at = end
+        self._next = end
         return True
 
-    def place(self) -> memoryview:
-        """Where the data of the next record may be written, which `append_placed` appends then."""
-        while self._end - self._at < _LEAST_PLACE:
+    def buffer(self) -> memoryview:
+        """Where to receive the data of the next record, before `append_received`."""
+        while self._end - self._next < _LEAST_BUFFER:
             if not self._begin_segment():
-                return self.elsewhere
-        return self._memory[self._at + _HEADER_SIZE : self._end]
+                return self.scratch
+        return self._memory[self._next + _HEADER_SIZE : self._end]
 
-    def append_placed(self, connection: int, kind: Kind, size: int) -> bool:
-        """Append a record of what was written to the place that was just given; false where it is dropped."""
-        at = self._at
-        if self._end - at < _LEAST_PLACE:
+    def append_received(self, connection: int, kind: Kind, size: int) -> bool:
+        """Append a record of what was received in the last buffer; false if it is dropped."""
+        start = self._next
+        if self._end - start < _LEAST_BUFFER:
             return self._drop(connection, kind)
-        _HEADER.pack_into(self._memory, at, connection, kind, time.monotonic(), size)
-        self._at = at + _HEADER_SIZE + size
+        _HEADER.pack_into(self._memory, start, connection, kind, time.monotonic(), size)
+        self._next = start + _HEADER_SIZE + size
         return True
 
     def append_request(self, connection: int, data: bytes) -> bool:
-        """Append a record of the kind REQUEST, unless the spool is crowded; false where it was dropped."""
+        """Append a REQUEST unless the spool is crowded; false if it is dropped."""
         if self.crowded or not self.append(connection, Kind.REQUEST, data):
             return False
         self._requests += 1
@@ -164,49 +164,47 @@ class Spool:
         return self._drop(connection, kind)
 
     def _begin_segment(self) -> bool:
-        """Go on in another segment; false where none is free."""
+        """Begin a free segment; false if there is none."""
         if self._sealed:
             return False
         self.publish()
         if self._free:
             self._write_from(self._free.pop())
             return True
-        self._end = self._at  # a smaller record must not overtake those that are owed
+        self._end = self._next  # a smaller record must not overtake one that was dropped
         return False
 
     def _drop(self, connection: int, kind: Kind) -> bool:
         if not self._sealed and kind != Kind.OPENED:
-            self._owed.append((connection, Kind.CLOSED if kind == Kind.CLOSED else Kind.LOST))
+            self._dropped.append((connection, Kind.CLOSED if kind == Kind.CLOSED else Kind.LOST))
         return False
 
     def _write_from(self, segment: int) -> None:
-        """Go on at the beginning of a segment, with the records that are owed."""
+        """Write from the beginning of a segment, the dropped records first."""
         self._segment = segment
-        self._start = self._at = segment * SEGMENT
-        self._end = self._at + SEGMENT
-        owed, self._owed = self._owed, []
-        for connection, kind in owed:
+        self._start = self._next = segment * SEGMENT
+        self._end = self._next + SEGMENT
+        dropped, self._dropped = self._dropped, []
+        for connection, kind in dropped:
             self.append(connection, kind)
 
     def publish(self) -> None:
         """Make a batch of what was appended."""
-        if self._at > self._start:
-            self.batches.append(Batch(self._start, self._at, self._position, self._requests))
+        if self._next > self._start:
+            self.batches.append(Batch(self._start, self._next, self._position, self._requests))
             self._pins[self._segment] += 1
-            self._position += self._at - self._start
-            self._start, self._requests = self._at, 0
+            self._position += self._next - self._start
+            self._start, self._requests = self._next, 0
 
     def release(self) -> Batch:
-        """The oldest batch is read, or nobody will read it."""
+        """Release the oldest batch: it was read, or will not be."""
         batch = self.batches.popleft()
         self.unpin(batch.start // SEGMENT)
         return batch
 
     def pin(self) -> int:
-        """Keep the memory of the place that was just given until the segment is unpinned: it is still to be
-        sent.
-        """
-        self.elsewhere = memoryview(bytearray(len(self.elsewhere)))
+        """Keep the memory of the last buffer until `unpin`: it is still to be sent."""
+        self.scratch = memoryview(bytearray(len(self.scratch)))
         self._pins[self._segment] += 1
         return self._segment
 
@@ -215,16 +213,16 @@ class Spool:
         if not self._pins[segment]:
             if segment != self._segment:
                 self._free.append(segment)
-            elif self._at == self._start and not self._sealed:
+            elif self._next == self._start and not self._sealed:
                 self._write_from(segment)
 
     def seal(self) -> None:
         """Drop all that comes from now on."""
         self.publish()
-        self._sealed, self._end = True, self._at
+        self._sealed, self._end = True, self._next
 
     def close(self) -> None:
-        """The memory itself goes with the last process that has it open."""
+        """Close the file; the memory is freed once the judge's process ends, too."""
         os.close(self.fd)
 
 
@@ -236,7 +234,7 @@ def _nameless_file() -> int:
 
 
 class SpoolReader:
-    """The end of the spool that the judge reads."""
+    """The reader of the spool, in the judge's process."""
 
     def __init__(self, fd: int, size: int) -> None:
         self._memory = memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
@@ -245,8 +243,8 @@ class SpoolReader:
         """The records of a batch."""
         position -= start
         while start < end:
-            connection, kind, at, size = _HEADER.unpack_from(self._memory, start)
+            connection, kind, when, size = _HEADER.unpack_from(self._memory, start)
             begin = start + _HEADER_SIZE
             data = self._memory[begin : begin + size]
-            yield Record(position + start, connection, _KINDS[kind], at, data)
+            yield Record(position + start, connection, _KINDS[kind], when, data)
             start = begin + size

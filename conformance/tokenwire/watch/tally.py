@@ -1,4 +1,4 @@
-"""What the watcher has seen so far, in numbers, and the latest violations."""
+"""Counts of the watcher, and the latest violations."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ class Tally:
     conforming: int = 0
     """Judged, and no MUST or SHOULD was violated."""
     not_spoken: int = 0
-    """With endpoints that no dialect knows, such as `/health`: nothing to judge."""
+    """Exchanges with endpoints that no dialect knows, such as `/health`."""
     unreachable: int = 0
-    """Connections that the target did not take."""
+    """Connections that the target refused."""
     sent_bytes: int = 0
     received_bytes: int = 0
     recorded: int = 0
     unrecorded: int = 0
     """Violating exchanges that could not be written."""
     gaps: Counter[str] = field(default_factory=Counter)
-    """What passed and could not be judged, by reason."""
+    """Traffic that could not be judged, by reason."""
     violations: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Exchanges that violate, by requirement and level."""
+    """Violating exchanges, by requirement and level."""
     crashed: Counter[str] = field(default_factory=Counter)
-    """Checks that failed themselves, by requirement."""
+    """Crashes of checks, by requirement."""
     latest: deque[Seen] = field(default_factory=lambda: deque(maxlen=_LATEST))
 
-    def heard(self, opinion: Opinion) -> None:
-        """Count an exchange and what became of it."""
+    def count(self, opinion: Opinion) -> None:
+        """Count an exchange by its opinion."""
         self.exchanges += 1
         if opinion.gap:
             self.gaps[opinion.gap] += 1
@@ -69,6 +69,6 @@ class Tally:
             self.latest.appendleft(Seen(opinion.exchange, opinion.started, endpoint, violation))
 
     def missed(self, reason: str, exchanges: int = 1) -> None:
-        """Count what passed and cannot be judged: so many exchanges, or none that could be seen."""
+        """Count a gap of so many exchanges; of 0 if none could be seen in it."""
         self.exchanges += exchanges
         self.gaps[reason] += exchanges or 1

@@ -1,7 +1,7 @@
 """The folder of violations: a capture for each exchange, below the requirement that it violates.
 
-`tokenwire replay` reads the folder. It never outgrows its cap: the oldest captures of the requirement that
-takes the most room go first, so that a frequent violation does not push out a rare one.
+`tokenwire replay` reads the folder. Beyond its cap, the oldest captures of the requirement that takes
+the most room are deleted, so that a frequent violation does not push out a rare one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tokenwire.wire.exchange import Exchange
 
 
 class ViolationFolder:
-    """cap: bytes that all captures may take together. Raises OSError where the folder cannot be made."""
+    """cap: bytes of all captures together. Raises OSError if the folder cannot be made."""
 
     def __init__(self, folder: Path, cap: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -31,9 +31,9 @@ class ViolationFolder:
         return sum(size for captures in self._kept.values() for _, size in captures)
 
     def keep(self, requirement: str, exchange: Exchange) -> int:
-        """Write an exchange that violates a requirement, and make room; the bytes that it takes.
+        """Write an exchange that violates a requirement, make room, and return its size in bytes.
 
-        Gives 0 where it alone is larger than the cap. Raises OSError.
+        The size is 0 if it alone is larger than the cap. Raises OSError.
         """
         stamp = exchange.started.replace(":", "").replace("+0000", "Z")
         name = f"{requirement}/{stamp}-{exchange.label}"
@@ -42,7 +42,7 @@ class ViolationFolder:
             with self._writer.open(name) as file:
                 file.exchange(exchange)
         except OSError:
-            path.unlink(missing_ok=True)  # a part of it would count for nothing
+            path.unlink(missing_ok=True)  # half a capture is of no use
             raise
         size = path.stat().st_size
         self._kept[requirement].append((path, size))

@@ -1,4 +1,4 @@
-"""The watcher: proxy, observers, judge, tally and admin listener, put together."""
+"""The watcher: proxy, observers, judge, tally and admin listener together."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tokenwire.watch.admin import Admin, Page
+from tokenwire.watch.admin import Admin, Page, live_page
 from tokenwire.watch.exchange_assembly import TOO_SLOW
 from tokenwire.watch.judge_process import JudgePlan
 from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
 from tokenwire.watch.judging import Opinion
-from tokenwire.watch.live_page import live_page
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
 from tokenwire.watch.spool import Kind, Spool
@@ -22,54 +21,54 @@ from tokenwire.watch.tally import Tally
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """What to watch, and what to keep."""
+    """What to watch, and what to record."""
 
     listen: Address
     target: Address
     admin: Address | None = None
     record: Path | None = None
-    """Where violating exchanges are kept."""
+    """The folder for violating exchanges; None for no recording."""
     record_cap: int = 256 << 20
     """Bytes that they may take together."""
     profiles: tuple[str, ...] = ()
-    """Judge only what these hold; all that one answer can violate where empty."""
+    """Judge only their requirements; all that one answer can violate if empty."""
     largest_exchange: int = 64 << 20
-    """Bytes of bodies beyond which an exchange is passed on and not judged."""
+    """Bytes of bodies; a larger exchange is not judged."""
     most_open: int = 256 << 20
-    """Bytes that exchanges may take that are under way: no more of them is kept."""
+    """Bytes of open exchanges; beyond, exchanges are not judged."""
     most_waiting: int = 128 << 20
-    """Bytes of traffic that may wait for the judge: no exchange begins to be kept while half of it waits."""
+    """Bytes that wait for the judge; from half of it on, new exchanges are not judged."""
     judge_patience_s: float = 60.0
     """For one exchange."""
     drain_s: float = 10.0
-    """How long those in line may still be judged when the watcher ends."""
+    """How long the judge may go on once the watcher ends."""
     judge: Sequence[str] = field(default_factory=tuple)
-    """Another command line for the judge's process; empty for our own."""
+    """Another command line of the judge's process; empty for ours."""
     tls: ssl.SSLContext | None = None
-    """How to trust a target that speaks TLS; the system's way where None."""
+    """How to trust a target with TLS; None for the system's way."""
 
 
 _BEGINS = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
-"""What a request begins with."""
+"""The beginning of a request."""
 
 
 class Observer:
-    """The observer of one connection: it counts, and appends what passes to the spool."""
+    """Counts the bytes of one connection, and appends them to the spool."""
 
     def __init__(self, number: int, spool: Spool, tally: Tally) -> None:
         self._number = number
         self._spool = spool
         self._append = spool.append
-        self._append_placed = spool.append_placed
+        self._append_received = spool.append_received
         self._pinned: int | None = None
-        """The segment of which something waits to be sent."""
+        """The segment with bytes that wait to be sent."""
         self._tally = tally
         tally.connections += 1
         tally.open_connections += 1
         self._dropping = not spool.append(number, Kind.OPENED)
-        """Whether nothing of this connection goes into the spool before its next request."""
+        """Whether nothing is appended before the next request."""
         self._known = not self._dropping
-        """Whether the judge reads anything of it."""
+        """Whether the spool holds any record of the connection."""
 
     def sent(self, data: bytes) -> None:
         self._tally.sent_bytes += len(data)
@@ -84,14 +83,14 @@ class Observer:
         elif not self._dropping:
             self._dropping = not self._append(self._number, Kind.SENT, data)
 
-    def place(self) -> memoryview:
-        """What is not appended must not lie where the next record goes: a part of it may wait to be sent."""
-        return self._spool.elsewhere if self._dropping else self._spool.place()
+    def buffer(self) -> memoryview:
+        """Not in the spool while dropping: the next record would overwrite bytes that wait to be sent."""
+        return self._spool.scratch if self._dropping else self._spool.buffer()
 
     def received(self, size: int) -> None:
         self._tally.received_bytes += size
         if not self._dropping:
-            self._dropping = not self._append_placed(self._number, Kind.RECEIVED, size)
+            self._dropping = not self._append_received(self._number, Kind.RECEIVED, size)
 
     def unsent(self) -> None:
         if self._pinned is None:
@@ -118,9 +117,9 @@ class Observer:
 
 
 class Watcher:
-    """An async context manager: it watches as long as it is open.
+    """Watches as long as it is open; an async context manager.
 
-    on_opinion: called with each opinion of the judge. Raises OSError on entering where an address is taken.
+    on_opinion: called with each opinion of the judge. Entering raises OSError if an address is taken.
     """
 
     def __init__(self, plan: WatchPlan, on_opinion: Callable[[Opinion], None] = lambda _: None) -> None:
@@ -161,14 +160,14 @@ class Watcher:
         self._judge = JudgeSupervisor(
             plan.judge or judge_command(judge),
             self.spool,
-            self._heard,
+            self._count,
             self.tally.missed,
             patience_s=plan.judge_patience_s,
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close connections, let the judge finish within bounds, and stop."""
+        """Close connections, let the judge finish within `drain_s`, and stop."""
         self.spool.seal()
         await self._proxy.close()
         await self._judge.close(self.plan.drain_s)
@@ -182,8 +181,8 @@ class Watcher:
     def _unreachable(self, _: OSError) -> None:
         self.tally.unreachable += 1
 
-    def _heard(self, opinion: Opinion) -> None:
-        self.tally.heard(opinion)
+    def _count(self, opinion: Opinion) -> None:
+        self.tally.count(opinion)
         self._on_opinion(opinion)
 
     def _metrics(self) -> str:
