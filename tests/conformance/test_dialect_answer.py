@@ -464,7 +464,7 @@ def test_another_family_is_another_table() -> None:
     stream = dialect.read(
         replace(exchange(body, stream=True), request=HttpRequest("POST", "/o", {"p": [1], "s": True}))
     )
-    assert stream.choices[0].output_ids == [1,]
+    assert stream.choices[0].output_ids == [1]
     assert stream.events[1].schema_errors
     assert stream.events[2].done
 
