@@ -16,6 +16,8 @@ from tokenwire.wire.exchange import Exchange, ExchangeHead
 
 BROKEN = "\ufffd"
 """Stands in a text for bytes that are no whole character."""
+ID_LIMIT = 2**31
+"""Token ids are below."""
 _IN_NO_CHOICE = -1
 
 
@@ -82,6 +84,10 @@ class Event:
     def error(self) -> Any:
         """The in-band error that the event carries, or None."""
         return error_in(self.data)
+
+    def at(self, pointer: str) -> Place:
+        """A place within its data."""
+        return self.place.at(pointer)
 
 
 def error_in(data: Any) -> Any:
@@ -204,12 +210,19 @@ class Emission:
     """
     after: int = 0
     """How many were delivered with it."""
+    seen_entries: int = 0
+    """How many entries at the head of a list of this emission an earlier one carried."""
     counted: bool = True
     """Whether `after` is known: the emission carries ids, or its mode lets their absence mean none."""
 
     def at(self, name: str) -> Place:
         """The place of a field of this emission; of the whole emission where the field is absent."""
         return self.event.place.at(self.pointers.get(name, ""))
+
+    @property
+    def index(self) -> int:
+        """The index of its event."""
+        return self.event.index
 
     @property
     def incremental(self) -> bool:
@@ -231,11 +244,6 @@ class Emission:
         of = {Delivery.WHOLE: "of the answer", Delivery.INCREMENTAL: "of this event"}
         count = self.expected_entries
         return f"{count} output {'id' if count == 1 else 'ids'} {of.get(self.delivery, 'delivered so far')}"
-
-    @property
-    def seen_entries(self) -> int:
-        """How many entries at the head of a list of this emission an earlier one carried."""
-        return 0 if self.incremental else self.before
 
     def unseen(self, entries: list[Any]) -> list[Any]:
         """Those of a list's entries that no emission before this one carried."""
@@ -259,6 +267,7 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
     for position, one in enumerate(placed):
         one.delivery, one.position, one.last = delivery, position, position == len(placed) - 1
         one.before, one.counted = delivered, carries_ids and incremental
+        one.seen_entries = 0 if incremental else delivered
         if one.output_ids is not None:
             delivered, one.counted = len(one.output_ids) + (delivered if incremental else 0), True
         elif not carries_ids and (count := one.counter("completion_tokens")) is not None:

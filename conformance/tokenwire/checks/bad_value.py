@@ -15,12 +15,9 @@ from typing import Any
 from tokenwire.ask import RULES, Kind
 from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Answer, Asked, Stream, fact
+from tokenwire.record import Answer, Asked, ID_LIMIT, Stream, fact
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
-
-ID_LIMIT = 2**31
-"""No vocabulary is this large."""
 
 _WORDS_FOR_BOOLEANS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n"})
 _PER_PROMPT = frozenset({"logprobs", "logprob_start", "top_logprobs", "chosen_ids", "request_id"})

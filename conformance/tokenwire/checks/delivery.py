@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tokenwire.checks.about import CUMULATIVE, INCREMENTAL, STREAMED, about, ended, finished_choices, streamed
 from tokenwire.checks.check import Target, check, check_choices, check_run
 from tokenwire.checks.difference import observe_sequence, observe_text
-from tokenwire.checks.evidence import Observation, condition_seen, expect, expect_each, expect_equal
+from tokenwire.checks.evidence import Observation, Row, condition_seen, expect, expect_each, expect_equal
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
 from tokenwire.checks.reading import read_once, untold_count
@@ -236,7 +236,7 @@ def no_idle_emissions(choice: Choice, _stream: Stream, _target: Target) -> Itera
     if all(emission.output_ids is None for emission in choice.delivered):
         return
 
-    def rows() -> Iterator[tuple[Emission, str, bool, str, str]]:
+    def rows() -> Iterator[Row]:
         held = ""
         for emission in choice.delivered:
             text, finish = emission.text, emission.finish

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tokenwire.checks.evidence import Observation, expect
-from tokenwire.record import Place
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each
+from tokenwire.record import Emission, Place
 from tokenwire.wire.sharing import same_values
 
 Same = Callable[[Any, Any], bool]
@@ -71,6 +71,23 @@ def observe_sequence(
     else:
         message = f"{what} {position} is {theirs!r}, but {ours!r} in {source}"
     return expect(place, ours, theirs, message, holds=False, related=related, by_chance=by_chance)
+
+
+def observe_sequences(
+    rows: Iterable[tuple[Emission, str, Sequence[Any], Sequence[Any]]], what: str, source: str
+) -> Iterator[Observation]:
+    """The same for a field of several emissions: emission, field, expected, actual. Those that are the same
+    are one observation. `what` names the thing, of `{field}`.
+    """
+    same: list[Row] = []
+    for emission, field, expected, actual in rows:
+        if same_values(expected, actual):
+            size = f"the {len(expected)} of {source}"
+            same.append((emission, field, True, size, size))
+        else:
+            thing = what.format(field=field)
+            yield observe_sequence(emission.at(field), thing, expected=expected, actual=actual, source=source)
+    yield from expect_each(same, "")
 
 
 def observe_text(

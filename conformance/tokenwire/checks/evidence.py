@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from tokenwire.record import Emission, Place, Stream
+from tokenwire.record import Emission, Event, Place, Stream
 from tokenwire.requirement import Level
 
 
@@ -64,15 +64,18 @@ def expect(
     return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
 
 
-def expect_each(rows: Iterable[tuple[Emission, str, bool, Any, Any]], words: str) -> Iterator[Observation]:
-    """Observe a field in each of several emissions: the emission, the field, whether it holds, what is
-    expected and what is there.
+Row = tuple[Emission | Event, str, bool, Any, Any]
+"""An emission or event, a field of it, whether it holds, what is expected and what is there."""
+
+
+def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
+    """Observe a field in each of several emissions or events.
 
     `words` says what is wrong, as one clause, of `{emission}`, `{field}`, `{expected}` and `{actual}`.
     """
     # Nearly everything holds, and making an observation takes ten times as long as comparing two values:
     # so what holds is one observation, that of the furthest emission, which stands for all others.
-    furthest: tuple[Emission, str, Any, Any] | None = None
+    furthest: tuple[Emission | Event, str, Any, Any] | None = None
     reached, count = -1, 0
     for emission, field, holds, expected, actual in rows:
         if not holds:
@@ -80,8 +83,8 @@ def expect_each(rows: Iterable[tuple[Emission, str, bool, Any, Any]], words: str
             yield expect(emission.at(field), expected, actual, message, holds=False)
             continue
         count += 1
-        if emission.event.index > reached:
-            furthest, reached = (emission, field, expected, actual), emission.event.index
+        if emission.index > reached:
+            furthest, reached = (emission, field, expected, actual), emission.index
     if furthest is not None:
         emission, field, expected, actual = furthest
         yield expect(emission.at(field), expected, actual, holds=True)._replace(witnesses=count)

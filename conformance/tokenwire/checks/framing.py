@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tokenwire.checks.about import EVENTS
 from tokenwire.checks.check import Target, check
-from tokenwire.checks.evidence import Observation, expect, witnessed
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
 from tokenwire.checks.reading import end_place, start_place
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Place, Stream
@@ -51,31 +51,27 @@ def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
 def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event but the end mark is one strict JSON object."""
 
-    def events() -> Iterator[Observation]:
+    def rows() -> Iterator[Row]:
         for event in stream.events:
             if not event.done:
-                what = event.problem or f"the data is a JSON {type(event.data).__name__}, not an object"
                 holds = not event.problem and isinstance(event.data, dict)
-                actual = "one" if holds else what
-                yield expect(event.place, "one strict JSON object", actual, what, holds=holds)
+                what = event.problem or f"the data is a JSON {type(event.data).__name__}, not an object"
+                yield event, "", holds, "one strict JSON object", "one" if holds else what
 
-    yield from witnessed(stream, events())
+    yield from witnessed(stream, expect_each(rows(), "{actual}"))
 
 
 @check("events-fit-schema", EVENTS)
 def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event has the shape that its endpoint gives it."""
-
-    def events() -> Iterator[Observation]:
-        expected = f"an event valid against {stream.schema}"
-        for event in stream.events:
-            if not event.done and not event.problem:
-                faults = list(event.schema_errors)
-                message = "; ".join(faults[:2])
-                yield expect(event.place, expected, faults[:5] or "valid", message, holds=not faults)
-
+    expected = f"an event valid against {stream.schema}"
+    rows: Iterator[Row] = (
+        (event, "", not event.schema_errors, expected, list(event.schema_errors[:5]) or "valid")
+        for event in stream.events
+        if not event.done and not event.problem
+    )
     if stream.schema:
-        yield from witnessed(stream, events())
+        yield from witnessed(stream, expect_each(rows, "{actual[0]}"))
 
 
 @check("done-ends-the-stream", EVENTS)
@@ -133,9 +129,7 @@ def events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]
     if any(name.lower() == header for name, _ in sent):
         return
 
-    def events() -> Iterator[Observation]:
-        for event in stream.events:
-            holds, message = event.name in _HEARD_AS_MESSAGES, f"the event is named {event.name!r}"
-            yield expect(event.place, "no event name", event.name, message, holds=holds)
-
-    yield from witnessed(stream, events())
+    rows: Iterator[Row] = (
+        (event, "", event.name in _HEARD_AS_MESSAGES, "no event name", event.name) for event in stream.events
+    )
+    yield from witnessed(stream, expect_each(rows, "the event is named {actual!r}"))

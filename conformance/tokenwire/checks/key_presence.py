@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tokenwire.checks.about import about
 from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.check import Target, check
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, Row, expect_each
 from tokenwire.record import Choice, Stream
 
 _FEWEST = 3
@@ -30,12 +30,11 @@ def keys_do_not_come_and_go(stream: Stream, _target: Target) -> Iterator[Observa
         expected = _keys_of_all(choice)
         if choice.parsed or offered(stream) is not None:  # a channel brings what is its own, and when
             expected -= _OF_CHANNELS
-        for emission in choice.emissions[1:-1] if expected else ():
-            missing = ", ".join(sorted(expected - emission.pointers.keys()))
-            yield expect(
-                emission.event.place,
-                f"the {len(expected)} keys of the first and the last emission",
-                f"without {missing}" if missing else "all of them",
-                f"{missing} of choice {emission.choice}, there before and after, missing here",
-                holds=not missing,
-            )
+        yield from expect_each(_with_keys(choice, expected), "choice {emission.choice} stands here {actual}")
+
+
+def _with_keys(choice: Choice, keys: frozenset[str]) -> Iterator[Row]:
+    words = f"the {len(keys)} keys of the first and the last emission"
+    for emission in choice.emissions[1:-1] if keys else ():
+        missing = sorted(keys - emission.pointers.keys())
+        yield emission, "", not missing, words, f"without {', '.join(missing)}" if missing else "all of them"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
-from tokenwire.checks.evidence import Observation, expect, expect_each
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each
 from tokenwire.record import Emission, as_list
 
 
@@ -28,7 +27,7 @@ def lockstep(emissions: Sequence[Emission], names: Iterable[str]) -> Iterator[Ob
     be left out.
     """
     for name in names:
-        sizes: list[tuple[Emission, str, bool, Any, Any]] = []
+        sizes: list[Row] = []
         for emission in emissions:
             value, due = emission.series.get(name), emission.expected_entries
             if not emission.counted or (value is None and due <= 0):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tokenwire.checks.reading import read_once
-from tokenwire.record import BROKEN, Choice, Emission, as_list, integer
+from tokenwire.record import BROKEN, ID_LIMIT, Choice, Emission, as_list, integer
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -181,9 +181,40 @@ def sampled_entries(choice: Choice) -> tuple[LogprobEntry | None, ...]:
     return tuple(position.sampled for reported in first for position in reported.positions)
 
 
-def own_logprob_series(choice: Choice, emission: Emission) -> list[str]:
-    """The names of the series of an emission that hold logprobs of the server's own, sorted."""
-    return sorted(name for name in emission.series if "logprob" in name and name not in choice.customized)
+class NewEntries(NamedTuple):
+    """What a logprob series holds for the output ids that its emission is the first to bring."""
+
+    emission: Emission
+    name: str
+    values: list[Any]
+    """As they stand on the wire; not empty."""
+    sound: bool
+    """Whether each is `[logprob, id, …]`, or a list of such, of legal logprobs and ids. In other shapes, too,
+    they may be legal.
+    """
+
+
+@read_once
+def new_logprobs(choice: Choice) -> tuple[NewEntries, ...]:
+    """All that a choice tells of logprobs, emission by emission, the series in the order of their names."""
+    named = sorted(name for name in choice.series_names if "logprob" in name)
+    names = [name for name in named if name not in choice.customized]
+    found = []
+    for emission in choice.delivered:
+        for name in names:
+            values = emission.series.get(name)
+            if isinstance(values, list) and (new := values[emission.seen_entries :]):
+                found.append(NewEntries(emission, name, new, all(map(_is_sound, new))))
+    return tuple(found)
+
+
+def _is_sound(value: object) -> bool:
+    if type(value) is not list or not value:
+        return False
+    for entry in (value,) if type(value[0]) is float else value:
+        if not (_is_plain(entry) and -math.inf < entry[0] <= 0 <= entry[1] < ID_LIMIT):
+            return False
+    return True
 
 
 def reported_along(choice: Choice) -> Iterator[tuple[Emission, ReportedLogprobs]]:

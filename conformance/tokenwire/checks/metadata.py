@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANSWERED, FINISHED, STREAMED, about, ended, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_run
-from tokenwire.checks.difference import observe_sequence
-from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
+from tokenwire.checks.difference import observe_sequence, observe_sequences
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each, expect_equal, in_wire_order
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
@@ -28,8 +28,8 @@ from tokenwire.checks.logprob_entry import (
     Position,
     ReportedLogprobs,
     illegal_logprobs,
+    new_logprobs,
     number_of,
-    own_logprob_series,
     read_entry,
     read_position,
     reported_along,
@@ -170,25 +170,27 @@ def _beside_ids(emission: Emission, name: str) -> tuple[list[Any], list[Any]] | 
 @check_choices("logprobs-name-their-ids")
 def logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob at a place belongs to the id at that place, where its shape names ids."""
-    for emission, reported in reported_along(choice):
-        ids, series = emission.unseen(emission.output_ids or []), reported.series
-        named = [position.sampled.token_id if position.sampled else None for position in reported.positions]
-        names_ids = series == SAMPLED or any(token is not None for token in named)
-        if ids and len(named) == len(ids) and names_ids:
-            place, what = emission.at(series), f"the id of {series} entry"
-            yield observe_sequence(place, what, expected=ids, actual=named, source="the output ids")
+
+    def rows() -> Iterator[tuple[Emission, str, list[Any], list[Any]]]:
+        for emission, reported in reported_along(choice):
+            ids, series = emission.unseen(emission.output_ids or []), reported.series
+            named = [entry.sampled.token_id if entry.sampled else None for entry in reported.positions]
+            names_ids = series == SAMPLED or any(token is not None for token in named)
+            if ids and len(named) == len(ids) and names_ids:
+                yield emission, series, ids, named
+
+    yield from observe_sequences(rows(), "the id of {field} entry", "the output ids")
 
 
 @check_choices("logprob-values-are-legal")
 def logprob_values_are_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logarithms of probabilities: finite, and not above 0."""
 
-    def rows() -> Iterator[tuple[Emission, str, bool, Any, Any]]:
-        for emission in choice.delivered:
-            for name in filter(is_logprob_series, own_logprob_series(choice, emission)):
-                if entries := emission.unseen(emission.entries(name) or []):
-                    wrong = [value for entry in entries for value in illegal_logprobs(entry)]
-                    yield emission, name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
+    def rows() -> Iterator[Row]:
+        for emission, name, values, sound in new_logprobs(choice):
+            if is_logprob_series(name):
+                wrong = [] if sound else [number for value in values for number in illegal_logprobs(value)]
+                yield emission, name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
 
     yield from expect_each(rows(), "{field} holds {actual[0]!r}, which is no logprob")
 
@@ -275,15 +277,18 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
 @check_choices("logprob-counter-follows")
 def logprob_counter_follows(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The counter of logprob entries counts those that were delivered."""
-    delivered: int | None = None
-    for emission in choice.delivered:
-        entries = emission.entries(SAMPLED)
-        if entries is not None:
-            delivered = len(entries) + ((delivered or 0) if emission.incremental else 0)
-        count = emission.counters.get(LOGPROBS_LENGTH, emission.details.get(LOGPROBS_LENGTH))
-        if count is not None and delivered is not None:
-            message = f"{LOGPROBS_LENGTH} is {count!r} after {delivered} delivered entries"
-            yield expect(emission.at(LOGPROBS_LENGTH), delivered, count, message)
+
+    def rows() -> Iterator[tuple[Emission, str, int, Any]]:
+        delivered: int | None = None
+        for emission in choice.delivered:
+            entries = emission.entries(SAMPLED)
+            if entries is not None:
+                delivered = len(entries) + ((delivered or 0) if emission.incremental else 0)
+            count = emission.counters.get(LOGPROBS_LENGTH, emission.details.get(LOGPROBS_LENGTH))
+            if count is not None and delivered is not None:
+                yield emission, LOGPROBS_LENGTH, delivered, count
+
+    yield from expect_equal(rows(), "{field} is {actual!r} after {expected} delivered entries")
 
 
 def _fault_in_top(told: ReportedLogprobs, at: Position, k: int, *, fewer: bool) -> str:
@@ -349,7 +354,7 @@ def _observe_top(
     `fault` gives what says in words what is wrong at one position; None where there is nothing to say.
     """
 
-    def rows() -> Iterator[tuple[Emission, str, bool, Any, Any]]:
+    def rows() -> Iterator[Row]:
         for emission, reported in reported_along(choice):
             fault_in = fault(reported) if reported.top_series and reported.positions else None
             if fault_in is not None:
@@ -424,20 +429,18 @@ def chosen_logprobs_are_the_asked_ids(
 ) -> Iterator[Observation]:
     """Each position names the asked ids, in the order in which they were asked for."""
     asked = list(stream.asked.chosen_ids)
-    of_prompt = (
-        as_list(choice.delivered[0].prompt_series.get(PROMPT_CHOSEN))
-        if choice.delivered[0].position == 0
-        else None
-    )
-    lists = [
-        (emission, CHOSEN, emission.unseen(emission.entries(CHOSEN) or [])) for emission in choice.delivered
-    ]
-    for emission, name, positions in (*lists, (choice.delivered[0], PROMPT_CHOSEN, (of_prompt or [])[1:])):
-        if positions:
-            named = [[entry.token_id for entry in read_position(value) or []] for value in positions]
-            wrong = next((ids for ids in named if ids != asked), None)
-            message = f"a position of {name} names {wrong} instead of {asked}"
-            yield expect(emission.at(name), asked, wrong or asked, message, holds=wrong is None)
+    first = choice.delivered[0]
+    of_prompt = as_list(first.prompt_series.get(PROMPT_CHOSEN)) if first.position == 0 else None
+    lists = [(emission, name, values) for emission, name, values, _ in new_logprobs(choice) if name == CHOSEN]
+
+    def rows() -> Iterator[Row]:
+        for emission, name, positions in (*lists, (first, PROMPT_CHOSEN, (of_prompt or [])[1:])):
+            if positions:
+                named = [[entry.token_id for entry in read_position(value) or []] for value in positions]
+                wrong = next((ids for ids in named if ids != asked), None)
+                yield emission, name, wrong is None, asked, wrong or asked
+
+    yield from expect_each(rows(), "a position of {field} names {actual} instead of {expected}")
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
@@ -520,22 +523,18 @@ def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator
 @check_choices("prompt-series-constant", STREAMED)
 def prompt_series_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt does not change while it is answered."""
+    lists: list[tuple[Emission, str, list[Any], list[Any]]] = []
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
-        carrying = [
-            (emission, value)
-            for emission in choice.delivered
-            if (value := emission.prompt_series.get(name, ABSENT)) is not ABSENT
-        ]
-        first = as_list(carrying[0][1])
-        for emission, value in carrying[1:]:
-            entries = as_list(value)
-            if entries is None or first is None:
-                yield expect(
-                    emission.at(name), "a list", value, f"{name} is {value!r}, not a list", holds=False
-                )
+        carrying = [emission for emission in choice.delivered if name in emission.prompt_series]
+        first = as_list(carrying[0].prompt_series[name])
+        for emission in carrying[1:]:
+            value = emission.prompt_series[name]
+            if isinstance(value, list) and first is not None:
+                lists.append((emission, name, first, value))
             else:
-                place, source = emission.at(name), "the emission before it"
-                yield observe_sequence(place, f"{name} entry", expected=first, actual=entries, source=source)
+                message = f"{name} is {value!r}, not a list"
+                yield expect(emission.at(name), "a list", value, message, holds=False)
+    yield from observe_sequences(lists, "{field} entry", "the emission before it")
 
 
 @check("metadata-only-on-request")

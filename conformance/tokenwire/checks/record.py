@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import ANSWERED, FINISHED, STREAMED, ended, finished_choices, is_error
-from tokenwire.checks.bad_value import ID_LIMIT
 from tokenwire.checks.check import Target, check, check_choices, check_run
-from tokenwire.checks.evidence import Observation, expect, expect_each, expect_equal, witnessed
-from tokenwire.checks.logprob_entry import ids_named, own_logprob_series
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each, expect_equal, witnessed
+from tokenwire.checks.logprob_entry import ids_named, new_logprobs
 from tokenwire.checks.reading import count_of, counters, details, end_place, start_place
 from tokenwire.checks.refusals import was_refused
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.record import Answer, Choice, Emission, Place, Stream, as_list, fact, integer
+from tokenwire.record import Answer, Choice, Emission, ID_LIMIT, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
@@ -171,21 +170,19 @@ def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]
             if prompt is None or prompt != last_prompt:
                 yield emission, "prompt_token_ids", prompt
             last_prompt = prompt or last_prompt
-        for name in own_logprob_series(choice, emission):
-            entries = emission.entries(name)
-            if entries is not None:
-                yield (
-                    emission,
-                    name,
-                    [token for entry in emission.unseen(entries) for token in ids_named(entry)],
-                )
+    for emission, name, values, sound in new_logprobs(choice):
+        if not sound:
+            yield emission, name, [token for value in values for token in ids_named(value)]
 
 
 @check_choices("ids-are-token-ids")
 def ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every id on the wire is a JSON integer in the range of token ids."""
     expected = "integers t with 0 <= t < 2^31"
-    rows: list[tuple[Emission, str, bool, Any, Any]] = []
+    rows: list[Row] = []
+    for emission, name, values, sound in new_logprobs(choice):
+        if sound:
+            rows.append((emission, name, True, expected, ids_named(values[0])[:3]))
     for emission, name, ids in _id_lists(choice):
         if ids is None:
             yield expect(
@@ -226,7 +223,7 @@ def counter_follows_ids(choice: Choice, _stream: Stream, _target: Target) -> Ite
 def counters_never_fall(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """No counter of a choice is smaller than it was in an emission before."""
 
-    def rows(name: str) -> Iterator[tuple[Emission, str, bool, Any, Any]]:
+    def rows(name: str) -> Iterator[Row]:
         least: int | None = None
         for emission, count in counters(choice.delivered, name):
             if integer(count) is None:

@@ -8,7 +8,7 @@ from typing import Any
 from tokenwire.checks.about import ANSWERED, about, ended
 from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.check import Target, check, compare
-from tokenwire.checks.evidence import Observation, expect, in_wire_order
+from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
 from tokenwire.checks.reading import counters, end_place, start_place
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Delivery, Place, Stream, integer
@@ -71,26 +71,26 @@ def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
 def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
     """Observe whether a part of a count is no larger than its whole, in usage and in counters of a choice."""
 
-    def observed(place: Place, count: object, most: int | None) -> Observation:
+    def holds(count: object, most: int | None) -> bool:
         number = integer(count)
-        return expect(
-            place,
-            "an integer from 0" if most is None else f"an integer from 0 to {most}",
-            count,
-            f"{part} is {count!r} and {whole} {most}",
-            holds=number is not None and number >= 0 and (most is None or number <= most),
-        )
+        return number is not None and number >= 0 and (most is None or number <= most)
 
-    in_usage = (
-        observed(usage.place, count, integer(usage.counts.get(whole)))
-        for usage in stream.usages
-        if stream.answered and (count := part_of(usage.counts, whole, part)) is not None
-    )
-    in_choices = (
-        observed(emission.at(part), count, emission.counter(whole))
+    def expected(most: int | None) -> str:
+        return "an integer from 0" if most is None else f"an integer from 0 to {most}"
+
+    in_usage = []
+    for usage in stream.usages if stream.answered else ():
+        count, most = part_of(usage.counts, whole, part), integer(usage.counts.get(whole))
+        if count is not None:
+            message = f"{part} is {count!r} and {whole} {most}"
+            in_usage.append(expect(usage.place, expected(most), count, message, holds=holds(count, most)))
+    rows = (
+        (emission, part, holds(count, most), expected(most), count)
         for choice in stream.delivering
         for emission, count in counters(choice.delivered, part)
+        for most in [emission.counter(whole)]
     )
+    in_choices = expect_each(rows, "{field} is {actual!r}, not {expected}")
     yield from in_wire_order((*in_usage, *in_choices))
 
 
