@@ -438,7 +438,7 @@ def chosen_logprobs_are_the_asked_ids(
             if positions:
                 named = [[entry.token_id for entry in read_position(value) or []] for value in positions]
                 wrong = next((ids for ids in named if ids != asked), None)
-                yield emission, name, wrong is None, asked, wrong or asked
+                yield emission, name, wrong is None, asked, asked if wrong is None else wrong
 
     yield from expect_each(rows(), "a position of {field} names {actual} instead of {expected}")
 
