@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.ask import RULES, Kind
 from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Answer, Asked, ID_LIMIT, Stream, fact
+from tokenwire.record import ID_LIMIT, Answer, Asked, Stream, fact
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 

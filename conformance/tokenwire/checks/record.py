@@ -12,7 +12,7 @@ from tokenwire.checks.logprob_entry import ids_named, new_logprobs
 from tokenwire.checks.reading import count_of, counters, details, end_place, start_place
 from tokenwire.checks.refusals import was_refused
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.record import Answer, Choice, Emission, ID_LIMIT, Place, Stream, as_list, fact, integer
+from tokenwire.record import ID_LIMIT, Answer, Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
