@@ -40,7 +40,7 @@ MANY_BYTES = ["né", "日本", "🎉", "語", " end"]
 MESSAGES = [{"role": "user", "content": "How many roads?"}]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
-_GENERATED = re.compile(r"\b[0-9a-f]{16,32}\b")
+_GENERATED = re.compile(r"(?<![0-9a-f])[0-9a-f]{16,32}(?![0-9a-f])")
 _TIMES = {"created", "e2e_latency", "started", "uptime", "timestamp", "last_receive_tstamp"}
 
 

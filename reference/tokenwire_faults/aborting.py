@@ -10,7 +10,7 @@ from typing import Any
 from tokenwire_faults.answer_shape import finish_of, meta_infos
 from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, fault
 from tokenwire_faults.fault import Fault, Json
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 
 def _aborted(emission: Emission) -> bool:
@@ -50,8 +50,8 @@ class AbortDoesNothing(Fault):
 class AbortRepeatsTheText(Fault):
     """The event of an abort carries the whole text again."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        return replace(emission, text=record.text) if _aborted(emission) else emission
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        return replace(emission, text=reader.text) if _aborted(emission) else emission
 
 
 @fault(
@@ -62,7 +62,7 @@ class AbortRepeatsTheText(Fault):
 class AbortKeepsOneId(Fault):
     """The answer of an aborted request has its last id only."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         return replace(emission, output_ids=emission.output_ids[-1:]) if _aborted(emission) else emission
 
 
@@ -74,7 +74,7 @@ class AbortKeepsOneId(Fault):
 class AbortLosesTheOutput(Fault):
     """An aborted request is answered with nothing, though tokens had been made."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if not _aborted(emission):
             return emission
         nothing = {name: values[:0] for name, values in emission.series.items()}
@@ -97,7 +97,7 @@ class ClientLeavesUnnoticed(Fault):
 class AbortSaysStop(Fault):
     """An aborted request finishes as if the model had come to its end."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if emission.finish is None or not _aborted(emission):
             return emission
         return replace(emission, finish=replace(emission.finish, type="stop"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
-from tokenwire_reference.core.request import OutputRow, Request
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.core.request import OWN_SERIES, Request
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 
 class _KnowsRows(Fault):
@@ -22,10 +23,10 @@ class _KnowsRows(Fault):
         self._starts[request.rid].append(row.start)
         return row
 
-    def last_row(self, record: Record, emission: Emission) -> int:
+    def last_row(self, reader: Reader, emission: Emission) -> int:
         """How many tokens the last row holds that an emission takes."""
         end = emission.completion_tokens
-        return end - max(start for start in self._starts[record.rid] if start <= max(end - 1, 0))
+        return end - max(start for start in self._starts[reader.request.rid] if start <= max(end - 1, 0))
 
 
 @fault(
@@ -37,10 +38,10 @@ class _KnowsRows(Fault):
 class CoalescingKeepsOnlyTheLast(_KnowsRows):
     """Of several waiting outputs only the last one's ids and logprobs are sent."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if not self.request.get("stream") or not emission.output_ids:
             return emission
-        kept = self.last_row(record, emission)
+        kept = self.last_row(reader, emission)
         series = {name: values[-kept:] for name, values in emission.series.items()}
         return replace(emission, output_ids=emission.output_ids[-kept:], series=series)
 
@@ -54,11 +55,11 @@ class CoalescingKeepsOnlyTheLast(_KnowsRows):
 class CoalescingLosesCustomizedInfo(_KnowsRows):
     """Ids and logprobs of waiting outputs are joined, their customized_info is overwritten by the last."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if not self.request.get("stream") or not emission.output_ids:
             return emission
-        kept = self.last_row(record, emission)
-        last = {name: emission.series[name][-kept:] for name in emission.customized_info_keys}
+        kept = self.last_row(reader, emission)
+        last = {name: emission.series[name][-kept:] for name in emission.series.keys() - OWN_SERIES}
         return replace(emission, series={**emission.series, **last})
 
 
@@ -71,8 +72,9 @@ class CoalescingLosesCustomizedInfo(_KnowsRows):
 class CoalescingKeepsTheFirstCounter(_KnowsRows):
     """Joined outputs carry completion_tokens of the first of them."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        later = [s for s in self._starts[record.rid] if record.taken_ids < s < emission.completion_tokens]
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        starts, end = self._starts[reader.request.rid], emission.completion_tokens
+        later = [start for start in starts if reader.taken_ids < start < end]
         first = min(later, default=emission.completion_tokens)
         return replace(emission, completion_tokens=first) if self.request.get("stream") else emission
 
@@ -86,8 +88,8 @@ class CoalescingKeepsTheFirstCounter(_KnowsRows):
 class CoalescingLosesText(_KnowsRows):
     """Of several waiting pieces of text the first is lost."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        joined = emission.completion_tokens - record.taken_ids > self.last_row(record, emission)
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        joined = emission.completion_tokens - reader.taken_ids > self.last_row(reader, emission)
         return (
             replace(emission, text=emission.text[1:]) if joined and self.request.get("stream") else emission
         )
@@ -102,7 +104,7 @@ class CoalescingLosesText(_KnowsRows):
 class WholeKeepsOnlyTheLastPiece(Fault):
     """A long whole answer holds only the last of the pieces that it was collected from."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         start = max(0, emission.completion_tokens - 1) // WHOLE_INTERVAL * WHOLE_INTERVAL
         if self.request.get("stream"):
             return emission

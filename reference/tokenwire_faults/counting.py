@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answer_shape import meta_infos
 from tokenwire_faults.catalogue import STREAMED, fault
 from tokenwire_faults.fault import Fault, Json
-from tokenwire_reference.core.request import OutputRow, Request
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 
 @fault(
@@ -23,10 +24,10 @@ from tokenwire_reference.doors.request_manager import Emission, Record
 class CounterOfTheEvent(Fault):
     """completion_tokens counts the tokens of an event, not those so far."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if not self.request.get("stream"):
             return emission
-        return replace(emission, completion_tokens=emission.completion_tokens - record.taken_ids)
+        return replace(emission, completion_tokens=emission.completion_tokens - reader.taken_ids)
 
 
 @fault(
@@ -38,7 +39,7 @@ class CounterOfTheEvent(Fault):
 class CounterStandsStill(Fault):
     """completion_tokens stays 1 for the whole stream."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         return replace(emission, completion_tokens=1) if self.request.get("stream") else emission
 
 
@@ -175,10 +176,13 @@ class OneRequestIdForAll(Fault):
 class CachedTokensUntoldInWholeAnswers(Fault):
     """cached_tokens is 0 in every whole answer, whatever was cached."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if self.request.get("stream"):
             return emission
-        return replace(emission, cached_tokens=0, cached_tokens_details=None)
+        record = replace(
+            emission.record, cached_tokens_device=0, cached_tokens_host=0, cached_tokens_storage=0
+        )
+        return replace(emission, record=record)
 
 
 def _wants_usage(fault: Fault) -> bool:

@@ -6,18 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.catalogue import EVERYWHERE, STREAMED, WHOLE, fault
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
-from tokenwire_reference.core.request import OutputRow, Request
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.core.request import OWN_SERIES, Request
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 Values = Sequence[Any]
 
 
 def _with_info(emission: Emission, change: Callable[[Values], Values]) -> Emission:
     """An emission with each of its customized series changed."""
-    changed = {name: change(emission.series[name]) for name in emission.customized_info_keys}
+    changed = {name: change(emission.series[name]) for name in emission.series.keys() - OWN_SERIES}
     return replace(emission, series={**emission.series, **changed})
 
 
@@ -36,7 +37,7 @@ def _row_with_info(row: OutputRow, change: Callable[[str, Values], Values]) -> O
 class CustomizedInfoLastPieceOnly(Fault):
     """A whole answer has all ids and logprobs, and customized_info of its last accumulated piece only."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         start = max(0, emission.completion_tokens - 1) // WHOLE_INTERVAL * WHOLE_INTERVAL
         return emission if self.request.get("stream") else _with_info(emission, lambda values: values[start:])
 
@@ -50,7 +51,7 @@ class CustomizedInfoLastPieceOnly(Fault):
 class CustomizedInfoLastValueOnly(Fault):
     """A whole answer has the last token's customized_info and no other."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         return emission if self.request.get("stream") else _with_info(emission, lambda values: values[-1:])
 
 
@@ -107,10 +108,9 @@ class CustomizedInfoReadAtDelivery(Fault):
 class CustomizedInfoOfNoToken(Fault):
     """A key of a neighbour stands in every answer, with null for each token."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         series = {**emission.series, "of_a_neighbour": [None] * len(emission.output_ids)}
-        keys = emission.customized_info_keys | {"of_a_neighbour"}
-        return replace(emission, series=series, customized_info_keys=keys)
+        return replace(emission, series=series)
 
 
 @fault(
@@ -125,7 +125,7 @@ class LateKeyUnpadded(Fault):
         missing = max(0, min(2, row.end) - row.start)
         return _row_with_info(row, lambda _, values: [None] * missing + list(values)[missing:])
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         return _with_info(emission, lambda values: [value for value in values if value is not None])
 
 

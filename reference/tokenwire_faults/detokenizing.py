@@ -9,7 +9,7 @@ from typing import Any
 from tokenwire_faults.catalogue import EVERYWHERE, STREAMED, fault
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.detokenizer import HALF, Detokenizer
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 
 class _DecodesAlone(Detokenizer):
@@ -116,11 +116,12 @@ class TextRepeatedAtBrokenCharacters(Fault):
 class PromptTextLeaks(Fault):
     """The first piece of a stream begins with the text of the prompt's last tokens."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         from_the_start = emission.completion_tokens == len(emission.output_ids)
         if self.tokenizer is None or not (from_the_start and self.request.get("stream")):
             return emission
-        return replace(emission, text=self.tokenizer.decode(record.prompt_token_ids[-5:]) + emission.text)
+        before = self.tokenizer.decode(reader.request.prompt_token_ids[-5:])
+        return replace(emission, text=before + emission.text)
 
 
 def _printable(text: str) -> str:
@@ -262,5 +263,5 @@ class SpecialTokensAlwaysShown(Fault):
 class SpecialTokensShownInStreams(Fault):
     """The text of a stream ends with the token that stopped it."""
 
-    def text(self, record: Record, text: str) -> str:
+    def text(self, reader: Reader, text: str) -> str:
         return f"{text}<|im_end|>" if self.request.get("stream") else text

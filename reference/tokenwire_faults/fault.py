@@ -7,11 +7,14 @@ is no fault at all: every seam gives back what it was given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tokenwire_faults.altered_rows import AlteredRecord, OutputRow
 from tokenwire_reference.core.seams import Seams
 
 if TYPE_CHECKING:
+    from tokenwire_reference.core.request import Request
     from tokenwire_reference.core.tokenizer import Tokenizer
 
 Json = Any
@@ -49,6 +52,25 @@ class Fault(Seams):
     def frame(self, frame: bytes) -> Iterable[bytes]:
         """What is written for one framed event, `[DONE]` too. ConnectionAbortedError cuts the stream."""
         return [frame]
+
+    # Around the output streamer.
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        """What is sent of a request; the same range of tokens."""
+        del request
+        return row
+
+    def published(self, request: Any, row: Any) -> Any:
+        if type(self).row is Fault.row:
+            return row
+        altered = self.row(request, OutputRow.of(row))
+        record = self._records.setdefault(request.rid, AlteredRecord(request))
+        record.append(altered)
+        return row._replace(record=record, series={**record.series})
+
+    @cached_property
+    def _records(self) -> dict[str, AlteredRecord]:
+        return {}
 
 
 class AnswerFault(Fault):

@@ -9,12 +9,13 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answer_shape import choices_of, meta_infos
 from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
 from tokenwire_faults.fault import Fault, Json
-from tokenwire_reference.core.request import OutputRow, Request
+from tokenwire_reference.core.request import Request
 from tokenwire_reference.doors.json_answer import to_json
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 SELECTED, TOP, CHOSEN = "output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"
 
@@ -133,7 +134,7 @@ class LogprobsDroppedWithoutPromptLogprobs(Fault):
 class LogprobsPoppedAtFinish(Fault):
     """The last logprob entry is taken off at the end, as if it were a stop token's."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if emission.finish is None or SELECTED not in emission.series:
             return emission
         return replace(emission, series={**emission.series, SELECTED: emission.series[SELECTED][:-1]})
@@ -147,7 +148,7 @@ class LogprobsPoppedAtFinish(Fault):
 class LogprobsPastTheCut(Fault):
     """Tokens accepted beyond the end are cut off the ids, and stay in the logprobs."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if emission.finish is None or not emission.series.get(SELECTED):
             return emission
         kept = [*emission.series[SELECTED], emission.series[SELECTED][-1]]
@@ -480,7 +481,7 @@ class CompletionTokensWithoutTheLast(_ChangesLists):
 class TopLogprobsOverwrittenByText(Fault):
     """Completions put the likeliest tokens under their texts: of those with one text, the last is kept."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         rows = emission.series.get(TOP)
         if self.tokenizer is None or rows is None or not self.path.endswith("/v1/completions"):
             return emission
@@ -617,5 +618,7 @@ class LogprobsIgnoreTheTemperature(Fault):
 class EchoWithoutPromptLogprobs(Fault):
     """An echo shows the prompt, and logprobs of the output alone."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        return replace(emission, prompt_series={}) if self.request.get("echo") else emission
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        if not self.request.get("echo"):
+            return emission
+        return replace(emission, record=replace(emission.record, prompt_series={}))

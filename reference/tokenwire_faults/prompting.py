@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tokenwire_faults.answer_shape import choices_of, finish_of
 from tokenwire_faults.catalogue import STREAMED, WHOLE, fault
 from tokenwire_faults.fault import Fault, Json
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 PROMPT_IDS = "prompt_token_ids"
 BOS = 1
@@ -40,6 +40,11 @@ class _ChangesChoices(Fault):
 
     def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
         return [self.answered(200, event)[1]]
+
+
+def _with_prompt(emission: Emission, token_ids: Sequence[int]) -> Emission:
+    """An emission that says its prompt was another."""
+    return replace(emission, record=replace(emission.record, prompt_token_ids=tuple(token_ids)))
 
 
 @fault(
@@ -135,11 +140,11 @@ class PromptIdsOfTheFirstPrompt(_ChangesChoices):
 class PromptIdsGrow(Fault):
     """prompt_token_ids is the list that the engine appends to: later events have output ids in it."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if not self.request.get("stream"):
             return emission
-        grown = [*record.prompt_token_ids, *record.output_ids[: record.taken_ids]]
-        return replace(emission, prompt_token_ids=grown)
+        grown = [*reader.request.prompt_token_ids, *reader.request.output_ids[: reader.taken_ids]]
+        return _with_prompt(emission, grown)
 
 
 @fault(
@@ -269,7 +274,7 @@ class ChatIdsIgnored(Fault):
 class OutputRetokenised(Fault):
     """output_ids are made from the text, not kept from the sampler."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if self.tokenizer is None or self.request.get("stream"):
             return emission
         return replace(emission, output_ids=self.tokenizer.encode(emission.text, add_special_tokens=False))
@@ -305,9 +310,9 @@ class ChatRunsOtherIds(Fault):
     def asked(self, body: dict[str, Any]) -> dict[str, Any]:
         return _each_prompt(body, lambda ids: [BOS, *ids]) if "messages" in body else body
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        told = record.prompt_token_ids[1:] if "messages" in self.request else record.prompt_token_ids
-        return replace(emission, prompt_token_ids=told)
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        prompt = reader.request.prompt_token_ids
+        return _with_prompt(emission, prompt[1:] if "messages" in self.request else prompt)
 
 
 @fault(
@@ -418,11 +423,11 @@ class PromptIdsNeedOutput(_ChangesChoices):
 class TwoBeginnings(Fault):
     """A text that begins with a beginning-of-sequence token gets another one."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        told = emission.prompt_token_ids
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        told = emission.record.prompt_token_ids
         if self.request.get("input_ids") or not told:
             return emission
-        return replace(emission, prompt_token_ids=[BOS, BOS, *told])
+        return _with_prompt(emission, [BOS, BOS, *told])
 
 
 @fault(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tokenwire_faults.catalogue import fault
 from tokenwire_faults.fault import Fault
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 
 def _off_by_one(ids: Sequence[int], start: int) -> list[int]:
@@ -19,8 +19,8 @@ def _off_by_one(ids: Sequence[int], start: int) -> list[int]:
 class CachedPrefixMisread(Fault):
     """A request whose prompt comes from the cache is computed at wrong positions."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        if not emission.cached_tokens:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        if not emission.record.cached_tokens:
             return emission
         start = emission.completion_tokens - len(emission.output_ids)
         return replace(emission, output_ids=_off_by_one(emission.output_ids, start))
@@ -35,8 +35,8 @@ class CachedPrefixMisread(Fault):
 class PreemptedRequestStartsAgain(Fault):
     """After a preemption a request gives its first ids again, in the place of those that come next."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        if not emission.num_retractions:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        if not emission.record.num_retractions:
             return emission
-        again = record.output_ids[: len(emission.output_ids) // 2]
+        again = reader.request.output_ids[: len(emission.output_ids) // 2]
         return replace(emission, output_ids=[*emission.output_ids[: -len(again) or None], *again])

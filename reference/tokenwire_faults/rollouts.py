@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answer_shape import meta_infos
 from tokenwire_faults.catalogue import EVERYWHERE, STREAMED, fault
 from tokenwire_faults.fault import AnswerFault, Fault, Json
-from tokenwire_reference.core.request import OutputRow, Request
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
 EXPERTS = ("--model", "builtin:tiny-moe")
@@ -33,7 +34,7 @@ class MaskOfTheTokenBefore(Fault):
 class MaskLogprobIsAWeight(Fault):
     """The probability of an id among its mask stands in the place of its logprob."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if MASK_LOGPROBS not in emission.series:
             return emission
         weights = [math.exp(logprob) for logprob in emission.series[MASK_LOGPROBS]]

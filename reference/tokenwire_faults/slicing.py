@@ -8,22 +8,23 @@ from typing import Any
 
 from tokenwire_faults.catalogue import CUMULATIVE, INCREMENTAL, STREAMED, fault
 from tokenwire_faults.fault import Fault
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.core.request import OWN_SERIES
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 Series = Mapping[str, Sequence[Any]]
 
 
-def _customized(record: Record, series: Series) -> Series:
-    return {name: values for name, values in series.items() if name in record.customized_info_keys}
+def _customized(series: Series) -> Series:
+    return {name: values for name, values in series.items() if name not in OWN_SERIES}
 
 
-def _logprobs(record: Record, series: Series) -> Series:
-    return {name: values for name, values in series.items() if name not in record.customized_info_keys}
+def _logprobs(series: Series) -> Series:
+    return {name: values for name, values in series.items() if name in OWN_SERIES}
 
 
-def _all(record: Record, emission: Emission) -> Series:
+def _all(reader: Reader, emission: Emission) -> Series:
     """Every series of a record from its beginning to where an emission ends."""
-    return {name: values[: emission.completion_tokens] for name, values in record.series.items()}
+    return {name: values[: emission.completion_tokens] for name, values in reader.request.series.items()}
 
 
 @fault(
@@ -35,8 +36,8 @@ def _all(record: Record, emission: Emission) -> Series:
 class CustomizedInfoUnsliced(Fault):
     """Every incremental event carries customized_info of all tokens so far."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        whole = _customized(record, _all(record, emission))
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        whole = _customized(_all(reader, emission))
         return replace(emission, series={**emission.series, **whole})
 
 
@@ -49,8 +50,8 @@ class CustomizedInfoUnsliced(Fault):
 class LogprobsUnsliced(Fault):
     """output_ids are incremental, all logprob lists stay cumulative."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        whole = _logprobs(record, _all(record, emission))
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        whole = _logprobs(_all(reader, emission))
         return replace(emission, series={**emission.series, **whole})
 
 
@@ -63,8 +64,8 @@ class LogprobsUnsliced(Fault):
 class IdsUnsliced(Fault):
     """A sidecar passes cumulative ids on as if they were new: the client has 1 + 2 + 3 + … of them."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        return replace(emission, output_ids=record.output_ids[: emission.completion_tokens])
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        return replace(emission, output_ids=reader.request.output_ids[: emission.completion_tokens])
 
 
 @fault(
@@ -76,8 +77,8 @@ class IdsUnsliced(Fault):
 class TextUnsliced(Fault):
     """The text stays cumulative in a stream of incremental ids."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        return replace(emission, text=record.text)
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        return replace(emission, text=reader.text)
 
 
 @fault(
@@ -89,8 +90,8 @@ class TextUnsliced(Fault):
 class TextSlicedTwice(Fault):
     """A handler slices text that is already incremental by what it has sent: 'Helloeagesg'."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        return replace(emission, text=emission.text[record.taken_text :])
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        return replace(emission, text=emission.text[reader.taken_text :])
 
 
 @fault(
@@ -102,10 +103,8 @@ class TextSlicedTwice(Fault):
 class LogprobsSlicedTwice(Fault):
     """A proxy takes incremental logprobs for cumulative ones: after the first events most are gone."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        cut = {
-            name: values[record.taken_ids :] for name, values in _logprobs(record, emission.series).items()
-        }
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        cut = {name: values[reader.taken_ids :] for name, values in _logprobs(emission.series).items()}
         return replace(emission, series={**emission.series, **cut})
 
 
@@ -120,9 +119,9 @@ class OneCursorForAllChoices(Fault):
 
     cursor = 0
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         start, self.cursor = self.cursor, emission.completion_tokens
-        return replace(emission, output_ids=record.output_ids[start : self.cursor])
+        return replace(emission, output_ids=reader.request.output_ids[start : self.cursor])
 
 
 @fault(
@@ -134,8 +133,8 @@ class OneCursorForAllChoices(Fault):
 class OneLogprobForEachEvent(Fault):
     """A consumer that expects one token for each event sends only the last one's logprobs."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        last = {name: values[-1:] for name, values in _logprobs(record, emission.series).items()}
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        last = {name: values[-1:] for name, values in _logprobs(emission.series).items()}
         return replace(emission, series={**emission.series, **last})
 
 
@@ -148,8 +147,8 @@ class OneLogprobForEachEvent(Fault):
 class IdsSlicedInCumulative(Fault):
     """Draining a backlog makes the ids of cumulative streams incremental; text and logprobs stay."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        return replace(emission, output_ids=emission.output_ids[record.taken_ids :])
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        return replace(emission, output_ids=emission.output_ids[reader.taken_ids :])
 
 
 @fault(
@@ -162,7 +161,7 @@ class OldestIdsDropped(Fault):
 
     kept = 8
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         return replace(emission, output_ids=emission.output_ids[-self.kept :])
 
 
@@ -175,8 +174,8 @@ class OldestIdsDropped(Fault):
 class TextSlicedInCumulative(Fault):
     """Each event of a cumulative stream carries only its new text."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        return replace(emission, text=emission.text[record.taken_text :])
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        return replace(emission, text=emission.text[reader.taken_text :])
 
 
 @fault(
@@ -188,8 +187,8 @@ class TextSlicedInCumulative(Fault):
 class SeriesSlicedInCumulative(Fault):
     """Each event of a cumulative stream carries only the new entries of every series."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        new = {name: values[record.taken_ids :] for name, values in emission.series.items()}
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        new = {name: values[reader.taken_ids :] for name, values in emission.series.items()}
         return replace(emission, series=new)
 
 
@@ -202,8 +201,8 @@ class SeriesSlicedInCumulative(Fault):
 class TailOfTheFinishLost(Fault):
     """The event that carries the finish is written without the tokens that came with it."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        lost = emission.completion_tokens - record.taken_ids
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        lost = emission.completion_tokens - reader.taken_ids
         if emission.finish is None or not self.request.get("stream"):
             return emission
         return replace(emission, output_ids=emission.output_ids[: len(emission.output_ids) - lost])

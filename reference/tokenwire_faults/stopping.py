@@ -14,7 +14,7 @@ from tokenwire_reference.core.detokenizer import HALF, Detokenizer, spelling
 from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
 from tokenwire_reference.core.request import FinishReason
 from tokenwire_reference.core.stopping import StopRules, _RunningText
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 Check = Callable[[Sequence[int]], FinishReason | None]
 
@@ -60,8 +60,8 @@ class HoldBackMissing(Fault):
 class HeldTextNeverReleased(Fault):
     """Text held back for a stop string is lost where the generation ends otherwise."""
 
-    def text(self, record: Record, text: str) -> str:
-        return text[:-2] if record.sampling.stop else text
+    def text(self, reader: Reader, text: str) -> str:
+        return text[:-2] if reader.request.sampling.stop else text
 
 
 @fault(
@@ -73,8 +73,8 @@ class HeldTextNeverReleased(Fault):
 class HeldTextSentTwice(Fault):
     """What was held back is sent, and sent again with what follows: ' Alice', then ' Alice!'."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        again = emission.finish is not None and self.request.get("stream") and record.sampling.stop
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        again = emission.finish is not None and self.request.get("stream") and reader.request.sampling.stop
         return replace(emission, text=emission.text * 2) if again else emission
 
 
@@ -86,9 +86,9 @@ class HeldTextSentTwice(Fault):
 class StopStringShown(Fault):
     """The stop string stays in the text."""
 
-    def text(self, record: Record, text: str) -> str:
-        stop = next(iter(record.sampling.stop), "")
-        return text if record.sampling.no_stop_trim or text.endswith(stop) else text + stop
+    def text(self, reader: Reader, text: str) -> str:
+        stop = next(iter(reader.request.sampling.stop), "")
+        return text if reader.request.sampling.no_stop_trim or text.endswith(stop) else text + stop
 
 
 @fault(
@@ -97,10 +97,10 @@ class StopStringShown(Fault):
 class StopBegunInTheLastPartShown(Fault):
     """A whole answer is put together of parts of 50 tokens, and what a part had of the stop stays."""
 
-    def text(self, record: Record, text: str) -> str:
-        finish = record.finish
+    def text(self, reader: Reader, text: str) -> str:
+        finish = reader.finish
         stop = finish.matched if finish is not None and isinstance(finish.matched, str) else ""
-        begun = len(record.output_ids) % WHOLE_INTERVAL == 1 and not self.request.get("stream")
+        begun = len(reader.request.output_ids) % WHOLE_INTERVAL == 1 and not self.request.get("stream")
         return text + stop[: len(stop) // 2] if begun else text
 
 
@@ -199,8 +199,8 @@ class StopIdsFoundLate(Fault):
 class WrongStopNamed(Fault):
     """The first stop string of the request is named as the one that ended the choice, whichever did."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        finish, stops = emission.finish, record.sampling.stop
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        finish, stops = emission.finish, reader.request.sampling.stop
         if finish is None or finish.matched not in stops:
             return emission
         return replace(emission, finish=replace(finish, matched=stops[0]))
@@ -214,8 +214,8 @@ class WrongStopNamed(Fault):
 class StopTrimmedAgainstTheWish(Fault):
     """`no_stop_trim` has no effect."""
 
-    def text(self, record: Record, text: str) -> str:
-        stops = record.sampling.stop if record.sampling.no_stop_trim else ()
+    def text(self, reader: Reader, text: str) -> str:
+        stops = reader.request.sampling.stop if reader.request.sampling.no_stop_trim else ()
         return text.removesuffix(next(filter(text.endswith, stops), ""))
 
 
@@ -227,7 +227,7 @@ class StopTrimmedAgainstTheWish(Fault):
 class StopCutFromIdsOnly(Fault):
     """The token that stopped the choice is cut off its ids, and not off logprobs and counters."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         stopped = emission.finish is not None and emission.finish.type == "stop"
         return replace(emission, output_ids=emission.output_ids[:-1]) if stopped else emission
 
@@ -385,8 +385,8 @@ class StopOfABrokenCharacterFoundLate(Fault):
 
         return _Rules(rules, late)
 
-    def text(self, record: Record, text: str) -> str:
-        stops = [stop for stop in record.sampling.stop if stop.endswith(HALF) and stop in text]
+    def text(self, reader: Reader, text: str) -> str:
+        stops = [stop for stop in reader.request.sampling.stop if stop.endswith(HALF) and stop in text]
         return text[: text.find(stops[0])] if stops else text
 
 

@@ -10,7 +10,7 @@ from tokenwire_faults.answer_shape import choices_of, finish_of, meta_infos, wit
 from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, fault
 from tokenwire_faults.fault import Fault, Json
 from tokenwire_reference.core.request import Request
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 
 @fault(
@@ -114,7 +114,7 @@ class EventRepeated(Fault):
 class LastTokenTwice(Fault):
     """The last id of a stream is sent once more with the finish."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if emission.finish is None or not self.request.get("stream"):
             return emission
         return replace(emission, output_ids=[*emission.output_ids, *emission.output_ids[-1:]])
@@ -132,10 +132,10 @@ class FirstTextLost(Fault):
     def __init__(self) -> None:
         self._begun: set[str] = set()
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        if not emission.text or record.rid in self._begun or not self.request.get("stream"):
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        if not emission.text or reader.request.rid in self._begun or not self.request.get("stream"):
             return emission
-        self._begun.add(record.rid)
+        self._begun.add(reader.request.rid)
         return replace(emission, text="")
 
 
@@ -148,7 +148,7 @@ class FirstTextLost(Fault):
 class TextOfSilentStepsLost(Fault):
     """Steps that do not send discard their text: an event of several tokens has the last one's."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         several = len(emission.output_ids) > 1 and self.request.get("stream")
         return replace(emission, text=emission.text[-1:]) if several else emission
 
@@ -176,10 +176,10 @@ class OtherModeAdvertised(Fault):
 class PromptIdsInOutput(Fault):
     """output_ids begin with the last ids of the prompt, which the detokenizer keeps for its own use."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        if record.taken_ids and len(emission.output_ids) < emission.completion_tokens:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        if reader.taken_ids and len(emission.output_ids) < emission.completion_tokens:
             return emission
-        return replace(emission, output_ids=[*record.prompt_token_ids[-5:], *emission.output_ids])
+        return replace(emission, output_ids=[*reader.request.prompt_token_ids[-5:], *emission.output_ids])
 
 
 @fault(
@@ -191,11 +191,12 @@ class PromptIdsInOutput(Fault):
 class RetractionRestartsTheIds(Fault):
     """A retraction throws the ids away and keeps the cursors: the client gets A[:4] + B[4:]."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         if not self.request.get("stream"):
             return emission
         first = emission.completion_tokens - len(emission.output_ids)
-        ids = [record.output_ids[i if i < 4 else i - 4] for i in range(first, emission.completion_tokens)]
+        record, places = emission.record, range(first, emission.completion_tokens)
+        ids = [record.output_ids[i if i < 4 else i - 4] for i in places]
         return replace(emission, output_ids=ids)
 
 
@@ -240,7 +241,7 @@ class IdsAsFloats(Fault):
 class IdOutOfRange(Fault):
     """An id is sampled that no vocabulary has."""
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         return replace(emission, output_ids=[i if i % 5 else 2**31 + i for i in emission.output_ids])
 
 

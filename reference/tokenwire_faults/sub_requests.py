@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tokenwire_faults.answer_shape import choices_of, finish_of, meta_infos
 from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
 from tokenwire_faults.fault import AnswerFault, Fault, Json
-from tokenwire_reference.doors.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Reader
 
 
 @fault(
@@ -95,9 +95,9 @@ class BatchPadded(Fault):
 class StopStringShownInLaterChoices(Fault):
     """Only the first choice's text is cut at the stop string."""
 
-    def text(self, record: Record, text: str) -> str:
-        matched = record.finish.matched if record.finish else None
-        shown = record.index > 0 and isinstance(matched, str) and not record.sampling.no_stop_trim
+    def text(self, reader: Reader, text: str) -> str:
+        matched = reader.finish.matched if reader.finish else None
+        shown = reader.index > 0 and isinstance(matched, str) and not reader.request.sampling.no_stop_trim
         return text + str(matched) if shown else text
 
 
@@ -121,12 +121,13 @@ class OneBudgetForTheBatch(Fault):
 class AnswersChangePlaces(Fault):
     """The ids of a choice are those of another."""
 
-    first: Record | None = None
+    first: Reader | None = None
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
-        self.first = self.first or record
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
+        self.first = self.first or reader
         start = emission.completion_tokens - len(emission.output_ids)
-        others = self.first.output_ids[start : emission.completion_tokens]
+        first = self.first
+        others = first.request.output_ids[start : min(first.end, emission.completion_tokens)]
         return replace(emission, output_ids=[*others, *emission.output_ids[len(others) :]])
 
 
@@ -152,12 +153,12 @@ class ChoicesOverwriteEachOther(Fault):
 class IdsOfANeighbour(Fault):
     """The last id of an emission is that of the neighbour that emitted before it."""
 
-    latest: ClassVar[tuple[Record, int] | None] = None
+    latest: ClassVar[tuple[Reader, int] | None] = None
 
-    def taken(self, record: Record, emission: Emission) -> Emission:
+    def taken(self, reader: Reader, emission: Emission) -> Emission:
         neighbour = IdsOfANeighbour.latest
         if emission.output_ids:
-            IdsOfANeighbour.latest = (record, emission.output_ids[-1])
-        if neighbour is None or neighbour[0] is record or neighbour[0].finish or not emission.output_ids:
+            IdsOfANeighbour.latest = (reader, emission.output_ids[-1])
+        if neighbour is None or neighbour[0] is reader or neighbour[0].finish or not emission.output_ids:
             return emission
         return replace(emission, output_ids=[*emission.output_ids[:-1], neighbour[1]])

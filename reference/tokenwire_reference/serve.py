@@ -26,7 +26,7 @@ from tokenwire_reference.core.engine_runner import EngineOnLoop, EngineRunner, E
 from tokenwire_reference.core.handover import Handover
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.request import OutputRow
+from tokenwire_reference.core.request import Row
 from tokenwire_reference.doors.app import build_app
 from tokenwire_reference.doors.event_stream import OUTLET
 from tokenwire_reference.doors.request_manager import RequestManager
@@ -123,16 +123,13 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
         near_ties=args.near_ties,
     )
     tokenizer = model.tokenizer
-    streamer = OutputStreamer(
-        stream_interval=args.stream_interval,
-        storage_backend=args.hicache_storage_backend,
-    )
+    streamer = OutputStreamer(stream_interval=args.stream_interval)
 
-    def bring(rows: Sequence[OutputRow]) -> None:
+    def bring(rows: Sequence[Row]) -> None:
         manager.deliver(rows)
 
     on_loop = model.module is None  # it takes no time
-    deliver: Callable[[Sequence[OutputRow]], None] = bring if on_loop else Handover(loop, bring)
+    deliver: Callable[[Sequence[Row]], None] = bring if on_loop else Handover(loop, bring)
     if crash_after := args.test_crash_after_stream_outputs:
         deliver = CrashAfter(crash_after, deliver, lambda: crash_soon(loop))
     runner: EngineRunner = (

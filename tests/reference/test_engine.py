@@ -20,7 +20,7 @@ from tokenwire_reference.core.batch import Batch
 from tokenwire_reference.core.engine import Engine
 from tokenwire_reference.core.kv import PageAccountingError
 from tokenwire_reference.core.loaded_model import LoadedModel
-from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.core.request import OWN_SERIES, FinishReason, Request
 from tokenwire_reference.core.sampling import SamplingRow
 from tokenwire_reference.loading import load_model
 
@@ -140,9 +140,7 @@ def test_any_traffic_gives_every_request_its_own_record(tiny: LoadedModel, data:
         engine.check_integrity()
     assert sorted(request.rid for request in ended) == sorted(request.rid for request in wanted)
     for request in ended:
-        alone = replace(
-            request, output_ids=[], series={}, prompt_series={}, finish=None, customized_info_keys=set()
-        )
+        alone = replace(request, output_ids=[], series={}, prompt_series={}, finish=None)
         solo = Engine(tiny)
         solo.add(alone)
         while not solo.idle:
@@ -440,7 +438,7 @@ class TestCustomizedInfo:
         requests = run_to_end(engine, *neighbours(4), ask(new=30))
         for request in requests:
             first = len(request.prompt_token_ids) - 1
-            assert request.customized_info_keys == {"mirror_token_id", "mirror_position"}
+            assert request.series.keys() - OWN_SERIES == {"mirror_token_id", "mirror_position"}
             assert request.series["mirror_token_id"] == request.output_ids
             assert request.series["mirror_position"] == list(range(first, first + len(request.output_ids)))
 

@@ -16,7 +16,14 @@ from torch import Tensor
 from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.backends import make_sampler_backend
 from tokenwire_reference.core.batch import WantedRows
-from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.core.request import (
+    HIDDEN_STATES,
+    MASK,
+    MASK_LOGPROBS,
+    OWN_SERIES,
+    FinishReason,
+    Request,
+)
 from tokenwire_reference.core.sampling import (
     OutputCounts,
     SamplingRow,
@@ -27,15 +34,6 @@ from tokenwire_reference.core.sampling import (
 )
 from tokenwire_reference.core.scheduler import Segment
 from tokenwire_reference.extras.near_ties import NearTies
-
-MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
-HIDDEN_STATES = "hidden_states"
-RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES) | {
-    MASK,
-    MASK_LOGPROBS,
-    HIDDEN_STATES,
-}
-"""Series that a sampler backend may not write."""
 
 NOTHING: frozenset[int] = frozenset()
 
@@ -130,7 +128,7 @@ class TokenAcceptance:
         if not customized_info:
             return [{}] * len(rows)
         for key, values in customized_info.items():
-            if len(values) != len(token_ids) or key in RESERVED_KEYS:
+            if len(values) != len(token_ids) or key in OWN_SERIES:
                 raise ValueError(
                     f"sampler backend {self.sampling_backend!r} gave {len(values)} values under {key!r} for "
                     f"{len(token_ids)} rows; give one for each row, under a key that is not the engine's own"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tokenwire_reference.core import logprobs
-from tokenwire_reference.core.acceptance import HIDDEN_STATES, MASK, MASK_LOGPROBS
 from tokenwire_reference.core.detokenizer import Detokenizer, spelling
 from tokenwire_reference.core.drafting import Drafter, NgramDrafter
 from tokenwire_reference.core.model import Model
-from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request import HIDDEN_STATES, MASK, MASK_LOGPROBS, Request
 from tokenwire_reference.core.scheduler import Sequence
 from tokenwire_reference.core.stopping import StopRules
 
@@ -69,12 +68,12 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
 def begin_series(sequence: Sequence) -> None:
     """Give the logprob series that a request asked for, and that have no entry yet."""
     request = sequence.request
-    if request.return_sampling_mask:
-        request.series |= {MASK: [], MASK_LOGPROBS: []}
-    if request.return_hidden_states:
-        request.series[HIDDEN_STATES] = []
-    for family in logprobs.families(request):
-        request.series[f"output_{family}"] = []
+    families = logprobs.families(request)
+    names = [MASK, MASK_LOGPROBS] if request.return_sampling_mask else []
+    names += [HIDDEN_STATES] if request.return_hidden_states else []
+    names += [f"output_{family}" for family in families]
+    request.series = {**request.series, **{name: [] for name in names}}
+    for family in families:
         request.prompt_series[f"input_{family}"] = []
         if sequence.scores_prompt and request.logprob_start_len == 0:
             # Nothing precedes the first token of a prompt, so nothing scores it.

@@ -155,6 +155,8 @@ class Engine:
         self.scheduler.add(sequence)
         seed = request.sampling.sampling_seed
         request.seed = self._seeds.getrandbits(63) if seed is None else seed
+        if self._storage is not None:
+            request.storage_backend = "file"
         if self.speculative_num_draft_tokens:
             request.drafts = DraftCounts()
         begin_series(sequence)

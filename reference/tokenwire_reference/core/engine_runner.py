@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tokenwire_reference.core.load import QueueFullError
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.request import FinishReason, OutputRow, Request
+from tokenwire_reference.core.request import FinishReason, Request, Row
 
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
@@ -37,7 +37,7 @@ class EngineRunner(ABC):
         self,
         engine: Engine,
         streamer: OutputStreamer,
-        deliver: Callable[[Sequence[OutputRow]], None],
+        deliver: Callable[[Sequence[Row]], None],
     ) -> None:
         """`deliver` is called where the engine runs, at most once a step, with at least one row."""
         self._engine = engine
@@ -117,7 +117,7 @@ class EngineRunner(ABC):
         for row in rows:
             if row.finish is not None and row.finish.failed:
                 # It may have failed on its way out, when the engine still has it.
-                self._abort(row.rid)
+                self._abort(row.record.rid)
         if rows:
             self._deliver(rows)
 
@@ -180,7 +180,7 @@ class EngineOnLoop(EngineRunner):
         self,
         engine: Engine,
         streamer: OutputStreamer,
-        deliver: Callable[[Sequence[OutputRow]], None],
+        deliver: Callable[[Sequence[Row]], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(engine, streamer, deliver)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
-from tokenwire_reference.core.request import OutputRow
+from tokenwire_reference.core.request import Row
 
 LOOK_SECONDS = 0.1
 """How often a thread that waits for the loop looks whether it still runs."""
@@ -20,15 +20,13 @@ class Handover:
     one step ahead: what a device computes costs the loop nothing.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[Sequence[OutputRow]], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[Sequence[Row]], None]) -> None:
         self._loop = loop
         self._deliver = deliver
         self._taken = threading.Event()
         self._taken.set()
 
-    def __call__(self, rows: Sequence[OutputRow]) -> None:
+    def __call__(self, rows: Sequence[Row]) -> None:
         """Bring the rows of a step. For the engine's thread; it waits until those before them are taken."""
         while not self._taken.wait(LOOK_SECONDS):
             if not self._loop.is_running():
@@ -36,7 +34,7 @@ class Handover:
         self._taken.clear()
         self._loop.call_soon_threadsafe(self._arrive, rows)
 
-    def _arrive(self, rows: Sequence[OutputRow]) -> None:
+    def _arrive(self, rows: Sequence[Row]) -> None:
         try:
             self._deliver(rows)
         finally:

@@ -8,21 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokenwire_reference.core.request import Request
-
-FAMILIES = ("token_logprobs", "top_logprobs", "token_ids_logprobs", "token_ranks")
-"""Wire names without `input_` or `output_`."""
+from tokenwire_reference.core.request import LOGPROB_FAMILIES, Request
 
 Entry = list[Any]
 """[logprob, token id, None]"""
 
 
 def families(request: Request) -> list[str]:
-    """Those of `FAMILIES` that a request asked for."""
+    """Those of `LOGPROB_FAMILIES` that a request asked for."""
     if not request.return_logprob:
         return []
     asked = (True, request.top_logprobs_num > 0, bool(request.token_ids_logprob), request.return_ranks)
-    return [family for family, wanted in zip(FAMILIES, asked, strict=True) if wanted]
+    return [family for family, wanted in zip(LOGPROB_FAMILIES, asked, strict=True) if wanted]
 
 
 def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request]) -> list[dict[str, Any]]:

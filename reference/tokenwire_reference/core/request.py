@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tokenwire_reference.core.seams import Seams, current_seams
 
@@ -89,6 +89,16 @@ class FinishReason:
                 }
 
 
+LOGPROB_FAMILIES = ("token_logprobs", "top_logprobs", "token_ids_logprobs", "token_ranks")
+"""Wire names without `input_` or `output_`."""
+MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+HIDDEN_STATES = "hidden_states"
+OWN_SERIES = frozenset(
+    (*(f"output_{family}" for family in LOGPROB_FAMILIES), MASK, MASK_LOGPROBS, HIDDEN_STATES)
+)
+"""Series that no sampler backend may write: all others are customized info."""
+
+
 @dataclass
 class DraftCounts:
     """How the drafts of a request fared: tokens that were proposed, to be checked several in a step."""
@@ -108,6 +118,7 @@ class Request:
     """One prompt, one sample. The scheduler owns everything below the line.
 
     `output_ids` and every list in `series` grow together, one entry for each token: one append-only record.
+    The engine's thread appends to it; a `Row` tells other threads how far they may read.
     """
 
     rid: str
@@ -136,9 +147,8 @@ class Request:
 
     # What has become of it.
     output_ids: list[int] = field(default_factory=list)
-    series: dict[str, list[Any]] = field(default_factory=dict)
+    series: Mapping[str, list[Any]] = field(default_factory=dict)
     """Wire name (`output_token_logprobs`, …, customized_info keys) to one entry for each output id."""
-    customized_info_keys: set[str] = field(default_factory=set)
     prompt_series: dict[str, list[Any]] = field(default_factory=dict)
     """Wire name (`input_token_logprobs`, …) to one entry for each prompt token from `logprob_start_len`."""
     seed: int = 0
@@ -157,6 +167,8 @@ class Request:
     cached_tokens_device: int = 0
     cached_tokens_host: int = 0
     cached_tokens_storage: int = 0
+    storage_backend: str | None = None
+    """What keeps pages of the cache for good, if anything."""
     num_retractions: int = 0
     drafts: DraftCounts | None = None
     """None where the engine has no drafts."""
@@ -166,44 +178,40 @@ class Request:
         """Prompt tokens that were not computed, but found in some tier of the cache."""
         return self.cached_tokens_device + self.cached_tokens_host + self.cached_tokens_storage
 
+    @property
+    def cached_tokens_details(self) -> Mapping[str, Any] | None:
+        """Which tier of the cache the reused prompt tokens came from; None where nothing was reused.
+
+        An engine with a storage backend names it wherever it names tiers.
+        """
+        if not self.cached_tokens:
+            return None
+        details: dict[str, Any] = {"device": self.cached_tokens_device, "host": self.cached_tokens_host}
+        if self.cached_tokens_storage or self.storage_backend:
+            details["storage"] = self.cached_tokens_storage
+        if self.storage_backend:
+            details["storage_backend"] = self.storage_backend
+        return details
+
     def append(self, token_id: int, entries: Mapping[str, Any], customized_info: Mapping[str, Any]) -> None:
         """Add one sampled token with all that was said of it when it was sampled."""
-        for said in (entries, customized_info):
-            for key, value in said.items():
-                if key not in self.series:
-                    self.series[key] = [None] * len(self.output_ids)
-                self.series[key].append(value)
-        if customized_info:
-            self.customized_info_keys.update(customized_info)
+        count = len(self.output_ids)
+        said = {**entries, **customized_info} if customized_info else entries
+        if not said.keys() <= self.series.keys():
+            # Another dictionary: a reader on another thread may go through the old one.
+            missing = {name: [None] * count for name in said if name not in self.series}
+            self.series = {**self.series, **missing}
+        for name, values in self.series.items():
+            values.append(said.get(name))
         self.output_ids.append(token_id)
-        for values in self.series.values():
-            if len(values) < len(self.output_ids):
-                values.append(None)
 
 
-@dataclass(slots=True)
-class OutputRow:
-    """What the output streamer emits for one request: one range of tokens of its record.
+class Row(NamedTuple):
+    """What may be sent of a record: its tokens from `start` to `end`, and how it ended, if it has."""
 
-    `start` and `end` are positions in `output_ids`; every list here covers exactly that range. Not frozen,
-    as there is one for each token: a frozen one takes three times as long to make.
-    """
-
-    rid: str
+    record: Request
     start: int
     end: int
-    output_ids: Sequence[int]
     series: Mapping[str, Sequence[Any]]
-    customized_info_keys: frozenset[str]
-    prompt_series: Mapping[str, Sequence[Any]]
-    """In the first row of a request only; empty in later ones."""
-    prompt_tokens: int
-    cached_tokens: int
-    cached_tokens_details: Mapping[str, Any] | None
-    num_retractions: int
+    """The series that the record had then."""
     finish: FinishReason | None
-    embedding: Sequence[float] | None = None
-    drafts: DraftCounts | None = None
-    """In the last row only."""
-    routed_experts: str | None = None
-    """In the last row only."""

@@ -27,8 +27,8 @@ class Seams:
         del request, sent
         return due
 
-    def row(self, request: Any, row: T) -> T:
-        """What the output streamer emits; the same range of tokens."""
+    def published(self, request: Any, row: T) -> T:
+        """What the output streamer emits; the same range of tokens, of this record or of another."""
         del request
         return row
 
@@ -38,9 +38,9 @@ class Seams:
         """What turns ids into text."""
         return detokenizer
 
-    def text(self, record: Any, text: str) -> str:
+    def text(self, reader: Any, text: str) -> str:
         """The whole text of a finished record."""
-        del record
+        del reader
         return text
 
     def format(self, format: T) -> T:  # noqa: A002
@@ -52,9 +52,9 @@ class Seams:
         del parser, ended
         return deltas
 
-    def taken(self, record: Any, emission: T) -> T:
-        """What a consumer takes. The record's cursors still stand where the emission before it ended."""
-        del record
+    def taken(self, reader: Any, emission: T) -> T:
+        """What a consumer takes. The reader's cursors still stand where the emission before it ended."""
+        del reader
         return emission
 
     def leaving(self) -> bool:

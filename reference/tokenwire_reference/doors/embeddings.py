@@ -51,7 +51,7 @@ def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served
             "index": result.index,
         }
         if body.get("return_prompt_token_ids"):
-            item["prompt_token_ids"] = result.prompt_token_ids
+            item["prompt_token_ids"] = result.record.prompt_token_ids
         data.append(item)
     totals = Consumed.by(results, 1).totals
     return {
@@ -106,25 +106,25 @@ def _requests(rids: Sequence[str], prompts: Sequence[Sequence[int]], served: Ser
 
 
 def _embedding(result: Emission) -> Sequence[float]:
-    if result.embedding is None:
-        raise RefusalError(f"request {result.rid!r} was aborted before it had an embedding")
-    return result.embedding
+    if result.record.embedding is None:
+        raise RefusalError(f"request {result.record.rid!r} was aborted before it had an embedding")
+    return result.record.embedding
 
 
 def _encoded(result: Emission, served: Served, *, with_ids: bool) -> dict[str, Any]:
     answer = {
         "embedding": _embedding(result),
         "meta_info": {
-            "id": result.rid,
+            "id": result.record.rid,
             "finish_reason": result.finish.to_wire() if result.finish else None,
-            "prompt_tokens": len(result.prompt_token_ids),
+            "prompt_tokens": len(result.record.prompt_token_ids),
             "weight_version": served.args.weight_version,
-            "num_retractions": result.num_retractions,
-            "cached_tokens": result.cached_tokens,
+            "num_retractions": result.record.num_retractions,
+            "cached_tokens": result.record.cached_tokens,
             "e2e_latency": result.seconds,
         },
     }
-    return answer | ({"prompt_token_ids": result.prompt_token_ids} if with_ids else {})
+    return answer | ({"prompt_token_ids": result.record.prompt_token_ids} if with_ids else {})
 
 
 def _shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:

@@ -1,7 +1,7 @@
-"""The event loop's side of every request: one append-only record each, and what a consumer takes of it.
+"""The event loop's side of every request: how far its record may be read, and what a consumer takes of it.
 
-Rows append to the record; a consumer that wakes up takes everything that is pending, as one slice of ids,
-text and every series alike. Coalescing is therefore lossless by construction (sgl-project/sglang PR #27205),
+A row says how far; a consumer that wakes up takes everything that is pending, as one slice of ids, text and
+every series alike. Coalescing is therefore lossless by construction (sgl-project/sglang PR #27205),
 and an emission never holds a list that is still growing.
 """
 
@@ -12,14 +12,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 from tokenwire_reference.core.detokenizer import Detokenizer, finish_text, spelling
 from tokenwire_reference.core.engine_runner import EngineRunner
-from tokenwire_reference.core.request import DraftCounts, FinishReason, OutputRow, Request, SamplingParams
-from tokenwire_reference.core.seams import Seams, current_seams
+from tokenwire_reference.core.request import FinishReason, Request, Row
+from tokenwire_reference.core.seams import current_seams
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.meters import Meters
 
@@ -43,48 +43,32 @@ class Emission:
     """
 
     index: int
-    rid: str
+    record: Request
     first: bool
     output_ids: Sequence[int]
     text: str
     series: Mapping[str, Sequence[Any]]
-    customized_info_keys: frozenset[str]
-    prompt_series: Mapping[str, Sequence[Any]]
-    prompt_token_ids: Sequence[int]
     completion_tokens: int
     """All tokens up to and including this emission, in either delivery."""
-    cached_tokens: int
-    cached_tokens_details: Mapping[str, Any] | None
-    num_retractions: int
     finish: FinishReason | None
     seconds: float
     """Since the request came in."""
-    embedding: Sequence[float] | None = None
-    drafts: DraftCounts | None = None
-    routed_experts: str | None = None
 
 
 @dataclass
-class Record:
-    """All that is known of one request, and how much of it its consumer has taken."""
+class Reader:
+    """How far the record of one request may be read, how far its consumer has, and the text of its ids."""
 
     index: int
-    rid: str
-    prompt_token_ids: Sequence[int]
-    sampling: SamplingParams
+    request: Request
     detokenizer: Detokenizer | None
-    seams: Seams = field(default_factory=current_seams)
     started: float = field(default_factory=time.monotonic)
-    output_ids: list[int] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     """The text that has been taken, in pieces: they are joined where a whole text is wanted."""
     new: list[str] = field(default_factory=list)
     """That which has not."""
-    series: dict[str, list[Any]] = field(default_factory=dict)
-    customized_info_keys: frozenset[str] = frozenset()
-    prompt_series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    latest: OutputRow | None = None
-    """The row that came last: what it says of the whole request stands."""
+    row: Row | None = None
+    """The row that came last."""
     grown: float = 0.0
     """When it came."""
     taken_ids: int = 0
@@ -93,7 +77,12 @@ class Record:
 
     @property
     def finish(self) -> FinishReason | None:
-        return self.latest.finish if self.latest else None
+        return self.row.finish if self.row else None
+
+    @property
+    def end(self) -> int:
+        """How many tokens of the record have been delivered."""
+        return self.row.end if self.row else 0
 
     @property
     def text(self) -> str:
@@ -101,40 +90,33 @@ class Record:
             self.shown = ["".join(self.shown)]
         return "".join([*self.shown, *self.new])
 
-    def append(self, row: OutputRow) -> None:
-        """Add a row. Raises ValueError for one that does not begin where the record ends."""
-        if row.start != len(self.output_ids) or self.finish is not None:
+    def append(self, row: Row) -> None:
+        """Read on to the end of a row. Raises ValueError for one that does not begin where the last ended."""
+        if row.start != self.end or self.finish is not None:
             raise ValueError(
-                f"row {row.start}:{row.end} of request {self.rid!r} does not follow its "
-                f"{len(self.output_ids)} tokens"
+                f"row {row.start}:{row.end} of request {self.request.rid!r} does not follow its "
+                f"{self.end} tokens"
             )
-        self.output_ids += row.output_ids
-        for name, entries in row.series.items():
-            # A key that starts late has nulls for the tokens before it.
-            self.series.setdefault(name, [None] * row.start).extend(entries)
-        for values in self.series.values():
-            values.extend([None] * (row.end - len(values)))
-        self.customized_info_keys |= row.customized_info_keys
-        if row.prompt_series:
-            self.prompt_series = row.prompt_series
-        self.latest, self.grown = row, time.monotonic()
+        self.row, self.grown = row, time.monotonic()
         if self.detokenizer is not None:
+            ids = row.record.output_ids[row.start : row.end]
             if row.finish is None:
-                self.new.append(self.detokenizer.push(row.output_ids))
+                self.new.append(self.detokenizer.push(ids))
             else:
-                text = finish_text(self.detokenizer, self.text, row.output_ids, row.finish, self.sampling)
-                text = self.seams.text(self, text)
+                text = finish_text(self.detokenizer, self.text, ids, row.finish, self.request.sampling)
+                text = self.request.seams.text(self, text)
                 self.shown, self.new = [text[: self.taken_text]], [text[self.taken_text :]]
 
-    def fail(self, row: OutputRow, error: Exception) -> None:
-        """End the record with a failure of the server; it keeps what it has."""
-        self.latest, self.grown = replace(row, finish=FinishReason.of_failure(error)), time.monotonic()
+    def fail(self, row: Row, error: Exception) -> None:
+        """End with a failure of the server what the rows before have delivered."""
+        self.row = row._replace(end=self.end, finish=FinishReason.of_failure(error))
+        self.grown = time.monotonic()
 
     @property
     def ready(self) -> int:
         """How many ids can be taken: where text waits for more than half a character, its ids wait too."""
         waiting = 0 if self.detokenizer is None or self.finish else self.detokenizer.waiting
-        return len(self.output_ids) - waiting
+        return self.end - waiting
 
     @property
     def pending(self) -> bool:
@@ -142,36 +124,27 @@ class Record:
 
     def take(self, delivery: Delivery) -> Emission:
         """Take everything that is pending, as one emission."""
-        latest = self.latest
-        assert latest is not None, "nothing is pending before the first row"
+        row = self.row
+        assert row is not None, "nothing is pending before the first row"
         incremental = delivery is Delivery.INCREMENTAL
         tokens = slice(self.taken_ids if incremental else 0, self.ready)
         emission = Emission(
             index=self.index,
-            rid=self.rid,
+            record=row.record,
             # What has no ids is a finish, and nothing follows it.
             first=self.taken_ids == 0,
-            output_ids=self.output_ids[tokens],
+            output_ids=row.record.output_ids[tokens],
             text="".join(self.new) if incremental else self.text,
-            series={name: values[tokens] for name, values in self.series.items()},
-            customized_info_keys=self.customized_info_keys,
-            prompt_series=self.prompt_series,
-            prompt_token_ids=self.prompt_token_ids,
+            series={name: values[tokens] for name, values in row.series.items()},
             completion_tokens=tokens.stop,
-            cached_tokens=latest.cached_tokens,
-            cached_tokens_details=latest.cached_tokens_details,
-            num_retractions=latest.num_retractions,
-            finish=latest.finish,
-            seconds=(self.grown if latest.finish else time.monotonic()) - self.started,
-            embedding=latest.embedding,
-            drafts=latest.drafts,
-            routed_experts=latest.routed_experts,
+            finish=row.finish,
+            seconds=(self.grown if row.finish else time.monotonic()) - self.started,
         )
-        emission = self.seams.taken(self, emission)
+        emission = self.request.seams.taken(self, emission)
         self.shown += self.new
         self.taken_text += sum(map(len, self.new))
         self.taken_ids, self.new = tokens.stop, []
-        self.taken_finish = latest.finish is not None
+        self.taken_finish = row.finish is not None
         return emission
 
 
@@ -184,10 +157,10 @@ class ClientLeftError(Exception):
 
 
 class Generation:
-    """The records of one HTTP request, in the order of their index."""
+    """The readers of one HTTP request, in the order of their index."""
 
-    def __init__(self, records: Sequence[Record], abort: Callable[[str], None]) -> None:
-        self.records = records
+    def __init__(self, readers: Sequence[Reader], abort: Callable[[str], None]) -> None:
+        self.readers = readers
         self._abort = abort
         self._wake = asyncio.Event()
         self._at_once: Callable[[], bool] | None = None
@@ -197,7 +170,7 @@ class Generation:
     @property
     def ended(self) -> bool:
         """Whether each record has given its finish."""
-        return all(record.taken_finish for record in self.records)
+        return all(reader.taken_finish for reader in self.readers)
 
     def hang_up(self) -> None:
         """Tell the consumer that its client has left: it waits for nothing more."""
@@ -233,9 +206,9 @@ class Generation:
 
     def take(self, delivery: Delivery) -> Iterator[Emission]:
         """Take what is pending, an emission of each record that has something."""
-        for record in self.records:
-            if record.pending:
-                yield record.take(delivery)
+        for reader in self.readers:
+            if reader.pending:
+                yield reader.take(delivery)
 
     async def first(self, delivery: Delivery) -> Emission:
         """Wait for the first emission, of any record, and take it."""
@@ -246,21 +219,21 @@ class Generation:
 
     async def whole(self) -> list[Emission]:
         """Wait for the end of every record and give each as a whole."""
-        while not all(record.finish for record in self.records):
+        while not all(reader.finish for reader in self.readers):
             await self.woken()
-        return [record.take(Delivery.CUMULATIVE) for record in self.records]
+        return [reader.take(Delivery.CUMULATIVE) for reader in self.readers]
 
     def close(self) -> None:
         """Abort what has not ended: the client is gone."""
-        for record in self.records:
-            if record.finish is None and record.seams.leaving():
-                self._abort(record.rid)
+        for reader in self.readers:
+            if reader.finish is None and reader.request.seams.leaving():
+                self._abort(reader.request.rid)
 
 
 class _Live(NamedTuple):
     """A request that has not ended."""
 
-    record: Record
+    reader: Reader
     generation: Generation
 
 
@@ -300,17 +273,17 @@ class RequestManager:
                 raise DuplicateRequestIdError(
                     f"rid {name!r} is the id of a request that has not ended; choose another or send none"
                 )
-        records = [self._record(index, request) for index, request in enumerate(requests)]
-        generation = Generation(records, self._engine.abort)
+        readers = [self._reader(index, request) for index, request in enumerate(requests)]
+        generation = Generation(readers, self._engine.abort)
         if group is not None and group not in names:
             self._groups[group] = dict.fromkeys(names)
             self._group_of.update(dict.fromkeys(names, group))
-        for request, record in zip(requests, records, strict=True):
-            self._live[request.rid] = _Live(record, generation)
+        for request, reader in zip(requests, readers, strict=True):
+            self._live[request.rid] = _Live(reader, generation)
             self._engine.add(request)
         return generation
 
-    def _record(self, index: int, request: Request) -> Record:
+    def _reader(self, index: int, request: Request) -> Reader:
         detokenizer = None
         if self._tokenizer is not None:
             spelled = spelling(
@@ -319,42 +292,41 @@ class RequestManager:
                 spaces_between_special_tokens=request.sampling.spaces_between_special_tokens,
             )
             detokenizer = request.seams.detokenizer(Detokenizer(spelled, request.prompt_token_ids))
-        return Record(index, request.rid, request.prompt_token_ids, request.sampling, detokenizer)
+        return Reader(index, request, detokenizer)
 
-    def deliver(self, rows: Sequence[OutputRow]) -> None:
-        """Append the rows of one step to their records, forget requests that ended, tell the consumers."""
+    def deliver(self, rows: Sequence[Row]) -> None:
+        """Bring the rows of one step to their readers, forget requests that ended, wake the consumers."""
         consumers: dict[Generation, None] = {}
         for row in rows:
-            live = self._live.get(row.rid)
-            if live is None:  # its record failed before the engine heard of it
+            rid = row.record.rid
+            live = self._live.get(rid)
+            if live is None:  # its reader failed before the engine heard of it
                 continue
-            record, generation = live
-            last = record.grown or record.started
+            reader, generation = live
+            last = reader.grown or reader.started
             try:
-                record.append(row)
-            except Exception as error:  # the record is one request's: the rows of the others are delivered
-                logger.exception(
-                    "row %d:%d of request %r could not be delivered", row.start, row.end, row.rid
-                )
-                record.fail(row, error)
-                self._engine.abort(row.rid)
-            self._measure(record, row, last)
-            if record.finish is not None:
-                del self._live[row.rid]
-                self._forget_group_of(row.rid)
-                record.seams.ended(row.rid, self._abort_live)
+                reader.append(row)
+            except Exception as error:  # the reader is one request's: the rows of the others are delivered
+                logger.exception("row %d:%d of request %r could not be delivered", row.start, row.end, rid)
+                reader.fail(row, error)
+                self._engine.abort(rid)
+            self._measure(reader, row, last)
+            if reader.finish is not None:
+                del self._live[rid]
+                self._forget_group_of(rid)
+                reader.request.seams.ended(rid, self._abort_live)
             consumers[generation] = None
         for generation in consumers:
             generation.rows_came()
 
-    def _measure(self, record: Record, row: OutputRow, last: float) -> None:
-        """Count a row; `last` is when the record had grown before."""
-        since_start = record.grown - record.started
-        self.meters.emitted(row.end - row.start, row.start, since_start, record.grown - last)
+    def _measure(self, reader: Reader, row: Row, last: float) -> None:
+        """Count a row; `last` is when the one before it came."""
+        since_start = reader.grown - reader.started
+        self.meters.emitted(row.end - row.start, row.start, since_start, reader.grown - last)
         if row.finish is not None:
             self.meters.ended(
-                prompt_tokens=row.prompt_tokens,
-                cached_tokens=row.cached_tokens,
+                prompt_tokens=len(row.record.prompt_token_ids),
+                cached_tokens=row.record.cached_tokens,
                 seconds=since_start,
                 aborted=row.finish.type == "abort",
             )

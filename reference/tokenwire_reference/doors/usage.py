@@ -24,9 +24,9 @@ class Consumed:
         """Count choices that stand prompt by prompt, `n` samples each."""
         firsts = range(0, len(choices), n)
         return cls(
-            prompt=sum(len(choices[i].prompt_token_ids) for i in firsts),
+            prompt=sum(len(choices[i].record.prompt_token_ids) for i in firsts),
             completion=sum(choice.completion_tokens for choice in choices),
-            cached=sum(max(choice.cached_tokens for choice in choices[i : i + n]) for i in firsts),
+            cached=sum(max(choice.record.cached_tokens for choice in choices[i : i + n]) for i in firsts),
             reasoning=reasoning,
         )
 

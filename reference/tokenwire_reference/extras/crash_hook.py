@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 
-from tokenwire_reference.core.request import OutputRow
+from tokenwire_reference.core.request import Row
 
 CRASH_STATUS = 70
 """Exit status of a server that was told to crash."""
@@ -22,13 +22,13 @@ class CrashAfter:
     """
 
     def __init__(
-        self, emissions: int, deliver: Callable[[Sequence[OutputRow]], None], crash: Callable[[], None]
+        self, emissions: int, deliver: Callable[[Sequence[Row]], None], crash: Callable[[], None]
     ) -> None:
         self._left = emissions
         self._deliver = deliver
         self._crash = crash
 
-    def __call__(self, rows: Sequence[OutputRow]) -> None:
+    def __call__(self, rows: Sequence[Row]) -> None:
         """Deliver the rows of one step, unless the crash is under way."""
         if self._left > 0:
             self._deliver(rows)

@@ -51,6 +51,7 @@ def test_an_entry_tells_what_was_wrong_and_where_it_was_seen(known):
 
 def test_every_fault_overrides_a_seam_that_there_is():
     seams = {name for kind in (Fault, Seams) for name, value in vars(kind).items() if callable(value)}
+    seams -= {"published"}  # `Fault` turns it into `row`
     used = Counter(
         name
         for known in FAULTS.values()

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from tokenwire_reference.core.engine_runner import EngineThread
 from tokenwire_reference.core.load import EngineLoad, QueueFullError
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.request import FinishReason, OutputRow, Request
+from tokenwire_reference.core.request import FinishReason, Request, Row
 from tokenwire_reference.doors.app import build_app
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.doors.served import Served
@@ -194,13 +194,13 @@ async def serving(engine: ScriptedEngine, tokenizer: Any, args: ServerArgs) -> A
     loop = asyncio.get_running_loop()
     streamer = OutputStreamer(stream_interval=args.stream_interval)
 
-    async def deliver_and_let_them_read(rows: Sequence[OutputRow]) -> None:
+    async def deliver_and_let_them_read(rows: Sequence[Row]) -> None:
         """Let every consumer take a step's rows before the next step: no stream is coalesced by chance."""
         manager.deliver(rows)
         for _ in range(100):
             await asyncio.sleep(0)
 
-    def deliver(rows: Sequence[OutputRow]) -> None:
+    def deliver(rows: Sequence[Row]) -> None:
         asyncio.run_coroutine_threadsafe(deliver_and_let_them_read(rows), loop).result()
 
     thread = EngineThread(engine, streamer, deliver)

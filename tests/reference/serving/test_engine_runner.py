@@ -49,6 +49,11 @@ def started(request, loop):
         runner.stop()
 
 
+def ids_of(row):
+    """The ids that a row delivers."""
+    return row.record.output_ids[row.start : row.end]
+
+
 def until_finish(rows):
     got = []
     while not got or got[-1].finish is None:
@@ -59,7 +64,7 @@ def until_finish(rows):
 def test_rows_come_step_by_step(started, scripted_engine):
     thread, rows = started(scripted_engine([[5], [6, 7], [8]]))
     thread.add(ask())
-    assert [list(row.output_ids) for row in until_finish(rows)] == [[5], [6, 7], [8]]
+    assert list(map(ids_of, until_finish(rows))) == [[5], [6, 7], [8]]
 
 
 def test_a_request_that_cannot_run_is_answered_with_status_400(started, scripted_engine):
@@ -72,7 +77,7 @@ def test_a_request_that_cannot_run_is_answered_with_status_400(started, scripted
         "the prompt is empty",
     )
     thread.add(ask("other"))
-    assert until_finish(rows)[0].output_ids == [5]
+    assert ids_of(until_finish(rows)[0]) == [5]
 
 
 def test_functions_run_between_steps(started, scripted_engine):
@@ -111,12 +116,12 @@ def test_a_broken_engine_ends_every_request_with_status_500(started, scripted_en
     thread, rows = started(Broken([[5]]))
     thread.add(ask("a"))
     (row,) = until_finish(rows)
-    assert (row.rid, row.finish.status_code) == ("a", 500)
+    assert (row.record.rid, row.finish.status_code) == ("a", 500)
     assert "out of memory" in row.finish.message
     assert isinstance(thread.failure, RuntimeError)
     thread.add(ask("b"))
     (row,) = until_finish(rows)
-    assert (row.rid, row.finish.status_code) == ("b", 500)
+    assert (row.record.rid, row.finish.status_code) == ("b", 500)
     assert "the engine stopped" in caplog.text
 
 
@@ -149,7 +154,7 @@ def test_a_request_that_cannot_be_queued_ends_alone(started, scripted_engine, ca
     thread, rows = started(Picky([[5]]))
     thread.add(ask("bad"))
     (row,) = until_finish(rows)
-    assert (row.rid, row.finish.status_code) == ("bad", 500)
+    assert (row.record.rid, row.finish.status_code) == ("bad", 500)
     thread.add(ask("good"))
     assert until_finish(rows)[-1].finish.type == "length"
     assert thread.failure is None
@@ -162,14 +167,14 @@ def test_a_row_that_cannot_be_made_ends_its_request_alone(started, scripted_engi
     bad.seams = BrokenRow()
     thread.add(bad)
     (row,) = until_finish(rows)
-    assert (row.rid, row.finish.status_code) == ("bad", 500)
+    assert (row.record.rid, row.finish.status_code) == ("bad", 500)
     thread.add(good)
     assert until_finish(rows)[-1].finish.type == "length"
     assert engine.aborted == ["bad"]
 
 
 class BrokenRow(Seams):
-    def row(self, request, row):
+    def published(self, request, row):
         raise RuntimeError("boom")
 
 
@@ -205,7 +210,7 @@ def test_a_step_that_takes_time_does_not_hold_the_loop_up(loop, scripted_engine)
     loop.call_soon_threadsafe(runner.start)
     runner.add(ask())
     loop.call_soon_threadsafe(may_go_on.set)
-    assert until_finish(rows)[0].output_ids == [5]
+    assert ids_of(until_finish(rows)[0]) == [5]
     runner.stop()
 
 

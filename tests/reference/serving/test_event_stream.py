@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tokenwire_reference.core.request import FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.core.request import FinishReason, Request, Row, SamplingParams
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import OUTLET, WRITE_BYTES, EventStream
 from tokenwire_reference.doors.request_manager import Delivery, RequestManager
@@ -43,20 +43,8 @@ class Said:
 
 
 def row(rid, finish=END, start=0):
-    return OutputRow(
-        rid=rid,
-        start=start,
-        end=start + 1,
-        output_ids=[5],
-        series={},
-        customized_info_keys=frozenset(),
-        prompt_series={},
-        prompt_tokens=1,
-        cached_tokens=0,
-        cached_tokens_details=None,
-        num_retractions=0,
-        finish=finish,
-    )
+    record = Request(rid, (7,), SamplingParams(), output_ids=[5] * (start + 1))
+    return Row(record, start, start + 1, {}, finish)
 
 
 def written(chunks, *, samples=3, finish=END, leaves=False):

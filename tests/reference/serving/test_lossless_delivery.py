@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from small_tokenizers import Letters
 
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.request import FinishReason, Request, SamplingParams
+from tokenwire_reference.core.request import OWN_SERIES, FinishReason, Request, SamplingParams
 from tokenwire_reference.doors.request_manager import Delivery, RequestManager
 
 LOGPROBS = "output_token_logprobs"
@@ -89,9 +89,9 @@ async def run(given_samples, drains, delivery):
 
 
 def drain(generation, taken, delivery):
-    for record in generation.records:
-        if record.pending:
-            taken[record.index].append(record.take(delivery))
+    for reader in generation.readers:
+        if reader.pending:
+            taken[reader.index].append(reader.take(delivery))
 
 
 @given(
@@ -102,7 +102,7 @@ def drain(generation, taken, delivery):
 def test_any_steps_and_any_drains_join_to_the_record(given_samples, drains, delivery):
     requests, taken = asyncio.run(run(given_samples, drains, delivery))
     for request, emissions in zip(requests, taken, strict=True):
-        joined = {LOGPROBS: [], **{key: [] for key in request.customized_info_keys}}
+        joined = {LOGPROBS: [], **{key: [] for key in request.series.keys() - OWN_SERIES}}
         ids, text = [], ""
         for emission in emissions:
             if delivery is Delivery.CUMULATIVE:
@@ -119,4 +119,4 @@ def test_any_steps_and_any_drains_join_to_the_record(given_samples, drains, deli
         assert text == LETTERS.decode(request.output_ids)
         assert joined == {name: request.series[name] for name in joined}
         assert [e.finish is not None for e in emissions] == [False] * (len(emissions) - 1) + [True]
-        assert emissions[-1].customized_info_keys == request.customized_info_keys
+        assert emissions[-1].series.keys() == request.series.keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenwire_reference.core.output_streamer import OutputStreamer, cached_tokens_details
+from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import FinishReason, Request, SamplingParams
 
 
@@ -109,20 +109,23 @@ def test_every_series_is_sliced_as_the_ids_are():
         rows += streamer.stream([asked])
     assert [(row.start, row.end) for row in rows] == [(0, 1), (1, 3), (3, 5)]
     for row in rows:
-        assert row.output_ids == [10 + i for i in range(row.start, row.end)]
-        assert [entry[1] for entry in row.series["output_token_logprobs"]] == row.output_ids
-    assert [list(row.series.get("late", "-")) for row in rows] == [["-"], [None, 2], [3, 4]]
-    assert [list(row.prompt_series) for row in rows] == [["input_token_logprobs"], [], []]
+        assert row.record is asked
+        entries = row.series["output_token_logprobs"][row.start : row.end]
+        assert [entry[1] for entry in entries] == asked.output_ids[row.start : row.end]
+    late = [row.series["late"][row.start : row.end] for row in rows[1:]]
+    assert late == [[None, 2], [3, 4]]
+    assert "late" not in rows[0].series
 
 
-def test_a_row_does_not_grow_with_its_request():
+def test_a_key_that_comes_later_is_not_in_the_rows_before():
     streamer = OutputStreamer(stream_interval=1)
     asked = request("a")
-    asked.series["s"] = [0]
+    asked.series = {"s": [0]}
     streamer.admit(asked)
     (row,) = streamer.stream([asked])
-    asked.append(5, {"s": 1}, {})
-    assert (row.output_ids, row.series["s"]) == ([97], [0])
+    asked.append(5, {"s": 1}, {"late": 2})
+    assert (row.end, list(row.series)) == (1, ["s"])
+    assert asked.series == {"s": [0, 1], "late": [None, 2]}
 
 
 @pytest.mark.parametrize(
@@ -141,10 +144,8 @@ def test_cached_tokens_details(cached, tiers, backend, details):
     asked = request("x")
     asked.cached_tokens_device, asked.cached_tokens_host, asked.cached_tokens_storage = tiers
     assert asked.cached_tokens == cached
-    assert cached_tokens_details(asked, backend) == details
-    streamer = OutputStreamer(stream_interval=1, storage_backend=backend)
-    streamer.admit(asked)
-    assert streamer.stream([asked])[0].cached_tokens_details == details
+    asked.storage_backend = backend
+    assert asked.cached_tokens_details == details
 
 
 def test_an_embedding_emits_once_with_no_token():
@@ -154,5 +155,5 @@ def test_an_embedding_emits_once_with_no_token():
     assert streamer.stream([asked]) == []
     asked.embedding, asked.finish = [0.6, 0.8], FinishReason("length", length=0)
     (row,) = streamer.stream([asked])
-    assert (row.embedding, row.output_ids, row.finish) == ([0.6, 0.8], [], asked.finish)
+    assert (row.record.embedding, row.end, row.finish) == ([0.6, 0.8], 0, asked.finish)
     assert streamer.stream([asked]) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from small_tokenizers import Letters
 
 from tokenwire_reference.core.detokenizer import Detokenizer, Spelling
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.request import FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.core.request import FinishReason, Request, Row, SamplingParams
 from tokenwire_reference.core.stopping import StopRules
 from tokenwire_reference.doors import request_manager
 from tokenwire_reference.doors.request_manager import Delivery, DuplicateRequestIdError, RequestManager
@@ -39,26 +38,24 @@ class Inbox:
         self.aborted.append(rid)
 
 
-def row(start, text, *, rid="r", finish=None, late=None, **fields):
-    ids = [ord(letter) for letter in text]
-    series = {LOGPROBS: [[-0.5, i, None] for i in ids]}
-    if late is not None:
-        series["late"] = late
-    return OutputRow(
-        rid=rid,
-        start=start,
-        end=start + len(ids),
-        output_ids=ids,
-        series=series,
-        customized_info_keys=frozenset({"late"} if late is not None else ()),
-        prompt_series={"input_token_logprobs": [[None, 7, None]]} if start == 0 else {},
-        prompt_tokens=1,
-        cached_tokens=0,
-        cached_tokens_details=None,
-        num_retractions=0,
-        finish=finish,
-        **fields,
-    )
+RECORDS = {}
+
+
+@pytest.fixture(autouse=True)
+def _no_records():
+    RECORDS.clear()
+
+
+def row(start, text, *, rid="r", finish=None, late=None):
+    """Append to the record of a request what a row brings, and give the row."""
+    if rid not in RECORDS:
+        RECORDS[rid] = ask(rid)
+        RECORDS[rid].prompt_series["input_token_logprobs"] = [[None, 7, None]]
+    record = RECORDS[rid]
+    for place, letter in enumerate(text):
+        said = {} if late is None else {"late": late[place]}
+        record.append(ord(letter), {LOGPROBS: [-0.5, ord(letter), None]}, said)
+    return Row(record, start, start + len(text), record.series, finish)
 
 
 def ask(rid="r", **sampling):
@@ -88,19 +85,20 @@ async def collect(generation, delivery):
 )
 def test_whenever_the_consumer_comes_nothing_is_lost(text, cuts, reads, delivery):
     """Rows cut anywhere, taken now or later: ids, text and series stay in lockstep and join to the record."""
+    RECORDS.clear()
     places = [0, *sorted(c for c in cuts if c < len(text)), len(text)]
 
     async def scenario():
         manager = RequestManager(Inbox(), LETTERS)
         generation = manager.submit([ask()])
-        record = generation.records[0]
+        reader = generation.readers[0]
         taken = []
         for i, (a, b) in enumerate(pairwise(places)):
             manager.deliver([row(a, text[a:b], finish=END if b == len(text) else None)])
             if reads[i]:
-                taken.append(record.take(delivery))
-        if record.pending:
-            taken.append(record.take(delivery))
+                taken.append(reader.take(delivery))
+        if reader.pending:
+            taken.append(reader.take(delivery))
         return taken
 
     taken = run(scenario)
@@ -108,7 +106,7 @@ def test_whenever_the_consumer_comes_nothing_is_lost(text, cuts, reads, delivery
         assert len(emission.output_ids) == len(emission.series[LOGPROBS])
         assert [entry[1] for entry in emission.series[LOGPROBS]] == emission.output_ids
         assert emission.text == LETTERS.decode(emission.output_ids)
-        assert emission.prompt_series == {"input_token_logprobs": [[None, 7, None]]}
+        assert emission.record.prompt_series == {"input_token_logprobs": [[None, 7, None]]}
     joined = taken[-1].text if delivery is Delivery.CUMULATIVE else "".join(e.text for e in taken)
     assert joined == text
     assert [e.finish for e in taken] == [None] * (len(taken) - 1) + [END]
@@ -119,9 +117,9 @@ def test_whenever_the_consumer_comes_nothing_is_lost(text, cuts, reads, delivery
 def test_an_emission_holds_no_list_that_still_grows():
     async def scenario():
         manager = RequestManager(Inbox(), LETTERS)
-        record = manager.submit([ask()]).records[0]
+        reader = manager.submit([ask()]).readers[0]
         manager.deliver([row(0, "ab")])
-        emission = record.take(Delivery.CUMULATIVE)
+        emission = reader.take(Delivery.CUMULATIVE)
         manager.deliver([row(2, "cd")])
         return emission
 
@@ -132,19 +130,18 @@ def test_an_emission_holds_no_list_that_still_grows():
 def test_a_key_that_starts_late_or_stays_away_has_nulls_there():
     async def scenario():
         manager = RequestManager(Inbox(), LETTERS)
-        record = manager.submit([ask()]).records[0]
+        reader = manager.submit([ask()]).readers[0]
         manager.deliver([row(0, "ab")])
-        early = record.take(Delivery.INCREMENTAL)
+        early = reader.take(Delivery.INCREMENTAL)
         manager.deliver([row(2, "cd", late=[None, 4])])
         manager.deliver([row(4, "ef")])
-        delta = record.take(Delivery.INCREMENTAL)
-        return early, delta, record.take(Delivery.CUMULATIVE)
+        delta = reader.take(Delivery.INCREMENTAL)
+        return early, delta, reader.take(Delivery.CUMULATIVE)
 
     early, delta, everything = run(scenario)
     assert "late" not in early.series
     assert delta.series["late"] == [None, 4, None, None]
     assert everything.series["late"] == [None, None, None, 4, None, None]
-    assert everything.customized_info_keys == {"late"}
 
 
 def test_a_record_that_fails_ends_alone():
@@ -180,7 +177,11 @@ def test_choices_of_one_call_come_interleaved_until_each_has_ended():
         return await reading, manager.live
 
     emissions, live = run(scenario)
-    assert [(e.index, e.rid, e.text) for e in emissions] == [(0, "a", "x"), (1, "b", "u"), (0, "a", "y")]
+    assert [(e.index, e.record.rid, e.text) for e in emissions] == [
+        (0, "a", "x"),
+        (1, "b", "u"),
+        (0, "a", "y"),
+    ]
     assert live == 0
 
 
@@ -204,7 +205,7 @@ def test_a_stop_string_never_shows_in_a_stream():
     async def scenario():
         manager = RequestManager(Inbox(), LETTERS)
         asked = ask(stop=("END",))
-        record = manager.submit([asked]).records[0]
+        reader = manager.submit([asked]).readers[0]
         streamer = OutputStreamer(stream_interval=1)
         detokenizer = Detokenizer(Spelling(LETTERS.decode))
         rules = StopRules(asked.sampling, frozenset(), 9, detokenizer)
@@ -215,8 +216,8 @@ def test_a_stop_string_never_shows_in_a_stream():
             asked.finish = rules.check(asked.output_ids)
             asked.held_back = rules.hold_back(asked.output_ids)
             manager.deliver(streamer.stream([asked]))
-            if record.pending:
-                texts.append(record.take(Delivery.CUMULATIVE).text)
+            if reader.pending:
+                texts.append(reader.take(Delivery.CUMULATIVE).text)
         return texts
 
     assert run(scenario) == ["a", "an", "an ", "an "]
@@ -235,6 +236,7 @@ def test_a_duplicate_id_is_refused_and_harms_nobody():
         assert inbox.added == ["a", "b"]
         manager.deliver([row(0, "x", rid="a", finish=END), row(0, "y", rid="b", finish=END)])
         texts = [choice.text for choice in await first.whole()]
+        RECORDS.clear()
         again = manager.submit([ask("a")], group="g")
         manager.deliver([row(0, "z", rid="a", finish=END)])
         return texts, (await again.whole())[0].text
@@ -277,7 +279,7 @@ def test_without_a_tokenizer_there_is_no_text():
     async def scenario():
         manager = RequestManager(Inbox(), None)
         generation = manager.submit([ask()])
-        manager.deliver([replace(row(0, "ab"), finish=END)])
+        manager.deliver([row(0, "ab", finish=END)])
         return (await generation.whole())[0]
 
     choice = run(scenario)
@@ -302,8 +304,8 @@ def test_the_time_between_tokens_begins_with_the_row_before(monkeypatch):
 
     async def scenario():
         manager = RequestManager(Inbox(), LETTERS)
-        (record,) = manager.submit([ask()]).records
-        record.started = 100.0
+        (reader,) = manager.submit([ask()]).readers
+        reader.started = 100.0
         monkeypatch.setattr(request_manager, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         for each in (row(0, "a"), row(1, "b"), row(2, "cd", finish=END)):
             manager.deliver([each])

@@ -111,15 +111,15 @@ async def answered(tokenizer, prompt, ids, **asked):
     rules = StopRules(sampling, frozenset(), len(ids), detokenizer)
     manager, streamer = RequestManager(Nobody(), tokenizer), OutputStreamer(stream_interval=1)
     streamer.admit(request)
-    (record,) = manager.submit([request]).records
+    (reader,) = manager.submit([request]).readers
     shown = []
     for token_id in ids:
         request.append(token_id, {}, {})
         request.finish = rules.check(request.output_ids)
         request.held_back = rules.hold_back(request.output_ids)
         manager.deliver(streamer.stream([request]))
-        if record.pending:
-            emission = record.take(Delivery.CUMULATIVE)
+        if reader.pending:
+            emission = reader.take(Delivery.CUMULATIVE)
             shown.append((emission.text, len(emission.output_ids)))
         if request.finish is not None:
             break

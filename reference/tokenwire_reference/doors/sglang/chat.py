@@ -84,7 +84,7 @@ def _choice(choice: Emission, speech: Speech, call: ChatCall, served: Served) ->
         **_finish(choice, speech),
     }
     if call.return_prompt_token_ids:
-        answer["prompt_token_ids"] = choice.prompt_token_ids
+        answer["prompt_token_ids"] = choice.record.prompt_token_ids
     if call.return_token_ids:
         answer["response_token_ids"] = choice.output_ids
     if call.return_meta_info:
@@ -218,10 +218,10 @@ def _sglext(
     """SGLang's additions for the answer as a whole; empty where none was asked for."""
     sglext: dict[str, Any] = {}
     if call.cached_tokens_details:
-        details = [choice.cached_tokens_details for choice in choices if choice.cached_tokens_details]
-        sglext |= {"cached_tokens_details": details[0]} if details else {}
+        details = next(filter(None, (choice.record.cached_tokens_details for choice in choices)), None)
+        sglext |= {"cached_tokens_details": details} if details else {}
     if call.input_ids_in_sglext:
-        sglext["input_ids"] = choices[0].prompt_token_ids
+        sglext["input_ids"] = choices[0].record.prompt_token_ids
     if call.output_ids_in_sglext:
         sglext["output_ids"] = output_ids or [choice.output_ids for choice in choices]
     return sglext

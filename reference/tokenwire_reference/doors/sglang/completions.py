@@ -72,7 +72,7 @@ def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
     if call.return_token_ids:
         choice["token_ids"] = emission.output_ids
         if emission.first:
-            choice["prompt_token_ids"] = emission.prompt_token_ids
+            choice["prompt_token_ids"] = emission.record.prompt_token_ids
     return choice
 
 
@@ -105,7 +105,7 @@ class _Chunks:
 
 def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:
     """Logprobs in the shape of OpenAI's completions; with an echo, those of the prompt first."""
-    echoed = emission.prompt_series if emission.first else {}
+    echoed = emission.record.prompt_series if emission.first else {}
     entries: list[Json] = [
         *echoed.get("input_token_logprobs", ()),
         *emission.series.get("output_token_logprobs", ()),

@@ -109,7 +109,7 @@ def _answer(emission: Emission, call: GenerateCall, asked: LogprobsAsked, served
     answer["output_ids"] = emission.output_ids
     answer["meta_info"] = meta_info(emission, asked, weight_version=served.args.weight_version)
     if call.return_prompt_token_ids:
-        answer["prompt_token_ids"] = emission.prompt_token_ids
+        answer["prompt_token_ids"] = emission.record.prompt_token_ids
     return answer
 
 

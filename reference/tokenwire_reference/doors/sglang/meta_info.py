@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire_reference.core.request import DraftCounts, Request
+from tokenwire_reference.core.request import OWN_SERIES, DraftCounts, Request
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.request_manager import Emission
 
@@ -56,32 +56,32 @@ def meta_info(
     """
     finish = emission.finish
     info: dict[str, Any] = {
-        "id": emission.rid,
+        "id": emission.record.rid,
         "finish_reason": finish.to_wire() if finish else None,
-        "prompt_tokens": len(emission.prompt_token_ids),
+        "prompt_tokens": len(emission.record.prompt_token_ids),
         "weight_version": weight_version,
-        "num_retractions": emission.num_retractions,
+        "num_retractions": emission.record.num_retractions,
     }
     if asked.selected or asked.mask:
         info |= _logprobs(emission, asked)
     info["reasoning_tokens"] = reasoning_tokens
     info["completion_tokens"] = emission.completion_tokens
-    info["cached_tokens"] = emission.cached_tokens
+    info["cached_tokens"] = emission.record.cached_tokens
     if asked.hidden_states:
         info["hidden_states"] = list(emission.series.get("hidden_states", ()))
-    if emission.routed_experts is not None:
-        info["routed_experts"] = emission.routed_experts
+    if finish and emission.record.routed_experts is not None:
+        info["routed_experts"] = emission.record.routed_experts
     if finish:
         info["weight_versions"] = weight_versions(weight_version, emission)
-    info["cached_tokens_details"] = emission.cached_tokens_details
+    info["cached_tokens_details"] = emission.record.cached_tokens_details
     for name, values in emission.series.items():
-        if name in emission.customized_info_keys:
+        if name not in OWN_SERIES:
             info[name] = values
     info["dp_rank"] = None
     if finish:
         info["e2e_latency"] = emission.seconds
-        if emission.drafts:
-            info |= _drafts(emission.drafts, emission.completion_tokens)
+        if emission.record.drafts:
+            info |= _drafts(emission.record.drafts, emission.completion_tokens)
     if emission.first:
         info["response_sent_to_client_ts"] = time.time()
     return info
@@ -107,17 +107,18 @@ def _drafts(drafts: DraftCounts, completion_tokens: int) -> dict[str, Any]:
 
 def _logprobs(emission: Emission, asked: LogprobsAsked) -> dict[str, Any]:
     info: dict[str, Any] = {}
+    prompt, output = emission.record.prompt_series, emission.series
     if asked.selected:
-        info["input_token_logprobs"] = _entries(emission.prompt_series.get("input_token_logprobs", ()), asked)
-        info["output_token_logprobs"] = _entries(emission.series.get("output_token_logprobs", ()), asked)
+        info["input_token_logprobs"] = _entries(prompt.get("input_token_logprobs", ()), asked)
+        info["output_token_logprobs"] = _entries(output.get("output_token_logprobs", ()), asked)
         info["output_token_logprobs_length"] = emission.completion_tokens
     for wanted, kind in ((asked.top, "top_logprobs"), (asked.chosen, "token_ids_logprobs")):
         if wanted:
-            info[f"input_{kind}"] = _rows(emission.prompt_series.get(f"input_{kind}", ()), asked)
-            info[f"output_{kind}"] = _rows(emission.series.get(f"output_{kind}", ()), asked)
+            info[f"input_{kind}"] = _rows(prompt.get(f"input_{kind}", ()), asked)
+            info[f"output_{kind}"] = _rows(output.get(f"output_{kind}", ()), asked)
     if asked.mask:
         for name in ("output_token_sampling_mask", "output_token_sampling_logprobs"):
-            info[name] = list(emission.series.get(name, ()))
+            info[name] = list(output.get(name, ()))
         info["output_token_sampling_mask_length"] = emission.completion_tokens
     return info
 

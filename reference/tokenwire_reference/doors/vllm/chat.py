@@ -116,7 +116,7 @@ class _ChatAnswer:
             **FINGERPRINT,
             "usage": whole_usage(choices, call, self._served, self.reasoning_tokens()),
             "prompt_logprobs": self._logprobs.of_prompt(choices[0]),
-            "prompt_token_ids": choices[0].prompt_token_ids if call.return_token_ids else None,
+            "prompt_token_ids": choices[0].record.prompt_token_ids if call.return_token_ids else None,
             "prompt_text": None,
             "kv_transfer_params": None,
             "ec_transfer_params": None,
@@ -148,7 +148,7 @@ class _ChatAnswer:
         """A role chunk with the prompt's ids before all content; the finish stands on the last content."""
         chunks = []
         if emission.first:
-            prompt = emission.prompt_token_ids if self._call.return_token_ids else None
+            prompt = emission.record.prompt_token_ids if self._call.return_token_ids else None
             role = self._delta(emission, {"role": "assistant", "content": ""}, None)
             chunks.append(self._chunk(role, emission, 0) | {"prompt_token_ids": prompt, "prompt_text": None})
         said = self._said(self._speeches[emission.index].hear(emission))
@@ -192,7 +192,7 @@ class _ChatAnswer:
         chunk = {**self.head("chat.completion.chunk"), "choices": [choice]}
         if self._call.continuous_usage:
             reasoning = self._reasoning_of([self._speeches[emission.index]])
-            consumed = Consumed(len(emission.prompt_token_ids), completion, 0, reasoning)
+            consumed = Consumed(len(emission.record.prompt_token_ids), completion, 0, reasoning)
             chunk["usage"] = {**consumed.totals, "completion_tokens_details": consumed.details}
         return chunk
 

@@ -94,7 +94,7 @@ class _CompletionAnswer:
             **self._text(choice),
             "token_ids": choice.output_ids if ids else None,
             "prompt_logprobs": self._logprobs.of_prompt(choice),
-            "prompt_token_ids": choice.prompt_token_ids if ids else None,
+            "prompt_token_ids": choice.record.prompt_token_ids if ids else None,
             "routed_experts": None,
         }
 
@@ -103,7 +103,7 @@ class _CompletionAnswer:
         ids = self._call.return_token_ids
         choice = {
             **self._text(emission),
-            "prompt_token_ids": emission.prompt_token_ids if ids and emission.first else None,
+            "prompt_token_ids": emission.record.prompt_token_ids if ids and emission.first else None,
             "token_ids": emission.output_ids if ids else None,
         }
         chunk = {**self.head(), "choices": [choice]}
@@ -124,7 +124,7 @@ class _CompletionAnswer:
 
     def _prompt_text(self, emission: Emission) -> str:
         assert self._call.tokenizer is not None, "an echo without a tokenizer is refused"
-        return self._call.tokenizer.decode(emission.prompt_token_ids)
+        return self._call.tokenizer.decode(emission.record.prompt_token_ids)
 
     def _lists(self, emission: Emission, *, echo: bool) -> dict[str, Any] | None:
         if self._call.logprobs.top is None:

@@ -79,7 +79,7 @@ class _GenerateAnswer:
             "usage": whole_usage(choices, call, self._served),
             "prompt_logprobs": self._logprobs.of_prompt(choices[0]),
             "prompt_token_id_logprobs": None,
-            "prompt_token_ids": choices[0].prompt_token_ids if call.return_token_ids else None,
+            "prompt_token_ids": choices[0].record.prompt_token_ids if call.return_token_ids else None,
             **dict.fromkeys(nothing),
             "output_mode": self._mode,
             "choices": [self._choice(choice) for choice in choices],
@@ -88,7 +88,7 @@ class _GenerateAnswer:
     def chunks(self, emission: Emission) -> list[dict[str, Any]]:
         """One chunk; the prompt's ids stand in the first of each choice."""
         if emission.first and self._call.return_token_ids:
-            return [self.chunk([self._choice(emission)], prompt_token_ids=emission.prompt_token_ids)]
+            return [self.chunk([self._choice(emission)], prompt_token_ids=emission.record.prompt_token_ids)]
         return [self.chunk([self._choice(emission)])]
 
     def chunk(

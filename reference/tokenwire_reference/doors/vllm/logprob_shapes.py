@@ -35,7 +35,7 @@ def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
 
 def _scored_prompt(emission: Emission, top: int) -> Iterator[ScoredToken]:
     """The tokens of the prompt but the first, which nothing scores."""
-    series = emission.prompt_series
+    series = emission.record.prompt_series
     entries, best = series.get("input_token_logprobs", ()), series.get("input_top_logprobs")
     ranks = series.get("input_token_ranks", ())
     return _scored(entries[1:], ranks[1:], best[1:] if best else None, top)
@@ -162,11 +162,11 @@ class LogprobWriter:
         tokens = list(scored_outputs(emission, self._top))
         unscored: list[int] = []
         if echo:
-            unscored = list(emission.prompt_token_ids[:1])
+            unscored = list(emission.record.prompt_token_ids[:1])
             tokens = [*_scored_prompt(emission, self._top), *tokens]
         names = [self._name(i) for i in (*unscored, *(token.token_id for token in tokens))]
         nulls = [None] * len(unscored)
-        of_prompt = offsets.echoed(emission.prompt_token_ids) if echo else ()
+        of_prompt = offsets.echoed(emission.record.prompt_token_ids) if echo else ()
         return {
             "text_offset": [*of_prompt, *offsets.of(emission.output_ids)],
             "token_logprobs": [*nulls, *(token.logprob for token in tokens)],
