@@ -26,8 +26,9 @@ from rich.table import Table
 from transformers import AttentionInterface, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.attention import ATTENTION_NAME, paged_attention
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes
 from tokenwire_reference.core.request import Request, SamplingParams
 
@@ -183,7 +184,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="a directory for engine.json")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    engine = Engine(ours(), max_running_requests=REQUESTS, prefix_caching=False)
+    engine = make_engine(ours(), EngineArgs(max_running_requests=REQUESTS, prefix_caching=False))
     static, continuous = module_with("sdpa"), module_with("sdpa")
     mix, even = mixed(asked.most), equal(asked.most)
     with torch.inference_mode():

@@ -33,8 +33,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from tokenwire_reference.assembly import ExtraArgs, make_engine
 from tokenwire_reference.core.attention import ATTENTION_NAME
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.loading import load_model
@@ -98,8 +99,10 @@ def check_tests() -> Outcome:
 def check_graphs(name: str, device: str, dtype: str) -> Outcome:
     """Decoding by graphs beside decoding launch by launch."""
     model = load_model(name, device=device, dtype=dtype)
-    graphs = run(Engine(model), requests(17, 32, temperature=0.8))
-    plain = run(Engine(model, disable_cuda_graph=True), requests(17, 32, temperature=0.8))
+    graphs = run(make_engine(model), requests(17, 32, temperature=0.8))
+    plain = run(
+        make_engine(model, extra=ExtraArgs(disable_cuda_graph=True)), requests(17, 32, temperature=0.8)
+    )
     same = sum(bits(one) == bits(other) for one, other in zip(graphs, plain, strict=True))
     return Outcome(f"same bits by graphs, {Path(name).name}, {dtype}", same == 17, f"{same} of 17 requests")
 
@@ -139,8 +142,8 @@ def check_kernel(device: str) -> Outcome:
 
 
 def check_same_ids_as_cpu(name: str, device: str) -> Outcome:
-    here = run(Engine(load_model(name, device=device)), requests(8, 48))
-    there = run(Engine(load_model(name, device="cpu")), requests(8, 48))
+    here = run(make_engine(load_model(name, device=device)), requests(8, 48))
+    there = run(make_engine(load_model(name, device="cpu")), requests(8, 48))
     same = sum(mine.output_ids == other.output_ids for mine, other in zip(here, there, strict=True))
     return Outcome(
         f"greedy ids as on the CPU, {Path(name).name}", same == len(here), f"{same} of {len(here)} requests"
@@ -149,8 +152,8 @@ def check_same_ids_as_cpu(name: str, device: str) -> Outcome:
 
 def check_batch_invariance(name: str, device: str, dtype: str) -> Outcome:
     model = load_model(name, device=device, dtype=dtype)
-    crowd = run(Engine(model), requests(17, 32, temperature=0.8))
-    alone = [run(Engine(model), [request])[0] for request in requests(17, 32, temperature=0.8)]
+    crowd = run(make_engine(model), requests(17, 32, temperature=0.8))
+    alone = [run(make_engine(model), [request])[0] for request in requests(17, 32, temperature=0.8)]
     same = sum(bits(one) == bits(other) for one, other in zip(crowd, alone, strict=True))
     return Outcome(
         f"same bits alone and in a crowd, {Path(name).name}, {dtype}", same == 17, f"{same} of 17 requests"
@@ -171,7 +174,11 @@ def seconds(action: Callable[[], object], device: str) -> float:
 
 def decode(model: LoadedModel, count: int, new_tokens: int, *, graphs: bool) -> Callable[[], object]:
     """Greedy tokens by our engine, without logprobs, and without a cache that would spare it the prompts."""
-    engine = Engine(model, max_running_requests=count, prefix_caching=False, disable_cuda_graph=not graphs)
+    engine = make_engine(
+        model,
+        EngineArgs(max_running_requests=count, prefix_caching=False),
+        extra=ExtraArgs(disable_cuda_graph=not graphs),
+    )
     plain = SamplingParams(temperature=0.0, max_new_tokens=new_tokens, ignore_eos=True)
     return lambda: run(engine, [Request(f"r{i}", p, plain) for i, p in enumerate(prompts(count))])
 
@@ -345,7 +352,9 @@ def timed_ours(work: Workload, device: str, *, small: bool, invariant: bool) -> 
     if not invariant:  # every number of rows counts as one that keeps bits
         model.row_sizes = tuple(range(16, 4096 + rows + 1, 16))
     products.allow_bf16_reduced_precision_reduction = not invariant
-    engine = Engine(model, max_running_requests=rows, chunked_prefill_size=2048, prefix_caching=False)
+    engine = make_engine(
+        model, EngineArgs(max_running_requests=rows, chunked_prefill_size=2048, prefix_caching=False)
+    )
     serve_ours(engine, Workload(work.prompts, [8] * rows))  # compiles and captures
     taken, steps = once(lambda: serve_ours(engine, work), device)
     products.allow_bf16_reduced_precision_reduction = False

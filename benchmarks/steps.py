@@ -42,7 +42,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 def microseconds(asked: dict[str, Any], models: dict[str, Any]) -> float:
     """For each step, over all steps of some requests."""
-    from tokenwire_reference.core.engine import Engine
+    from tokenwire_reference.assembly import make_engine
+    from tokenwire_reference.core.engine import EngineArgs
     from tokenwire_reference.core.request import Request, SamplingParams
     from tokenwire_reference.loading import load_model
 
@@ -62,7 +63,7 @@ def microseconds(asked: dict[str, Any], models: dict[str, Any]) -> float:
         ignore_eos=True,
         custom_params=script,
     )
-    engine = Engine(model, prefix_caching=False)
+    engine = make_engine(model, EngineArgs(prefix_caching=False))
 
     def run() -> tuple[float, int]:
         prompts = [range(20 + row, 30 + row + apart * row) for row in range(rows)]

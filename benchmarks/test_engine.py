@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.assembly import make_engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.loading import load_model
 
@@ -25,7 +26,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(load_model(str(MODEL)), max_running_requests=REQUESTS)
+    return make_engine(load_model(str(MODEL)), EngineArgs(max_running_requests=REQUESTS))
 
 
 @pytest.fixture(scope="module")

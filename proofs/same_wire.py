@@ -95,10 +95,14 @@ def _generate() -> list[dict[str, Any]]:
         {"return_hidden_states": True},
         {"return_prompt_token_ids": True},
     ]
-    bodies = [{"input_ids": IDS, "sampling_params": params} for params in sampling]
+    bodies: list[dict[str, Any]] = [{"input_ids": IDS, "sampling_params": params} for params in sampling]
     bodies += [{"input_ids": IDS, "sampling_params": DRAWN, **fields} for fields in wanted]
     bodies += [{"text": "Once upon", "sampling_params": GREEDY, **fields} for fields in wanted]
-    some = {"sampling_params": {**DRAWN, "n": 3}, "return_logprob": True, "top_logprobs_num": 2}
+    some: dict[str, Any] = {
+        "sampling_params": {**DRAWN, "n": 3},
+        "return_logprob": True,
+        "top_logprobs_num": 2,
+    }
     bodies += [
         {"input_ids": IDS, **some},
         {"text": ["One", "Two two"], **some},

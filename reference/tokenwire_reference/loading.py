@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ import transformers
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tokenwire_reference.core.attention import ATTENTION_NAME, UnsupportedModelError, paged_attention
-from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes
+from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes, run_packed
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.extras.builtin import BUILTIN_PREFIX, build_builtin
+from tokenwire_reference.extras.hidden_state import HiddenStateTap
+from tokenwire_reference.extras.packed_linear import pack_linear_layers
+from tokenwire_reference.extras.routing import RoutedExperts
 from tokenwire_reference.extras.scripted import SCRIPTED, ScriptedModel
+from tokenwire_reference.extras.tape import Tapes
+from tokenwire_reference.extras.triton_attention import TritonPagedAttention
 
 
 def load_model(
@@ -67,6 +73,12 @@ def load_model(
         raise ValueError(
             f"context_length is {context_length}; the model was built for 1 to {longest} positions"
         )
+    pack_linear_layers(module)
+    tapes = None
+    if device == "cpu":
+        # A GPU has its graphs.
+        weights = (*module.parameters(), *module.buffers())
+        tapes = Tapes(partial(run_packed, module), weights)
     return LoadedModel(
         name=model,
         module=module,
@@ -75,6 +87,10 @@ def load_model(
         eos_token_ids=_eos_token_ids(module),
         context_length=context_length or longest,
         shapes=probe_shapes(module),
+        hidden_states=HiddenStateTap(module),
+        experts=RoutedExperts(module),
+        tapes=tapes,
+        gpu_cache=TritonPagedAttention if device == "cuda" else None,
     )
 
 

@@ -21,7 +21,8 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.assembly import ExtraArgs, make_engine
+from tokenwire_reference.core.engine import EngineArgs
 from tokenwire_reference.core.engine_runner import EngineOnLoop, EngineRunner, EngineThread
 from tokenwire_reference.core.handover import Handover
 from tokenwire_reference.core.model import Model
@@ -104,23 +105,29 @@ def listen(args: ServerArgs) -> socket.socket:
 
 def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) -> Served:
     """Put engine, streamer, thread and manager together, for one event loop. Nothing runs yet."""
-    engine = Engine(
+    engine = make_engine(
         model,
-        max_running_requests=args.max_running_requests,
-        max_queued_requests=args.max_queued_requests,
-        chunked_prefill_size=args.chunked_prefill_size,
-        max_total_tokens=args.max_total_tokens,
-        page_size=args.page_size,
-        sampling_backend=args.sampling_backend,
-        prefix_caching=not args.disable_radix_cache,
-        host_cache_pages=args.hicache_size_pages if args.enable_hierarchical_cache else 0,
-        storage_dir=Path(args.hicache_storage_dir) if args.hicache_storage_dir else None,
-        storage_max_bytes=args.hicache_storage_max_bytes,
-        random_seed=args.random_seed,
-        speculative_num_draft_tokens=args.speculative_num_draft_tokens if args.speculative_algorithm else 0,
-        test_retract_interval=args.test_retract_interval,
-        disable_cuda_graph=args.disable_cuda_graph,
-        near_ties=args.near_ties,
+        EngineArgs(
+            max_running_requests=args.max_running_requests,
+            max_queued_requests=args.max_queued_requests,
+            chunked_prefill_size=args.chunked_prefill_size,
+            max_total_tokens=args.max_total_tokens,
+            page_size=args.page_size,
+            sampling_backend=args.sampling_backend,
+            prefix_caching=not args.disable_radix_cache,
+            random_seed=args.random_seed,
+            speculative_num_draft_tokens=args.speculative_num_draft_tokens
+            if args.speculative_algorithm
+            else 0,
+            test_retract_interval=args.test_retract_interval,
+        ),
+        ExtraArgs(
+            host_cache_pages=args.hicache_size_pages if args.enable_hierarchical_cache else 0,
+            storage_dir=Path(args.hicache_storage_dir) if args.hicache_storage_dir else None,
+            storage_max_bytes=args.hicache_storage_max_bytes,
+            disable_cuda_graph=args.disable_cuda_graph,
+            near_ties=args.near_ties,
+        ),
     )
     tokenizer = model.tokenizer
     streamer = OutputStreamer(stream_interval=args.stream_interval)
@@ -155,7 +162,7 @@ def _facts(model: Model, page_size: int) -> dict[str, Any]:
         "eos_token_ids": sorted(model.eos_token_ids),
         "dtype": str(model.dtype).removeprefix("torch."),
         "batch_invariant_row_sizes": list(model.row_sizes),
-        "batch_invariance": probe_invariance(model, page_size=page_size),
+        "batch_invariance": probe_invariance(partial(make_engine, model), model, page_size=page_size),
         "torch": torch.__version__,
     }
 

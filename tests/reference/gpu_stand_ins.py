@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tokenwire_reference.core.attention import PagedCache, TritonPagedAttention
+from tokenwire_reference.core.attention import PagedCache
 from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.extras.triton_attention import TritonPagedAttention
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from engine_requests import GREEDY, SEEDED, neighbours, record, scored
 
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.attention import PagedCache
 from tokenwire_reference.core.batch import Batch
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.extras.invariance_probe import probe_invariance
@@ -33,19 +34,23 @@ def test_all_ways_of_running_give_one_record(
     model: LoadedModel, run_to_end: Run, sampling: dict[str, Any]
 ) -> None:
     options = {"new": 24, "logprob_start_len": 70, **sampling}
-    engine = Engine(model, sampling_backend="mirror")
+    engine = make_engine(model, EngineArgs(sampling_backend="mirror"))
     alone, warm = (run_to_end(engine, scored(**options))[0] for _ in range(2))
-    (streamed,) = run_to_end(Engine(model, sampling_backend="mirror"), scored(stream=True, **options))
+    (streamed,) = run_to_end(
+        make_engine(model, EngineArgs(sampling_backend="mirror")), scored(stream=True, **options)
+    )
     company = neighbours(16)
-    crowded = Engine(model, sampling_backend="mirror", chunked_prefill_size=48)
+    crowded = make_engine(model, EngineArgs(sampling_backend="mirror", chunked_prefill_size=48))
     among = run_to_end(crowded, *company[:8], scored(**options), *company[8:])[8]
-    chunked = Engine(
+    chunked = make_engine(
         model,
-        sampling_backend="mirror",
-        chunked_prefill_size=16,
-        prefix_caching=False,
-        test_retract_interval=5,
-        speculative_num_draft_tokens=3,
+        EngineArgs(
+            sampling_backend="mirror",
+            chunked_prefill_size=16,
+            prefix_caching=False,
+            test_retract_interval=5,
+            speculative_num_draft_tokens=3,
+        ),
     )
     (disturbed,) = run_to_end(chunked, scored(**options))
     assert warm.cached_tokens > 0

@@ -13,8 +13,9 @@ from engine_requests import ask
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.attention import ATTENTION_NAME
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.extras.builtin import (
@@ -78,7 +79,7 @@ def test_greedy_output_is_varied_and_goes_on(
     sampling = SamplingParams(max_new_tokens=200, temperature=0)
     prompts = [TOKENIZER.encode(text) for text in ("Hello", "The answer is", "日本", "0 1 2")]
     requests = [Request(f"r{i}", tuple(prompt), sampling) for i, prompt in enumerate(prompts)]
-    for request in run_to_end(Engine(tiny), *requests):
+    for request in run_to_end(make_engine(tiny), *requests):
         assert len(request.output_ids) == 200
         assert len(set(request.output_ids)) > 80
         assert not set(request.output_ids) & {0, 1, 2, 3}
@@ -89,7 +90,7 @@ def test_the_parrot_says_its_prompt_again(run_to_end: Callable[..., list[Request
     parrot = load_model("builtin:parrot")
     prompt = tuple(range(300, 364))
     sampling = SamplingParams(max_new_tokens=70, temperature=0)
-    [request] = run_to_end(Engine(parrot), Request("r", prompt, sampling))
+    [request] = run_to_end(make_engine(parrot), Request("r", prompt, sampling))
     assert request.output_ids == [*prompt, *prompt[:6]]
 
 
@@ -102,8 +103,8 @@ def test_names_are_known_once() -> None:
 
 def test_experts_stay_with_the_keys_of_their_positions(run_to_end: Run) -> None:
     model = load_model("builtin:tiny-moe")
-    engine, prompt = Engine(model), tuple(range(10, 58))
-    Engine(model, max_total_tokens=16)  # another cache of the same model
+    engine, prompt = make_engine(model), tuple(range(10, 58))
+    make_engine(model, EngineArgs(max_total_tokens=16))  # another cache of the same model
 
     def experts(rid: str, **options: Any) -> list[bytes]:
         request = ask(rid, prompt, 6, routed_experts_start=0, **options)
@@ -124,7 +125,7 @@ def test_experts_stay_with_the_keys_of_their_positions(run_to_end: Run) -> None:
     run_to_end(engine, later)
     assert later.cached_tokens > 0
     assert base64.b64decode(str(later.routed_experts)) == b"".join(cold[40:])
-    plain = Engine(load_model("builtin:tiny"))
+    plain = make_engine(load_model("builtin:tiny"))
     with pytest.raises(ValueError, match="has no experts"):
         plain.add(ask(routed_experts_start=0))
 
@@ -137,11 +138,11 @@ def test_hidden_states_are_those_of_all_that_is_run(tiny: LoadedModel, run_to_en
         run_to_end(engine, request)
         return request.series["hidden_states"]
 
-    first, *later = states(Engine(tiny, chunked_prefill_size=16), "chunks")
+    first, *later = states(make_engine(tiny, EngineArgs(chunked_prefill_size=16)), "chunks")
     assert (len(first), {len(row) for row in (*first, *later)}, len(later)) == (48, {64}, 3)
-    engine = Engine(tiny)
+    engine = make_engine(tiny)
     assert states(engine, "at-once") == [first, *later]
     cached, *rest = states(engine, "cached")
     assert (cached, rest) == (first[32:], later)
-    begun_anew = Engine(tiny, test_retract_interval=2, prefix_caching=False)
+    begun_anew = make_engine(tiny, EngineArgs(test_retract_interval=2, prefix_caching=False))
     assert states(begun_anew, "retracted") == [first, *later]

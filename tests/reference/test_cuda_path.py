@@ -15,7 +15,8 @@ import torch
 from engine_requests import ask, neighbours, record, scored
 from gpu_stand_ins import PretendedCuda, RecordedGraph, record_graphs, triton_pages, use_the_book
 
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.assembly import ExtraArgs, make_engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.loading import load_model
@@ -92,24 +93,24 @@ def run(engine: Engine, requests: list[Request]) -> list[Request]:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"chunked_prefill_size": 32, "test_retract_interval": 5},
-        {"speculative_num_draft_tokens": 3},
-        {"max_total_tokens": 400, "host_cache_pages": 8, "sampling_backend": "mirror"},
+        (EngineArgs(), ExtraArgs()),
+        (EngineArgs(chunked_prefill_size=32, test_retract_interval=5), ExtraArgs()),
+        (EngineArgs(speculative_num_draft_tokens=3), ExtraArgs()),
+        (EngineArgs(max_total_tokens=400, sampling_backend="mirror"), ExtraArgs(host_cache_pages=8)),
     ],
     ids=["plain", "chunks and retractions", "drafts", "tiers"],
 )
 def test_an_engine_has_every_tensor_where_it_belongs(
-    pretended: list[RecordedGraph], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    pretended: list[RecordedGraph], monkeypatch: pytest.MonkeyPatch, options: tuple[EngineArgs, ExtraArgs]
 ) -> None:
     """And, as it computes what the CPU computes, the same bits."""
     model = load_model("builtin:tiny", device="cuda", **TINY)
     assert model.device.type == "cuda"
-    on_cuda = run(Engine(model, **options), traffic())
+    on_cuda = run(make_engine(model, *options), traffic())
     assert len(pretended) >= 1
 
     monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)
-    on_cpu = run(Engine(load_model("builtin:tiny", **TINY), **options), traffic())
+    on_cpu = run(make_engine(load_model("builtin:tiny", **TINY), *options), traffic())
     assert [record(request) for request in on_cuda] == [record(request) for request in on_cpu]
     assert on_cuda[3].embedding == on_cpu[3].embedding
     assert all(len(request.output_ids) > 1 for request in on_cuda if not request.wants_embedding)
@@ -118,7 +119,7 @@ def test_an_engine_has_every_tensor_where_it_belongs(
 def test_the_cache_takes_the_free_memory_of_the_device(pretended: object) -> None:
     model = load_model("builtin:tiny", device="cuda", **TINY)
     # Four fifths of 64 MiB; bf16 or float32 as the model is stored there.
-    engine = Engine(model, max_running_requests=10_000)
+    engine = make_engine(model, EngineArgs(max_running_requests=10_000))
     assert engine.max_total_tokens == pytest.approx((1 << 26) * 0.8 // model.bytes_per_token(), abs=16)
 
 
@@ -127,7 +128,7 @@ def test_a_small_device_has_less_than_one_context(pretended: object) -> None:
     model = load_model("builtin:tiny", device="cuda", **TINY)
     share = (1 << 26) * 0.8 // model.bytes_per_token()
     model.context_length = int(2 * share)
-    assert Engine(model).max_total_tokens == pytest.approx(share, abs=16)
+    assert make_engine(model).max_total_tokens == pytest.approx(share, abs=16)
 
 
 def test_products_round_no_partial_sums(pretended: object) -> None:

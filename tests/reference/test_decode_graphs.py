@@ -12,9 +12,10 @@ from engine_requests import ask, neighbours, record, scored
 from gpu_stand_ins import RecordedGraph, record_graphs, triton_pages, use_the_book
 from torch import Tensor, nn
 
+from tokenwire_reference.assembly import ExtraArgs, make_engine
 from tokenwire_reference.core.attention import PagedCache
 from tokenwire_reference.core.batch import Batch
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.extras.decode_graphs import DecodeGraphs
@@ -67,14 +68,14 @@ def traffic() -> list[Request]:
 
 
 def test_fixed_buffers_change_no_bit(tiny: LoadedModel) -> None:
-    plain = arriving(Engine(tiny, disable_cuda_graph=True), traffic())
-    fixed = arriving(Engine(tiny), traffic())
+    plain = arriving(make_engine(tiny, extra=ExtraArgs(disable_cuda_graph=True)), traffic())
+    fixed = arriving(make_engine(tiny), traffic())
     assert list(map(record, fixed)) == list(map(record, plain))
 
 
 def test_drafts_run_over_fixed_buffers(tiny: LoadedModel) -> None:
-    plain = arriving(Engine(tiny, disable_cuda_graph=True), traffic())
-    drafted = arriving(Engine(tiny, speculative_num_draft_tokens=3), traffic())
+    plain = arriving(make_engine(tiny, extra=ExtraArgs(disable_cuda_graph=True)), traffic())
+    drafted = arriving(make_engine(tiny, EngineArgs(speculative_num_draft_tokens=3)), traffic())
     assert list(map(record, drafted)) == list(map(record, plain))
 
 
@@ -84,9 +85,9 @@ def test_replayed_graphs_change_no_bit(
 ) -> None:
     options: dict[str, Any] = {"speculative_num_draft_tokens": drafts, "chunked_prefill_size": 64}
     few = traffic()[:1] + traffic()[-8:]
-    plain = arriving(Engine(small, disable_cuda_graph=True, **options), few)
+    plain = arriving(make_engine(small, EngineArgs(**options), extra=ExtraArgs(disable_cuda_graph=True)), few)
     graphs: list[RecordedGraph] = request.getfixturevalue("captured")
-    replayed = arriving(Engine(small, **options), traffic()[:1] + traffic()[-8:])
+    replayed = arriving(make_engine(small, EngineArgs(**options)), traffic()[:1] + traffic()[-8:])
     assert list(map(record, replayed)) == list(map(record, plain))
     assert len(graphs) == (1 if drafts == 0 else 2)
 
@@ -102,7 +103,7 @@ def test_a_graph_serves_every_later_step_of_its_size(
         return forward(self, batch, cache)
 
     monkeypatch.setattr(LoadedModel, "forward", counted)
-    engine = Engine(small)
+    engine = make_engine(small)
     arriving(engine, [ask(f"r{i}", (5, 6, 7, i), 12) for i in range(3)])
     # Three prefills with what else runs then; a first decode under watch, a second under capture.
     assert passes == [16] * len(passes)
@@ -134,7 +135,9 @@ def test_the_pass_sees_the_same_addresses_and_shapes_at_every_step(
     monkeypatch.setattr(LoadedModel, "forward", noted)
     # Which numbers of rows agree on this processor is of no matter here.
     monkeypatch.setattr(tiny, "row_sizes", (4, 8, 16, 32, 1024))
-    arriving(Engine(tiny, max_running_requests=12, speculative_num_draft_tokens=3), traffic())
+    arriving(
+        make_engine(tiny, EngineArgs(max_running_requests=12, speculative_num_draft_tokens=3)), traffic()
+    )
     assert set(seen) == {4, 8, 16, 32}
     assert all(len(places) == 1 for places in seen.values())
 
@@ -151,13 +154,16 @@ def test_only_batches_that_want_every_row_are_fixed(
         return forward(self, batch, cache)
 
     monkeypatch.setattr(LoadedModel, "forward", noted)
-    engine = Engine(tiny)
+    engine = make_engine(tiny)
     (first, second) = (ask(f"e{i}", (5 + i,), 0, wants_embedding=True) for i in range(2))
     run_to_end(engine, ask("warm", (5,), 4))
     run_to_end(engine, first)
     run_to_end(engine, second)
     assert first.embedding != second.embedding
-    (alone,) = run_to_end(Engine(tiny, disable_cuda_graph=True), ask("alone", (6,), 0, wants_embedding=True))
+    (alone,) = run_to_end(
+        make_engine(tiny, extra=ExtraArgs(disable_cuda_graph=True)),
+        ask("alone", (6,), 0, wants_embedding=True),
+    )
     assert second.embedding == alone.embedding
     assert fixed == [False] * 3
 
@@ -179,14 +185,16 @@ def test_a_model_that_needs_the_host_decodes_without_graphs(
     small: LoadedModel, captured: list[RecordedGraph], caplog: pytest.LogCaptureFixture
 ) -> None:
     few = [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
-    expected = [record(each) for each in arriving(Engine(small, disable_cuda_graph=True), few)]
+    expected = [
+        record(each) for each in arriving(make_engine(small, extra=ExtraArgs(disable_cuda_graph=True)), few)
+    ]
     # Another one: what the first one does is on its tapes.
     other = load_model("builtin:tiny", context_length=512)
     layer = other.module.model.layers[0]
     layer.mlp = Peeking(layer.mlp)
     with caplog.at_level(logging.WARNING):
         again = arriving(
-            Engine(other), [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
+            make_engine(other), [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
         )
     assert [record(each) for each in again] == expected
     assert captured == []
@@ -200,7 +208,7 @@ def test_a_capture_that_fails_says_how_to_go_on_without(
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(torch.cuda, "graph", refuse)
-    engine = Engine(small)
+    engine = make_engine(small)
     wanted = "builtin:tiny over 16 rows cannot be captured.*--disable-cuda-graph .operation not permitted"
     with pytest.raises(RuntimeError, match=wanted):
         arriving(engine, [ask("r", (5, 6, 7), 8)])
@@ -253,8 +261,8 @@ def test_an_engine_runs_by_the_triton_kernel(monkeypatch: pytest.MonkeyPatch) ->
     def few() -> list[Request]:
         return [ask(f"r{i}", range(5, 8 + 9 * i), 4) for i in range(3)]
 
-    expected = [each.output_ids for each in arriving(Engine(load_model("builtin:tiny")), few())]
+    expected = [each.output_ids for each in arriving(make_engine(load_model("builtin:tiny")), few())]
     monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)
-    engine = Engine(model)
+    engine = make_engine(model)
     assert [each.output_ids for each in arriving(engine, few())] == expected
-    assert not engine._graphs.refused
+    assert not engine._passes.refused

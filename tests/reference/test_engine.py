@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core import backends
 from tokenwire_reference.core.backends import register_sampler_backend
 from tokenwire_reference.core.batch import Batch
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.kv import PageAccountingError
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import OWN_SERIES, FinishReason, Request
@@ -32,14 +33,14 @@ class TestBatchInvariance:
     """Equal ids, and equal logprobs to the last bit, whatever else happens."""
 
     def test_alone_and_in_company(self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]) -> None:
-        (alone,) = run_to_end(Engine(tiny), scored(new=30, **sampling))
+        (alone,) = run_to_end(make_engine(tiny), scored(new=30, **sampling))
         company = neighbours()
-        together = run_to_end(Engine(tiny), *company[:4], scored(new=30, **sampling), *company[4:])[4]
+        together = run_to_end(make_engine(tiny), *company[:4], scored(new=30, **sampling), *company[4:])[4]
         assert record(together) == record(alone)
 
     def test_arriving_late(self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]) -> None:
-        (alone,) = run_to_end(Engine(tiny), scored(new=30, **sampling))
-        engine = Engine(tiny)
+        (alone,) = run_to_end(make_engine(tiny), scored(new=30, **sampling))
+        engine = make_engine(tiny)
         for request in neighbours():
             engine.add(request)
         for _ in range(4):
@@ -51,12 +52,12 @@ class TestBatchInvariance:
     def test_whole_and_chunked_prefill(
         self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any], chunk: int
     ) -> None:
-        (whole,) = run_to_end(Engine(tiny), scored(**sampling))
-        (chunked,) = run_to_end(Engine(tiny, chunked_prefill_size=chunk), scored(**sampling))
+        (whole,) = run_to_end(make_engine(tiny), scored(**sampling))
+        (chunked,) = run_to_end(make_engine(tiny, EngineArgs(chunked_prefill_size=chunk)), scored(**sampling))
         assert record(chunked) == record(whole)
 
     def test_cold_and_warm_cache(self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         cold, warm = (run_to_end(engine, scored(logprob_start_len=70, **sampling))[0] for _ in range(2))
         assert (cold.cached_tokens, warm.cached_tokens, warm.cached_tokens_device) == (0, 64, 64)
         assert record(warm) == record(cold)
@@ -64,19 +65,19 @@ class TestBatchInvariance:
     def test_a_second_turn_reuses_what_was_generated(
         self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]
     ) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         (first,) = run_to_end(engine, ask(new=60, **sampling))
         turn = (*PROMPT, *first.output_ids, 40, 41, 42)
         (warm,) = run_to_end(engine, scored(prompt=turn, logprob_start_len=-1, **sampling))
-        (cold,) = run_to_end(Engine(tiny), scored(prompt=turn, logprob_start_len=-1, **sampling))
+        (cold,) = run_to_end(make_engine(tiny), scored(prompt=turn, logprob_start_len=-1, **sampling))
         assert warm.cached_tokens == 144
         assert record(warm) == record(cold)
 
     def test_a_retraction_is_invisible(
         self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]
     ) -> None:
-        (calm,) = run_to_end(Engine(tiny), scored(**sampling))
-        engine = Engine(tiny, chunked_prefill_size=32, prefix_caching=False)
+        (calm,) = run_to_end(make_engine(tiny), scored(**sampling))
+        engine = make_engine(tiny, EngineArgs(chunked_prefill_size=32, prefix_caching=False))
         disturbed = scored(**sampling)
         engine.add(disturbed)
         for at in range(9):
@@ -90,8 +91,8 @@ class TestBatchInvariance:
     def test_a_retraction_finds_its_own_pages(
         self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]
     ) -> None:
-        (calm,) = run_to_end(Engine(tiny), scored(new=30, **sampling))
-        engine = Engine(tiny, chunked_prefill_size=16)
+        (calm,) = run_to_end(make_engine(tiny), scored(new=30, **sampling))
+        engine = make_engine(tiny, EngineArgs(chunked_prefill_size=16))
         disturbed = scored(new=30, **sampling)
         engine.add(disturbed)
         while len(disturbed.output_ids) < 20:
@@ -106,8 +107,10 @@ class TestBatchInvariance:
     def test_continued_from_its_ids(
         self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]
     ) -> None:
-        (whole,) = run_to_end(Engine(tiny), ask(new=20, **sampling))
-        (rest,) = run_to_end(Engine(tiny), ask(prompt=(*PROMPT, *whole.output_ids[:7]), new=13, **sampling))
+        (whole,) = run_to_end(make_engine(tiny), ask(new=20, **sampling))
+        (rest,) = run_to_end(
+            make_engine(tiny), ask(prompt=(*PROMPT, *whole.output_ids[:7]), new=13, **sampling)
+        )
         assert rest.output_ids == whole.output_ids[7:]
 
 
@@ -127,7 +130,9 @@ def test_any_traffic_gives_every_request_its_own_record(tiny: LoadedModel, data:
         )
         for i in range(data.draw(st.integers(1, 6)))
     ]
-    engine = Engine(tiny, max_running_requests=3, chunked_prefill_size=16, max_total_tokens=320)
+    engine = make_engine(
+        tiny, EngineArgs(max_running_requests=3, chunked_prefill_size=16, max_total_tokens=320)
+    )
     ended: list[Request] = []
     waiting = list(wanted)
     while waiting or not engine.idle:
@@ -141,7 +146,7 @@ def test_any_traffic_gives_every_request_its_own_record(tiny: LoadedModel, data:
     assert sorted(request.rid for request in ended) == sorted(request.rid for request in wanted)
     for request in ended:
         alone = replace(request, output_ids=[], series={}, prompt_series={}, finish=None)
-        solo = Engine(tiny)
+        solo = make_engine(tiny)
         solo.add(alone)
         while not solo.idle:
             solo.step()
@@ -156,8 +161,8 @@ def test_any_traffic_gives_every_request_its_own_record(tiny: LoadedModel, data:
 
 def test_reduced_precision_keeps_the_promise(device: str, run_to_end: Run) -> None:
     model = load_model("builtin:tiny", dtype="bfloat16", device=device)
-    (alone,) = run_to_end(Engine(model), scored(new=20))
-    engine = Engine(model, chunked_prefill_size=32)
+    (alone,) = run_to_end(make_engine(model), scored(new=20))
+    engine = make_engine(model, EngineArgs(chunked_prefill_size=32))
     together = run_to_end(engine, *neighbours(5), scored(new=20))[-1]
     assert record(together) == record(alone)
     assert model.dtype == torch.bfloat16
@@ -166,7 +171,7 @@ def test_reduced_precision_keeps_the_promise(device: str, run_to_end: Run) -> No
 class TestLogprobs:
     def test_they_are_those_of_the_model(self, tiny_qwen2: LoadedModel, run_to_end: Run) -> None:
         request = scored(prompt=range(100, 140), new=8, logprob_start_len=3, token_ids_logprob=(7, 5))
-        run_to_end(Engine(tiny_qwen2, chunked_prefill_size=16), request)
+        run_to_end(make_engine(tiny_qwen2, EngineArgs(chunked_prefill_size=16)), request)
         ids = [*request.prompt_token_ids, *request.output_ids]
         module = load_model(tiny_qwen2.name).module
         module.set_attn_implementation("eager")
@@ -193,7 +198,7 @@ class TestLogprobs:
     def test_prompt_logprobs_begin_where_asked(
         self, tiny: LoadedModel, run_to_end: Run, start: int, entries: int
     ) -> None:
-        (request,) = run_to_end(Engine(tiny), scored(logprob_start_len=start))
+        (request,) = run_to_end(make_engine(tiny), scored(logprob_start_len=start))
         assert {key: len(values) for key, values in request.prompt_series.items()} == {
             "input_token_logprobs": entries,
             "input_top_logprobs": entries,
@@ -204,14 +209,14 @@ class TestLogprobs:
         )
 
     def test_only_the_first_prompt_token_has_no_logprob(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        whole, inside = run_to_end(Engine(tiny), scored("a"), scored("b", logprob_start_len=50))
+        whole, inside = run_to_end(make_engine(tiny), scored("a"), scored("b", logprob_start_len=50))
         for name, entries in inside.prompt_series.items():
             assert entries == whole.prompt_series[name][50:], name
         assert whole.prompt_series["input_token_logprobs"][0] == [None, PROMPT[0], None]
         assert whole.prompt_series["input_top_logprobs"][0] is None
 
     def test_families_are_there_only_when_asked(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         plain, only, top = run_to_end(
             engine,
             ask("a", top_logprobs_num=2, token_ids_logprob=(1,)),
@@ -226,7 +231,7 @@ class TestLogprobs:
         assert set(top.series) == {"output_token_logprobs", "output_top_logprobs"}
 
     def test_they_speak_of_what_was_sampled_from(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         at_one, at_half, biased = run_to_end(
             engine,
             scored("one", new=1, temperature=1.0, top_k=1),
@@ -241,7 +246,7 @@ class TestLogprobs:
 
 class TestEnds:
     def test_budget_zero_runs_the_prompt_and_says_nothing(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny, sampling_backend="mirror")
+        engine = make_engine(tiny, EngineArgs(sampling_backend="mirror"))
         (request,) = run_to_end(engine, scored(new=0))
         assert request.finish == FinishReason("length", length=0)
         assert request.output_ids == []
@@ -251,23 +256,25 @@ class TestEnds:
         assert full.prompt_series == request.prompt_series
 
     def test_no_budget_fills_the_context(self, tiny_qwen2: LoadedModel, run_to_end: Run) -> None:
-        (request,) = run_to_end(Engine(tiny_qwen2), ask(new=None, ignore_eos=True))
+        (request,) = run_to_end(make_engine(tiny_qwen2), ask(new=None, ignore_eos=True))
         assert request.finish == FinishReason("length", length=512 - len(PROMPT))
-        (small,) = run_to_end(Engine(tiny_qwen2, max_total_tokens=128), ask(new=None, ignore_eos=True))
+        (small,) = run_to_end(
+            make_engine(tiny_qwen2, EngineArgs(max_total_tokens=128)), ask(new=None, ignore_eos=True)
+        )
         assert len(small.output_ids) == 128 - len(PROMPT)
 
     def test_end_of_sequence_counts_and_waits_for_min_new_tokens(
         self, tiny: LoadedModel, run_to_end: Run
     ) -> None:
         (eos,) = tiny.eos_token_ids
-        (request,) = run_to_end(Engine(tiny), scored(logit_bias={eos: 1000.0}, min_new_tokens=3))
+        (request,) = run_to_end(make_engine(tiny), scored(logit_bias={eos: 1000.0}, min_new_tokens=3))
         assert request.finish == FinishReason("stop", matched=eos)
         assert len(request.output_ids) == 4
         assert request.output_ids.index(eos) == 3
         assert [entry[1] for entry in request.series["output_token_logprobs"]] == request.output_ids
 
     def test_stop_token_and_stop_string_end_with_their_ids(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         (free,) = run_to_end(engine, ask(new=20))
         stop_id = free.output_ids[9]
         (by_id,) = run_to_end(engine, ask(new=20, stop_token_ids=(stop_id,)))
@@ -288,7 +295,7 @@ class TestEnds:
     def test_a_stream_is_held_back_while_a_stop_string_may_come(
         self, tiny: LoadedModel, run_to_end: Run
     ) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         (free,) = run_to_end(engine, ask(new=8))
         texts = [tiny.tokenizer.decode(free.output_ids[:end]).rstrip("\ufffd") for end in range(1, 9)]
         stop = texts[4][-3:] + " and never on"
@@ -304,9 +311,9 @@ class TestEnds:
         assert not whole.held_back
 
     def test_abort_gives_what_was_generated(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny, max_running_requests=2, chunked_prefill_size=32)
+        engine = make_engine(tiny, EngineArgs(max_running_requests=2, chunked_prefill_size=32))
         running, prefilling, queued = ask("running", PROMPT[:20], 20), ask("prefilling"), scored("queued")
-        (free,) = run_to_end(Engine(tiny), ask("free", PROMPT[:20], 20))
+        (free,) = run_to_end(make_engine(tiny), ask("free", PROMPT[:20], 20))
         engine.add(running)
         engine.step()
         engine.add(prefilling)
@@ -329,7 +336,7 @@ class TestEnds:
         assert run_to_end(engine, ask("running"))[0].finish == FinishReason("length", length=12)
 
     def test_a_step_returns_who_got_a_token(self, tiny: LoadedModel) -> None:
-        engine = Engine(tiny, chunked_prefill_size=32)
+        engine = make_engine(tiny, EngineArgs(chunked_prefill_size=32))
         request = ask(new=2)
         engine.add(request)
         assert [engine.step() for _ in range(5)] == [[], [], [request], [request], []]
@@ -354,7 +361,7 @@ class TestRefusals:
         ],
     )
     def test_what_can_never_run(self, tiny: LoadedModel, options: dict[str, Any], message: str) -> None:
-        engine = Engine(tiny, max_total_tokens=512)
+        engine = make_engine(tiny, EngineArgs(max_total_tokens=512))
         request = ask(**options)
         with pytest.raises(ValueError, match=message):
             engine.add(request)
@@ -362,7 +369,7 @@ class TestRefusals:
         assert (request.series, request.prompt_series) == ({}, {})
 
     def test_an_id_in_use(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         first = ask()
         engine.add(first)
         with pytest.raises(ValueError, match="request id 'r' is in use"):
@@ -371,13 +378,13 @@ class TestRefusals:
         assert len(first.output_ids) == 12
 
     def test_stop_strings_without_a_tokenizer(self, run_to_end: Run) -> None:
-        engine = Engine(load_model("builtin:tiny", tokenizer=False))
+        engine = make_engine(load_model("builtin:tiny", tokenizer=False))
         with pytest.raises(ValueError, match="use stop_token_ids"):
             engine.add(ask(stop=("x",)))
         assert len(run_to_end(engine, ask())[0].output_ids) == 12
 
     def test_retracting_what_does_not_run(self, tiny: LoadedModel) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         engine.add(ask())
         for rid in ("r", "unknown"):
             with pytest.raises(KeyError, match="does not run"):
@@ -386,14 +393,16 @@ class TestRefusals:
 
 class TestSeeds:
     def test_a_seed_is_drawn_and_told(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        first, second = run_to_end(Engine(tiny), ask("a", temperature=1.0), ask("b", temperature=1.0))
+        first, second = run_to_end(make_engine(tiny), ask("a", temperature=1.0), ask("b", temperature=1.0))
         assert first.seed != second.seed
         assert first.output_ids != second.output_ids
-        (again,) = run_to_end(Engine(tiny), ask("c", temperature=1.0, sampling_seed=first.seed))
+        (again,) = run_to_end(make_engine(tiny), ask("c", temperature=1.0, sampling_seed=first.seed))
         assert again.output_ids == first.output_ids
 
     def test_a_random_seed_fixes_the_seeds_that_are_drawn(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        drawn = [run_to_end(Engine(tiny, random_seed=seed), ask())[0].seed for seed in (3, 3, 4)]
+        drawn = [
+            run_to_end(make_engine(tiny, EngineArgs(random_seed=seed)), ask())[0].seed for seed in (3, 3, 4)
+        ]
         assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -405,8 +414,8 @@ class TestPenalties:
     }
 
     def test_they_count_what_came_before_a_retraction(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        (calm,) = run_to_end(Engine(tiny), scored(**self.SAMPLING))
-        engine = Engine(tiny, speculative_num_draft_tokens=2)
+        (calm,) = run_to_end(make_engine(tiny), scored(**self.SAMPLING))
+        engine = make_engine(tiny, EngineArgs(speculative_num_draft_tokens=2))
         disturbed = scored(**self.SAMPLING)
         engine.add(disturbed)
         while len(disturbed.output_ids) < 6:
@@ -417,8 +426,10 @@ class TestPenalties:
 
     def test_they_count_the_drafts_before(self, tiny: LoadedModel, run_to_end: Run) -> None:
         repetitive = {"frequency_penalty": 0.4, "logit_bias": {5: 14.0, 6: 14.0, 7: 14.0}}
-        (plain,) = run_to_end(Engine(tiny), scored(new=40, **repetitive))
-        (drafted,) = run_to_end(Engine(tiny, speculative_num_draft_tokens=4), scored(new=40, **repetitive))
+        (plain,) = run_to_end(make_engine(tiny), scored(new=40, **repetitive))
+        (drafted,) = run_to_end(
+            make_engine(tiny, EngineArgs(speculative_num_draft_tokens=4)), scored(new=40, **repetitive)
+        )
         assert drafted.drafts is not None
         assert sum(drafted.drafts.right) > 5
         assert record(drafted) == record(plain)
@@ -426,7 +437,7 @@ class TestPenalties:
     def test_they_count_nothing_of_a_request_that_had_the_same_id(
         self, tiny: LoadedModel, run_to_end: Run
     ) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         (first,) = run_to_end(engine, scored(**self.SAMPLING))
         (again,) = run_to_end(engine, scored(**self.SAMPLING))
         assert record(again) == record(first)
@@ -434,7 +445,7 @@ class TestPenalties:
 
 class TestCustomizedInfo:
     def test_the_mirror_shows_each_token_and_its_position(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny, sampling_backend="mirror")
+        engine = make_engine(tiny, EngineArgs(sampling_backend="mirror"))
         requests = run_to_end(engine, *neighbours(4), ask(new=30))
         for request in requests:
             first = len(request.prompt_token_ids) - 1
@@ -459,7 +470,7 @@ class TestCustomizedInfo:
     ) -> None:
         monkeypatch.setattr(backends, "_factories", {})
         register_sampler_backend(name, lambda: lambda logits, rows, token_ids: info)
-        engine = Engine(tiny, sampling_backend=name)
+        engine = make_engine(tiny, EngineArgs(sampling_backend=name))
         engine.add(ask("a"))
         engine.add(ask("b"))
         engine.step()
@@ -487,7 +498,7 @@ class TestIsolation:
             return {"mine": list(token_ids)}
 
         register_sampler_backend("picky", lambda: backend)
-        return Engine(tiny, sampling_backend="picky", speculative_num_draft_tokens=2)
+        return make_engine(tiny, EngineArgs(sampling_backend="picky", speculative_num_draft_tokens=2))
 
     def alone(self, engine: Engine, run_to_end: Run) -> Any:
         (request,) = run_to_end(engine, scored("good"))
@@ -521,7 +532,7 @@ class TestIsolation:
         self, tiny: LoadedModel, run_to_end: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It fails at the id that would have filled a page: of that id, no keys and values are known."""
-        engine, prompt = Engine(tiny), range(10, 105)
+        engine, prompt = make_engine(tiny), range(10, 105)
         bad = ask("bad", prompt)
         engine.add(bad)
         sequence = engine.scheduler.find("bad")
@@ -531,7 +542,8 @@ class TestIsolation:
         assert (len(prompt) + len(bad.output_ids)) % engine.scheduler.pool.page_size == 0
         turn = (*prompt, *bad.output_ids, 40, 41, 42)
         warm, cold = (
-            run_to_end(one, scored(prompt=turn, logprob_start_len=-1))[0] for one in (engine, Engine(tiny))
+            run_to_end(one, scored(prompt=turn, logprob_start_len=-1))[0]
+            for one in (engine, make_engine(tiny))
         )
         assert warm.cached_tokens == 80
         assert record(warm) == record(cold)
@@ -541,7 +553,7 @@ class TestIsolation:
     ) -> None:
         expected = self.alone(engine, run_to_end)
         with monkeypatch.context() as patched:
-            patched.setattr(engine._graphs, "forward", raises)
+            patched.setattr(engine._passes, "forward", raises)
             lost = run_to_end(engine, scored("a"), scored("b"))
         assert [request.finish and request.finish.message for request in lost] == ["RuntimeError: boom"] * 2
         assert engine.load.used_tokens == 0
@@ -553,10 +565,10 @@ class TestIsolation:
     ) -> None:
         """Neither those that run beside it nor those that get its pages afterwards see a NaN."""
         model = load_model("builtin:tiny", device=device)
-        expected = [record(one) for one in run_to_end(Engine(model), *neighbours())]
+        expected = [record(one) for one in run_to_end(make_engine(model), *neighbours())]
         broken = 733
         model.module.get_input_embeddings().weight.data[broken] = float("nan")
-        engine = Engine(model)
+        engine = make_engine(model)
         for _ in range(2):
             bad, *good = run_to_end(engine, ask("bad", [broken] * 90, 20, **sampling), *neighbours())
             assert bad.finish is not None
@@ -587,7 +599,7 @@ def test_what_pads_a_step_attends_to_no_sequence(
         return forward(self, batch, cache)
 
     monkeypatch.setattr(LoadedModel, "forward", noted)
-    run_to_end(Engine(tiny), *neighbours(5))
+    run_to_end(make_engine(tiny), *neighbours(5))
     assert any(len(seats) > live for live, seats in steps), "no step was padded"
     for live, seats in steps:
         assert min(seats[:live]) >= 0
@@ -603,13 +615,16 @@ class TestEmbeddings:
 
     def test_depends_on_neither_neighbours_nor_chunks(self, tiny: LoadedModel, run_to_end: Run) -> None:
         prompts = (PROMPT, PROMPT[:-1], PROMPT[40:])
-        alone = [self.embeddings(Engine(tiny), run_to_end, one)[0] for one in prompts]
-        assert self.embeddings(Engine(tiny), run_to_end, *prompts) == alone
-        assert self.embeddings(Engine(tiny, chunked_prefill_size=32), run_to_end, *prompts) == alone
+        alone = [self.embeddings(make_engine(tiny), run_to_end, one)[0] for one in prompts]
+        assert self.embeddings(make_engine(tiny), run_to_end, *prompts) == alone
+        assert (
+            self.embeddings(make_engine(tiny, EngineArgs(chunked_prefill_size=32)), run_to_end, *prompts)
+            == alone
+        )
 
     def test_is_that_of_the_last_token(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        (request,) = run_to_end(Engine(tiny), ask(new=1, return_hidden_states=True))
-        (embedding,) = self.embeddings(Engine(tiny), run_to_end, PROMPT)
+        (request,) = run_to_end(make_engine(tiny), ask(new=1, return_hidden_states=True))
+        (embedding,) = self.embeddings(make_engine(tiny), run_to_end, PROMPT)
         (of_the_prompt,) = request.series["hidden_states"][:1]
         last = torch.tensor(of_the_prompt[-1])
         assert embedding == pytest.approx((last / last.norm()).tolist())
@@ -617,7 +632,7 @@ class TestEmbeddings:
 
 class TestCache:
     def test_flushing_waits_for_silence(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         engine.add(ask())
         assert engine.flush_cache() is False
         run_to_end(engine)
@@ -626,16 +641,16 @@ class TestCache:
         assert run_to_end(engine, ask())[0].cached_tokens == 0
 
     def test_extra_keys_and_a_disabled_cache_share_nothing(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         cached = [
             run_to_end(engine, ask(extra_key=key))[0].cached_tokens for key in (None, "a", "b", "a", None)
         ]
         assert cached == [0, 0, 0, 80, 80]
-        engine = Engine(tiny, prefix_caching=False)
+        engine = make_engine(tiny, EngineArgs(prefix_caching=False))
         assert [run_to_end(engine, ask())[0].cached_tokens for _ in range(2)] == [0, 0]
 
     def test_a_leak_is_noticed(self, tiny: LoadedModel) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         (page,) = engine.scheduler.pool.allocate(1)
         with pytest.raises(PageAccountingError):
             engine.check_integrity()
@@ -650,7 +665,7 @@ class TestCache:
 
 def test_a_sampling_mask_holds_the_id_that_was_chosen(tiny: LoadedModel, run_to_end: Run) -> None:
     request = ask(temperature=1.0, top_k=3, sampling_seed=5, return_sampling_mask=True)
-    run_to_end(Engine(tiny), request)
+    run_to_end(make_engine(tiny), request)
     masks = request.series["output_token_sampling_mask"]
     assert [token_id in mask for token_id, mask in zip(request.output_ids, masks, strict=True)] == [True] * 12
     assert {len(mask) for mask in masks} == {3}

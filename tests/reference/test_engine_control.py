@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
 
-from tokenwire_reference.core.engine import Engine, PauseMode
+from tokenwire_reference.assembly import make_engine
+from tokenwire_reference.core.engine import Engine, EngineArgs, PauseMode
 from tokenwire_reference.core.load import QueueFullError
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import FinishReason, Request
@@ -36,8 +37,8 @@ class TestPause:
     def test_a_pause_is_invisible(self, tiny: LoadedModel, run_to_end: Run, mode: PauseMode) -> None:
         calm = requests()
         for request in calm:
-            run_to_end(Engine(tiny), request)
-        engine = Engine(tiny, max_running_requests=2)
+            run_to_end(make_engine(tiny), request)
+        engine = make_engine(tiny, EngineArgs(max_running_requests=2))
         paused = busy(engine)
         before = [len(request.output_ids) for request in paused]
         assert before[0] > 0 == before[2]
@@ -56,13 +57,13 @@ class TestPause:
         assert late.finish == FinishReason("length", length=12)
 
     def test_a_retracting_pause_keeps_the_order(self, scripted: ScriptedModel) -> None:
-        engine = Engine(scripted, max_running_requests=2)
+        engine = make_engine(scripted, EngineArgs(max_running_requests=2))
         busy(engine, 1)
         engine.pause("retract")
         assert [sequence.request.rid for sequence in engine.scheduler.waiting] == ["a", "b", "c"]
 
     def test_an_aborting_pause_gives_what_there_is(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny, max_running_requests=2)
+        engine = make_engine(tiny, EngineArgs(max_running_requests=2))
         live = busy(engine)
         counts = [len(request.output_ids) for request in live]
         engine.pause()
@@ -83,7 +84,7 @@ class TestPause:
         assert late.finish == FinishReason("length", length=12)
 
     def test_an_abort_reaches_a_paused_request(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny, max_running_requests=2)
+        engine = make_engine(tiny, EngineArgs(max_running_requests=2))
         live = busy(engine)
         kept = list(live[0].output_ids)
         engine.pause("retract")
@@ -97,7 +98,7 @@ class TestPause:
 
 class TestQueueLimit:
     def test_one_too_many_is_refused_and_harms_nobody(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny, max_running_requests=1, max_queued_requests=2)
+        engine = make_engine(tiny, EngineArgs(max_running_requests=1, max_queued_requests=2))
         engine.add(ask("runs"))
         engine.step()
         engine.add(ask("waits"))
@@ -123,8 +124,8 @@ class TestForcedRetraction:
         options: dict[str, Any],
         sampling: dict[str, Any],
     ) -> None:
-        (calm,) = run_to_end(Engine(tiny), scored(new=30, **sampling))
-        engine = Engine(tiny, test_retract_interval=interval, **options)
+        (calm,) = run_to_end(make_engine(tiny), scored(new=30, **sampling))
+        engine = make_engine(tiny, EngineArgs(test_retract_interval=interval, **options))
         disturbed = run_to_end(engine, *neighbours(3), scored(new=30, **sampling))[-1]
         assert disturbed.num_retractions > 2
         assert disturbed.cached_tokens == 0
@@ -133,7 +134,7 @@ class TestForcedRetraction:
 
 class TestAbort:
     def test_ids_are_matched_whole(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         jobs = [ask(rid) for rid in ("job", "job-1", "job-10")]
         for request in jobs:
             engine.add(request)
@@ -148,7 +149,7 @@ class TestAbort:
         ]
 
     def test_all_at_once(self, tiny: LoadedModel) -> None:
-        engine = Engine(tiny, max_running_requests=2)
+        engine = make_engine(tiny, EngineArgs(max_running_requests=2))
         live = busy(engine)
         engine.abort_all()
         assert engine.step() == live
@@ -156,7 +157,7 @@ class TestAbort:
         assert engine.flush_cache() is True
 
     def test_a_finished_request_stays_as_it_is(self, tiny: LoadedModel, run_to_end: Run) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         (request,) = run_to_end(engine, ask())
         before = record(request)
         engine.abort("r")
@@ -165,7 +166,7 @@ class TestAbort:
         assert record(request) == before
 
     def test_a_retracted_request_keeps_its_tokens(self, tiny: LoadedModel) -> None:
-        engine = Engine(tiny)
+        engine = make_engine(tiny)
         engine.add(request := scored(new=20))
         for _ in range(4):
             engine.step()
@@ -177,7 +178,7 @@ class TestAbort:
 
 
 def test_nothing_is_cut_in_silence(tiny_qwen2: LoadedModel, run_to_end: Run) -> None:
-    engine = Engine(tiny_qwen2)
+    engine = make_engine(tiny_qwen2)
     fits = run_to_end(engine, ask(prompt=PROMPT, new=512 - len(PROMPT), ignore_eos=True))[0]
     assert fits.finish == FinishReason("length", length=512 - len(PROMPT))
     with pytest.raises(ValueError, match="exceed the context length of 512"):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from torch import Tensor
 
-from tokenwire_reference.core.engine import Engine, PauseMode
+from tokenwire_reference.assembly import ExtraArgs, make_engine
+from tokenwire_reference.core.engine import EngineArgs, PauseMode
 from tokenwire_reference.core.load import QueueFullError
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.sampling import SamplingRow
@@ -33,15 +34,17 @@ class EngineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine = Engine(
+        self.engine = make_engine(
             MODEL,
-            max_running_requests=2,
-            max_queued_requests=3,
-            chunked_prefill_size=2 * PAGE,
-            max_total_tokens=24,
-            page_size=PAGE,
-            host_cache_pages=3,
-            sampling_backend="mirror",
+            EngineArgs(
+                max_running_requests=2,
+                max_queued_requests=3,
+                chunked_prefill_size=2 * PAGE,
+                max_total_tokens=24,
+                page_size=PAGE,
+                sampling_backend="mirror",
+            ),
+            extra=ExtraArgs(host_cache_pages=3),
         )
         self.live: dict[str, Request] = {}
         self.steps: dict[str, Sequence[Sequence[int]]] = {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from engine_requests import ask
 
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.extras.images import (
@@ -42,7 +42,7 @@ def test_an_image_is_ids_that_follow_from_its_bytes(tiny_mm: LoadedModel) -> Non
 
 
 def test_the_model_looks_at_the_image(tiny_mm: LoadedModel, run_to_end: Run) -> None:
-    engine = Engine(tiny_mm)
+    engine = make_engine(tiny_mm)
     cat, dog = (
         run_to_end(engine, ask(prompt=tiny_mm.tokenizer.encode(put_images("what is it?", [image])), new=20))
         for image in (CAT, DOG)

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.attention import UnsupportedModelError
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.core.row_sizes import stable_row_sizes
@@ -82,7 +83,7 @@ def test_architectures_run_as_in_transformers(
     path = save(tmp_path, model_type, **config)
     prompt = list(range(3, 60))
     model = load_model(path, tokenizer=False, device=device)
-    engine = Engine(model, chunked_prefill_size=32)
+    engine = make_engine(model, EngineArgs(chunked_prefill_size=32))
     asked, _ = run_to_end(engine, greedy("asked", prompt, 30), greedy("neighbour", prompt[5:30], 20))
     assert asked.output_ids == greedy_by_transformers(path, prompt, 30)
     assert len(set(asked.output_ids)) > 8
@@ -98,7 +99,7 @@ def test_fixture_models_run_as_in_transformers(
     prompt = AutoTokenizer.from_pretrained(path)(
         "The license applies to the work, whole or in part."
     ).input_ids
-    engine = Engine(load_model(path, device=device))
+    engine = make_engine(load_model(path, device=device))
     (request,) = run_to_end(engine, greedy("r", prompt, 60))
     assert request.output_ids == greedy_by_transformers(path, prompt, 60)
 
@@ -251,7 +252,7 @@ def test_large_layers_multiply_by_packed_weights_and_keep_the_bits_of_a_row(tmp_
     assert isinstance(model, LoadedModel)
     packed = {name.split(".")[-2] for name, _ in model.module.named_buffers() if "packed" in name}
     assert packed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-    engine = Engine(model)
+    engine = make_engine(model)
     request = greedy("r", [5, 6, 7], 12)
     engine.add(request)
     while not engine.idle:

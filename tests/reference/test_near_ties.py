@@ -53,9 +53,10 @@ def test_logits_move_a_little_and_never_in_a_server_that_repeats_itself() -> Non
 
 
 def test_an_engine_answers_one_request_in_several_ways(tiny: LoadedModel) -> None:
-    from tokenwire_reference.core.engine import Engine
+    from tokenwire_reference.assembly import ExtraArgs, make_engine
+    from tokenwire_reference.core.engine import EngineArgs
 
-    engine = Engine(tiny, near_ties=1.0, random_seed=1)
+    engine = make_engine(tiny, EngineArgs(random_seed=1), extra=ExtraArgs(near_ties=1.0))
     answers: dict[int, set[tuple[int, ...]]] = {}
     for turn in range(24):
         first = turn % 8

@@ -17,7 +17,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.assembly import ExtraArgs, make_engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.kv import PagePool
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.prefix_keys import PageKey, PrefixKeys
@@ -30,9 +31,9 @@ Run = Callable[..., list[Request]]
 PROMPT = tuple(range(10, 80))
 
 
-def small_engine(model: LoadedModel, **options: Any) -> Engine:
+def small_engine(model: LoadedModel, **extra: Any) -> Engine:
     """A device of six pages."""
-    return Engine(model, max_total_tokens=96, **options)
+    return make_engine(model, EngineArgs(max_total_tokens=96), ExtraArgs(**extra))
 
 
 def other_traffic(count: int) -> Iterable[Request]:
@@ -152,7 +153,7 @@ def test_prompt_logprobs_and_keys_bound_what_comes_back(tiny: LoadedModel, run_t
 
 def test_storage_needs_host_memory(tiny: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="start with --enable-hierarchical-cache"):
-        Engine(tiny, storage_dir=tmp_path)
+        make_engine(tiny, extra=ExtraArgs(storage_dir=tmp_path))
 
 
 def test_a_copy_that_differs_is_noticed(tiny: LoadedModel, run_to_end: Run) -> None:

@@ -12,7 +12,8 @@ from engine_requests import ask, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.assembly import make_engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import FinishReason, Request
 from tokenwire_reference.extras.builtin import IM_END, VOCAB_SIZE
@@ -44,42 +45,42 @@ def test_each_step_gives_its_ids_and_then_the_sequence_ends(
     scripted: ScriptedModel, script: list[list[int]], temperature: float
 ) -> None:
     request = scripted_ask(script, temperature=temperature)
-    assert steps(Engine(scripted), request) == [*script, [IM_END]]
+    assert steps(make_engine(scripted), request) == [*script, [IM_END]]
     assert request.finish == FinishReason("stop", matched=IM_END)
 
 
 def test_an_end_of_sequence_inside_a_step_ends_it(scripted: ScriptedModel) -> None:
     request = scripted_ask([[5, 6, IM_END, 7], [8]])
-    assert steps(Engine(scripted), request) == [[5, 6, IM_END]]
+    assert steps(make_engine(scripted), request) == [[5, 6, IM_END]]
     free = scripted_ask([[5, 6, IM_END, 7], [8]], ignore_eos=True, new=5)
-    assert steps(Engine(scripted), free) == [[5, 6, IM_END, 7], [8]]
+    assert steps(make_engine(scripted), free) == [[5, 6, IM_END, 7], [8]]
     assert free.finish == FinishReason("length", length=5)
 
 
 def test_the_budget_and_a_stop_string_cut_a_step(scripted: ScriptedModel) -> None:
     short = scripted_ask([[5, 6], [7, 8, 9, 10]], new=4)
-    assert steps(Engine(scripted), short) == [[5, 6], [7, 8]]
+    assert steps(make_engine(scripted), short) == [[5, 6], [7, 8]]
     assert short.finish == FinishReason("length", length=4)
     letters = [scripted.tokenizer.encode(letter)[0] for letter in "abXYcd"]
     stopped = scripted_ask([letters], stop=("XY",))
-    assert steps(Engine(scripted), stopped) == [letters[:4]]
+    assert steps(make_engine(scripted), stopped) == [letters[:4]]
     assert stopped.finish == FinishReason("stop", matched="XY")
 
 
 def test_a_step_never_needs_more_room_than_its_request_may(scripted: ScriptedModel) -> None:
     request = scripted_ask([[5] * 20], new=4)
-    assert steps(Engine(scripted, page_size=1, chunked_prefill_size=4), request) == [[5] * 4]
+    assert steps(make_engine(scripted, EngineArgs(page_size=1, chunked_prefill_size=4)), request) == [[5] * 4]
 
 
 def test_broken_characters_come_as_the_script_breaks_them(scripted: ScriptedModel, run_to_end: Run) -> None:
     byte_ids = [scripted.tokenizer.convert_tokens_to_ids(letter) for letter in ("ç", "Į", "Ģ")]
-    (request,) = run_to_end(Engine(scripted), scripted_ask([[byte_ids[0]], byte_ids[1:]]))
+    (request,) = run_to_end(make_engine(scripted), scripted_ask([[byte_ids[0]], byte_ids[1:]]))
     assert scripted.tokenizer.decode(byte_ids[:1]) == "\ufffd"
     assert scripted.tokenizer.decode(request.output_ids[:-1]) == b"\xe7\x8c\x80".decode()
 
 
 def test_an_error_ends_one_request_with_what_it_has(scripted: ScriptedModel, run_to_end: Run) -> None:
-    engine = Engine(scripted)
+    engine = make_engine(scripted)
     failing, other = run_to_end(
         engine, scripted_ask([[5, 6], {"error": "out of luck"}, [7]], "f"), scripted_ask([[5], [6], [7]], "o")
     )
@@ -97,12 +98,12 @@ def test_a_slow_step_sleeps_before_it_speaks(
         "tokenwire_reference.extras.scripted.time.sleep",
         lambda seconds: slept.append((seconds, len(request.output_ids))),
     )
-    steps(Engine(scripted), request)
+    steps(make_engine(scripted), request)
     assert slept == [(0.05, 1)]
 
 
 def test_without_a_script_the_prompt_comes_back(scripted: ScriptedModel, run_to_end: Run) -> None:
-    (request,) = run_to_end(Engine(scripted), ask(prompt=PROMPT, new=64))
+    (request,) = run_to_end(make_engine(scripted), ask(prompt=PROMPT, new=64))
     assert request.output_ids == [*PROMPT, IM_END]
 
 
@@ -111,7 +112,7 @@ def test_a_file_has_the_script_of_requests_that_bring_none(tmp_path: Path, run_t
     path.write_text(json.dumps([[5, 6], [7]]))
     model = load_model("builtin:scripted", script=str(path), context_length=100)
     assert model.context_length == 100
-    plain, own = run_to_end(Engine(model), ask("a", PROMPT), scripted_ask([[9]], "b"))
+    plain, own = run_to_end(make_engine(model), ask("a", PROMPT), scripted_ask([[9]], "b"))
     assert (plain.output_ids, own.output_ids) == ([5, 6, 7, IM_END], [9, IM_END])
 
 
@@ -120,8 +121,10 @@ def test_logprobs_are_the_same_each_time_and_name_the_best_id(
 ) -> None:
     script = [[5, 6, 7], [8], [9, 10]]
     wanted = {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0}
-    one, again = (run_to_end(Engine(scripted), scripted_ask(script, **wanted))[0] for _ in range(2))
-    (each,) = run_to_end(Engine(scripted), scripted_ask([[i] for step in script for i in step], **wanted))
+    one, again = (run_to_end(make_engine(scripted), scripted_ask(script, **wanted))[0] for _ in range(2))
+    (each,) = run_to_end(
+        make_engine(scripted), scripted_ask([[i] for step in script for i in step], **wanted)
+    )
     assert record(one) == record(again) == record(each)
     tokens, tops = one.series["output_token_logprobs"], one.series["output_top_logprobs"]
     assert [entry[1] for entry in tokens] == one.output_ids
@@ -133,8 +136,8 @@ def test_logprobs_are_the_same_each_time_and_name_the_best_id(
 
 def test_retraction_and_chunks_change_nothing(scripted: ScriptedModel, run_to_end: Run) -> None:
     script = [[5, 6, 7], [8], [9, 10], [11]]
-    (calm,) = run_to_end(Engine(scripted), scripted_ask(script, return_logprob=True))
-    engine = Engine(scripted, test_retract_interval=1, page_size=2, chunked_prefill_size=2)
+    (calm,) = run_to_end(make_engine(scripted), scripted_ask(script, return_logprob=True))
+    engine = make_engine(scripted, EngineArgs(test_retract_interval=1, page_size=2, chunked_prefill_size=2))
     (disturbed,) = run_to_end(engine, scripted_ask(script, return_logprob=True))
     assert disturbed.num_retractions > 1
     assert record(disturbed) == record(calm)
@@ -154,7 +157,7 @@ def test_retraction_and_chunks_change_nothing(scripted: ScriptedModel, run_to_en
     ],
 )
 def test_what_is_no_script(scripted: ScriptedModel, tmp_path: Path, script: Any, message: str) -> None:
-    engine = Engine(scripted)
+    engine = make_engine(scripted)
     with pytest.raises(ValueError, match=message):
         engine.add(scripted_ask(script))
     assert engine.idle
@@ -166,7 +169,7 @@ def test_what_is_no_script(scripted: ScriptedModel, tmp_path: Path, script: Any,
 
 def test_scripts_are_refused_by_other_models(tiny: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"custom_params\.script is for builtin:scripted"):
-        Engine(tiny).add(scripted_ask([[5]]))
+        make_engine(tiny).add(scripted_ask([[5]]))
     with pytest.raises(ValueError, match="is for builtin:scripted, and the model is builtin:tiny"):
         load_model("builtin:tiny", script=str(tmp_path))
 

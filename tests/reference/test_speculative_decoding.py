@@ -10,8 +10,9 @@ from engine_requests import GREEDY, SEEDED, neighbours, record, scored
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.drafting import LONGEST, NgramDrafter
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import FinishReason, Request
 from tokenwire_reference.loading import load_model
@@ -43,8 +44,10 @@ def test_ids_and_logprobs_are_those_of_plain_decoding(
     model = load_model("builtin:tiny", dtype=dtype, device=device)
     options = {"new": 60, "logit_bias": REPETITIVE, **sampling}
     plain, drafted = scored(**options), scored(**options)
-    slow = count_steps(Engine(model, sampling_backend="mirror"), plain)
-    engine = Engine(model, sampling_backend="mirror", speculative_num_draft_tokens=4, chunked_prefill_size=32)
+    slow = count_steps(make_engine(model, EngineArgs(sampling_backend="mirror")), plain)
+    engine = make_engine(
+        model, EngineArgs(sampling_backend="mirror", speculative_num_draft_tokens=4, chunked_prefill_size=32)
+    )
     fast = count_steps(engine, *neighbours(5), drafted)
     assert record(drafted) == record(plain)
     assert drafted.series["mirror_token_id"] == drafted.output_ids
@@ -70,18 +73,18 @@ def test_rules_look_at_each_accepted_token(
     tiny: LoadedModel, run_to_end: Run, options: dict[str, Any]
 ) -> None:
     options = {"new": 40, "logit_bias": REPETITIVE, **options}
-    (plain,) = run_to_end(Engine(tiny), scored(**options))
-    (drafted,) = run_to_end(Engine(tiny, speculative_num_draft_tokens=5), scored(**options))
+    (plain,) = run_to_end(make_engine(tiny), scored(**options))
+    (drafted,) = run_to_end(make_engine(tiny, EngineArgs(speculative_num_draft_tokens=5)), scored(**options))
     assert record(drafted) == record(plain)
 
 
 def test_a_stop_in_the_middle_of_drafts_ends_there(tiny: LoadedModel, run_to_end: Run) -> None:
-    engine = Engine(tiny, speculative_num_draft_tokens=8)
+    engine = make_engine(tiny, EngineArgs(speculative_num_draft_tokens=8))
     constant = {"logit_bias": {5: 1000.0}, "logprob_start_len": -1}
     for new in range(6):
         (request,) = run_to_end(engine, scored(new=new, prompt=(5,) * 20, **constant))
         assert (request.output_ids, request.finish) == ([5] * new, FinishReason("length", length=new))
-    engine = Engine(tiny, speculative_num_draft_tokens=8)
+    engine = make_engine(tiny, EngineArgs(speculative_num_draft_tokens=8))
     request = scored("s", new=50, prompt=(5,) * 20, stop=('"""""',), **constant)
     assert tiny.tokenizer.decode([5] * 5) == '"""""'
     assert count_steps(engine, request) == 1
@@ -91,14 +94,16 @@ def test_a_stop_in_the_middle_of_drafts_ends_there(tiny: LoadedModel, run_to_end
 def test_retraction_is_invisible_with_drafts(tiny: LoadedModel, run_to_end: Run) -> None:
     options = {"new": 40, "logit_bias": REPETITIVE}
     page_size = 4 if tiny.device.type == "cpu" else 16
-    (plain,) = run_to_end(Engine(tiny, page_size=page_size), scored(**options))
+    (plain,) = run_to_end(make_engine(tiny, EngineArgs(page_size=page_size)), scored(**options))
     for caching in (True, False):
-        engine = Engine(
+        engine = make_engine(
             tiny,
-            speculative_num_draft_tokens=3,
-            test_retract_interval=4,
-            prefix_caching=caching,
-            page_size=page_size,
+            EngineArgs(
+                speculative_num_draft_tokens=3,
+                test_retract_interval=4,
+                prefix_caching=caching,
+                page_size=page_size,
+            ),
         )
         (disturbed,) = run_to_end(engine, scored(**options))
         assert disturbed.num_retractions > 3

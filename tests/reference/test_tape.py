@@ -10,7 +10,7 @@ import torch
 from engine_requests import ask, neighbours, record
 from torch import Tensor, nn
 
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.extras.tape import Tapes
@@ -125,17 +125,19 @@ def test_a_refusal_holds_for_all_numbers_of_rows() -> None:
 
 
 def test_an_engine_says_the_same_by_tape(tiny: LoadedModel, run_to_end: Run) -> None:
-    played = run_to_end(Engine(tiny), *neighbours(6))
+    played = run_to_end(make_engine(tiny), *neighbours(6))
     plain = load_model("builtin:tiny", device=str(tiny.device))
     assert isinstance(plain, LoadedModel)
     plain.tapes.refused = True
-    assert [record(each) for each in run_to_end(Engine(plain), *neighbours(6))] == list(map(record, played))
+    assert [record(each) for each in run_to_end(make_engine(plain), *neighbours(6))] == list(
+        map(record, played)
+    )
     assert tiny.tapes.refused is False
 
 
 def test_an_embedding_is_of_its_own_pass(tiny: LoadedModel, run_to_end: Run) -> None:
     first, again = (ask(f"e{i}", (5 + i,), 0, wants_embedding=True) for i in range(2))
-    run_to_end(Engine(tiny), first)
-    run_to_end(Engine(tiny), ask("between", (9,), 4))
-    run_to_end(Engine(tiny), again)
+    run_to_end(make_engine(tiny), first)
+    run_to_end(make_engine(tiny), ask("between", (9,), 4))
+    run_to_end(make_engine(tiny), again)
     assert first.embedding != again.embedding

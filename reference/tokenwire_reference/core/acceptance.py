@@ -16,12 +16,13 @@ from torch import Tensor
 from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.backends import make_sampler_backend
 from tokenwire_reference.core.batch import WantedRows
+from tokenwire_reference.core.hooks import Logits
 from tokenwire_reference.core.request import (
     HIDDEN_STATES,
     MASK,
     MASK_LOGPROBS,
     OWN_SERIES,
-    FinishReason,
+    FailsAlone,
     Request,
 )
 from tokenwire_reference.core.sampling import (
@@ -33,7 +34,6 @@ from tokenwire_reference.core.sampling import (
     support,
 )
 from tokenwire_reference.core.scheduler import Segment
-from tokenwire_reference.extras.near_ties import NearTies
 
 NOTHING: frozenset[int] = frozenset()
 
@@ -41,11 +41,11 @@ NOTHING: frozenset[int] = frozenset()
 class TokenAcceptance:
     """Samples and accepts, with the sampler backend of one engine."""
 
-    def __init__(self, sampling_backend: str, eos_token_ids: frozenset[int], near_ties: NearTies) -> None:
+    def __init__(self, sampling_backend: str, eos_token_ids: frozenset[int], moved: Logits) -> None:
         self.sampling_backend = sampling_backend
         self._backend = make_sampler_backend(sampling_backend)
         self._eos_token_ids = eos_token_ids
-        self._near_ties = near_ties
+        self._moved = moved
         self._counts: dict[str, OutputCounts] = {}
         """Of the requests with penalties of the last step, by id. Who pauses is counted anew."""
 
@@ -58,13 +58,13 @@ class TokenAcceptance:
         self._follow(requests, logits)
         sampling = [self._sampling_row(rows.segment, j) for rows in sampled for j in range(len(rows.sampled))]
         adjusted = adjust(_rows(logits, sampled), sampling)
-        if self._near_ties.share:
+        if self._moved.share:
             positions = [
                 (rows.segment.sequence.request, len(rows.segment.sequence.request.output_ids) + j)
                 for rows in sampled
                 for j in range(len(rows.sampled))
             ]
-            adjusted = self._near_ties.sway(adjusted, positions)
+            adjusted = self._moved.sway(adjusted, positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
         for row in rows_without_numbers(adjusted):
@@ -80,13 +80,11 @@ class TokenAcceptance:
         accepted, row = [], 0
         for rows in wanted:
             last = row + len(rows.sampled)
-            request = rows.segment.sequence.request
             said = entries[row:last], customized_info[row:last]
-            try:
-                accepted.append(_extend(rows.segment, token_ids[row:last], *said))
-            except Exception as error:  # the rules are one request's: so is their failure
-                request.finish = FinishReason.of_failure(error)
-                accepted.append(0)
+            right = 0
+            with FailsAlone(rows.segment.sequence.request):
+                right = _extend(rows.segment, token_ids[row:last], *said)
+            accepted.append(right)
             row = last
         return accepted
 

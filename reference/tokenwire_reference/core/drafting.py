@@ -6,10 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class SequenceError(Exception):
-    """One sequence cannot go on; the others can."""
-
-
 class Drafter(Protocol):
     """Drafts for one sequence."""
 

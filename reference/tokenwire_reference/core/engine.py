@@ -6,7 +6,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Set
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,21 +16,16 @@ from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.acceptance import TokenAcceptance
 from tokenwire_reference.core.admission import begin_series, sequence_of
 from tokenwire_reference.core.batch import WantedRows, pack
-from tokenwire_reference.core.drafting import SequenceError
-from tokenwire_reference.core.kv import PADDING_PAGE, OutOfPagesError, PageAccountingError, PagePool
+from tokenwire_reference.core.hooks import DeviceBrokenError, Hooks
+from tokenwire_reference.core.kv import OutOfPagesError, PageAccountingError, PagePool
 from tokenwire_reference.core.load import EngineLoad, QueueFullError
 from tokenwire_reference.core.model import Model
-from tokenwire_reference.core.request import DraftCounts, FinishReason, Request
+from tokenwire_reference.core.request import DraftCounts, FailsAlone, FinishReason, Request
 from tokenwire_reference.core.scheduler import Scheduler, Segment, Sequence
-from tokenwire_reference.extras.decode_graphs import CaptureError, DecodeGraphs
-from tokenwire_reference.extras.near_ties import NearTies
-from tokenwire_reference.extras.page_files import PageFiles
-from tokenwire_reference.extras.prefix_tiers import PrefixTiers
-from tokenwire_reference.extras.routing import in_base64
 
 logger = logging.getLogger(__name__)
 
-BROKEN = (PageAccountingError, OutOfPagesError, CaptureError, torch.AcceleratorError)
+BROKEN = (PageAccountingError, OutOfPagesError, DeviceBrokenError, torch.AcceleratorError)
 """After these the cache or the device cannot be trusted: they end the engine, and not only a step."""
 
 CPU_CACHE_BYTES = 1 << 30
@@ -39,71 +34,54 @@ CUDA_CACHE_SHARE = 0.8
 PauseMode = Literal["abort", "retract", "in_place"]
 
 
+@dataclass(frozen=True)
+class EngineArgs:
+    """How an engine runs its requests."""
+
+    max_running_requests: int = 64
+    max_queued_requests: int | None = None
+    """None: any number."""
+    chunked_prefill_size: int = 512
+    """Prompt tokens that a step computes at most."""
+    max_total_tokens: int | None = None
+    """Positions of the KV cache; None: what all need at full context, bounded by memory."""
+    page_size: int = 16
+    sampling_backend: str = "pytorch"
+    prefix_caching: bool = True
+    random_seed: int | None = None
+    """Decides the seeds of requests that name none."""
+    speculative_num_draft_tokens: int = 0
+    """Above 0: n-gram drafts."""
+    test_retract_interval: int = 0
+    """Test hook: every so many steps, the youngest request that generates is retracted."""
+
+
 class Engine:
-    """Continuous batching over a paged KV cache.
+    """Continuous batching over a paged KV cache."""
 
-    `max_total_tokens` is the size of the KV cache in positions; None takes what every running request at full
-    context needs, bounded by memory. `random_seed` decides the seeds of requests that name none.
-    `speculative_num_draft_tokens` above 0 turns n-gram drafts on. `test_retract_interval` is a test hook:
-    every so many steps, the youngest request that generates is retracted. `host_cache_pages` above 0 keeps
-    evicted pages in host memory, and those that it evicts in `storage_dir`, if given, up to
-    `storage_max_bytes`. `disable_cuda_graph`
-    runs every pass as it comes, launch by launch.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        max_running_requests: int = 64,
-        max_queued_requests: int | None = None,
-        chunked_prefill_size: int = 512,
-        max_total_tokens: int | None = None,
-        page_size: int = 16,
-        sampling_backend: str = "pytorch",
-        prefix_caching: bool = True,
-        host_cache_pages: int = 0,
-        storage_dir: Path | None = None,
-        storage_max_bytes: int | None = None,
-        random_seed: int | None = None,
-        speculative_num_draft_tokens: int = 0,
-        test_retract_interval: int = 0,
-        disable_cuda_graph: bool = False,
-        near_ties: float = 0.0,
-    ) -> None:
+    def __init__(self, model: Model, args: EngineArgs | None = None, hooks: Hooks | None = None) -> None:
         self.model = model
-        self.max_queued_requests = max_queued_requests
-        self.speculative_num_draft_tokens = speculative_num_draft_tokens
-        self.test_retract_interval = test_retract_interval
-        if storage_dir is not None and not host_cache_pages:
-            raise ValueError(
-                f"storage in {storage_dir} takes what host memory evicts, and there is none; "
-                "start with --enable-hierarchical-cache"
-            )
-        tokens = max_total_tokens or _default_total_tokens(model, max_running_requests)
-        num_pages = -(-tokens // page_size) + 1
-        self._cache = model.new_cache(num_pages, page_size, max_running_requests)
-        self._storage = tiers = None
-        if storage_dir is not None:
-            self._storage = PageFiles(storage_dir, model.fingerprint(), max_bytes=storage_max_bytes)
-            self._storage.expect(self._cache.read_page(PADDING_PAGE))
-        if host_cache_pages:
-            tiers = PrefixTiers(self._cache, host_cache_pages, self._storage)
-        pool = PagePool(num_pages, page_size, prefix_caching=prefix_caching, tiers=tiers)
+        self.args = args = args or EngineArgs()
+        hooks = hooks or Hooks()
+        tokens = args.max_total_tokens or _default_total_tokens(model, args.max_running_requests)
+        num_pages = -(-tokens // args.page_size) + 1
+        self._cache = model.new_cache(num_pages, args.page_size, args.max_running_requests)
+        self._tiers = hooks.tiers(self._cache)
+        pool = PagePool(num_pages, args.page_size, prefix_caching=args.prefix_caching, tiers=self._tiers)
         self.scheduler = Scheduler(
-            pool, max_running_requests=max_running_requests, chunked_prefill_size=chunked_prefill_size
+            pool,
+            max_running_requests=args.max_running_requests,
+            chunked_prefill_size=args.chunked_prefill_size,
         )
-        self._near_ties = NearTies(near_ties, random_seed)
-        self._acceptance = TokenAcceptance(sampling_backend, model.eos_token_ids, self._near_ties)
-        most_drafts = max_running_requests * speculative_num_draft_tokens
+        self._moved = hooks.logits
+        self._acceptance = TokenAcceptance(args.sampling_backend, model.eos_token_ids, self._moved)
+        most_drafts = args.max_running_requests * args.speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
-        self._experts = model.experts.room(num_pages * page_size)
+        self._experts = model.experts.room(num_pages * args.page_size)
         """Of each position of the cache, the experts that it was routed to."""
-        # A script has no pass that could be captured, and a pass that was captured tells of no experts.
-        no_graphs = disable_cuda_graph or model.module is None or model.experts.available
-        most_rows = 0 if no_graphs else model.pad_rows(max_running_requests + most_drafts)
-        self._graphs = DecodeGraphs(model, self._cache, most_rows=most_rows)
-        self._seeds = random.Random(random_seed)
+        most_rows = model.pad_rows(args.max_running_requests + most_drafts)
+        self._passes = hooks.passes(model, self._cache, most_rows=most_rows)
+        self._seeds = random.Random(args.random_seed)
         self._ended: deque[Request] = deque()
         """Ended between two steps; the next one returns them."""
         self._paused = False
@@ -134,7 +112,7 @@ class Engine:
             waiting=len(self.scheduler.waiting),
             used_tokens=len(pages) * pool.page_size,
             total_tokens=pool.capacity,
-            storage_failures=0 if self._storage is None else self._storage.failures,
+            storage_failures=0 if self._tiers is None else self._tiers.failures,
         )
 
     def add(self, request: Request) -> None:
@@ -148,16 +126,19 @@ class Engine:
             request,
             self.model,
             capacity=self.max_total_tokens,
-            num_draft_tokens=self.speculative_num_draft_tokens,
+            num_draft_tokens=self.args.speculative_num_draft_tokens,
         )
-        if self.max_queued_requests is not None and len(self.scheduler.waiting) >= self.max_queued_requests:
+        if (
+            self.args.max_queued_requests is not None
+            and len(self.scheduler.waiting) >= self.args.max_queued_requests
+        ):
             raise QueueFullError
         self.scheduler.add(sequence)
         seed = request.sampling.sampling_seed
         request.seed = self._seeds.getrandbits(63) if seed is None else seed
-        if self._storage is not None:
-            request.storage_backend = "file"
-        if self.speculative_num_draft_tokens:
+        if self._tiers is not None:
+            request.storage_backend = self._tiers.storage_backend
+        if self.args.speculative_num_draft_tokens:
             request.drafts = DraftCounts()
         begin_series(sequence)
 
@@ -219,15 +200,14 @@ class Engine:
                 sampled = self._run(segments)
             except BROKEN:
                 raise
-            except (
-                Exception
-            ) as error:  # the step is lost, with the requests that were in it; the engine is not
+            except Exception as error:
+                # The step is lost, with the requests that were in it; the engine is not.
                 logger.exception("a step of %d requests failed", len(segments))
                 self._fail(segments, error)
                 sampled = []
             touched.extend(sampled)
             self._steps += 1
-            if self.test_retract_interval and self._steps % self.test_retract_interval == 0:
+            if self.args.test_retract_interval and self._steps % self.args.test_retract_interval == 0:
                 self._retract_youngest({request.rid for request in sampled})
         return touched
 
@@ -244,20 +224,17 @@ class Engine:
         if sequence.drafter is None or not segment.samples:
             return segment
         room = sequence.rules.max_new_tokens - len(sequence.request.output_ids) - 1
-        try:
+        with FailsAlone(sequence.request) as attempt:
             drafts = sequence.drafter.draft(sequence.token_ids, max(room, 0))
-        except SequenceError as error:
-            self._end(sequence, FinishReason("abort", message=str(error), status_code=500))
-            return None
-        except Exception as error:  # a drafter works for one request, and fails for that one alone
-            self._end(sequence, FinishReason.of_failure(error))
+        if attempt.failure is not None:
+            self._end(sequence, attempt.failure)
             return None
         return segment._replace(drafts=tuple(drafts)) if drafts else segment
 
     @torch.inference_mode()
     def _run(self, segments: list[Segment]) -> list[Request]:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
-        logits = self._graphs.forward(batch)
+        logits = self._passes.forward(batch)
         self.model.experts.keep(self._experts, batch.slots)
         if batch.wants_hidden_states:
             self._read_hidden_states(segments)
@@ -265,10 +242,8 @@ class Engine:
         for rows in wanted:
             if not rows.prompt and rows.embedding is None:
                 continue
-            try:
+            with FailsAlone(rows.segment.sequence.request):
                 self._read_prompt(rows, logits)
-            except Exception as error:  # what is read for one request fails for that one alone
-                rows.segment.sequence.request.finish = FinishReason.of_failure(error)
         for rows, accepted in zip(wanted, self._acceptance.accept(wanted, logits), strict=True):
             self.scheduler.advance(rows.segment, accepted)
             _count_drafts(rows, accepted)
@@ -292,7 +267,7 @@ class Engine:
         if positions:
             request = rows.segment.sequence.request
             token_ids = [request.prompt_token_ids[position + 1] for position in positions]
-            moved = self._near_ties.jitter(logits[rows.prompt.start : rows.prompt.stop])
+            moved = self._moved.jitter(logits[rows.prompt.start : rows.prompt.stop])
             for entries in logprobs.score(moved, token_ids, [request] * len(token_ids)):
                 for family, entry in entries.items():
                     request.prompt_series[f"input_{family}"].append(entry)
@@ -328,7 +303,7 @@ class Engine:
             size = self.scheduler.pool.page_size
             positions = range(request.routed_experts_start, run)
             slots = [sequence.pages[position // size] * size + position % size for position in positions]
-            request.routed_experts = in_base64(self._experts[slots])
+            request.routed_experts = self.model.experts.in_base64(self._experts[slots])
 
     def _end(self, sequence: Sequence, finish: FinishReason) -> None:
         self._read_experts(sequence)

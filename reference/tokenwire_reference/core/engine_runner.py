@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tokenwire_reference.core.load import QueueFullError
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.request import FinishReason, Request, Row
+from tokenwire_reference.core.request import FailsAlone, FinishReason, Request, Row
 
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
@@ -100,16 +100,16 @@ class EngineRunner(ABC):
         if self.failure is not None:
             self._end_all(self.failure)
             return
-        try:
-            self._engine.add(request)
-        except ValueError as error:
-            status = 503 if isinstance(error, QueueFullError) else 400
-            request.finish = FinishReason("abort", message=str(error), status_code=status)
-            self._emit([request])
-        except Exception as error:  # the request could not even be queued: no other one notices
-            logger.exception("request %r could not be queued", request.rid)
+        with FailsAlone(request, "it could not be queued") as attempt:
+            try:
+                self._engine.add(request)
+            except ValueError as error:
+                status = 503 if isinstance(error, QueueFullError) else 400
+                request.finish = FinishReason("abort", message=str(error), status_code=status)
+        if attempt.failure is not None:
             self._engine.abort(request.rid)
-            request.finish = FinishReason.of_failure(error)
+            request.finish = attempt.failure
+        if request.finish is not None:
             self._emit([request])
 
     def _emit(self, touched: Sequence[Request]) -> None:

@@ -9,12 +9,62 @@ is needed, least recently used first.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from tokenwire_reference.core.prefix_keys import PageKey
-from tokenwire_reference.extras.prefix_tiers import PrefixTiers, StoredPage
 
 PADDING_PAGE = 0
+
+
+Payload = Any
+"""The contents of one page, in all layers. Only stores look into it."""
+
+
+class PageStore(Protocol):
+    """Reads and writes pages of the device; compares what was read."""
+
+    def read_page(self, page: int) -> Payload: ...
+
+    def write_page(self, page: int, payload: Payload) -> None: ...
+
+    def same_page(self, page: int, payload: Payload) -> bool: ...
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """A page found below the device."""
+
+    tier: Literal["host", "storage"]
+    payload: Payload
+
+
+class Tiers(Protocol):
+    """Keeps what the device evicts."""
+
+    @property
+    def storage_backend(self) -> str | None:
+        """The name of what keeps pages for good, if anything does."""
+
+    @property
+    def failures(self) -> int:
+        """Pages that storage could not write or read, since the start."""
+
+    def keep(self, key: PageKey, page: int) -> None:
+        """Take over a page that the device is about to lose."""
+
+    def find(self, key: PageKey) -> StoredPage | None:
+        """The page of a prefix, from the nearest tier that has it."""
+
+    def restore(self, page: int, stored: StoredPage) -> None:
+        """Bring a page back to the device."""
+
+    def flush(self) -> None:
+        """Forget what does not outlive a flush."""
+
+    def check_integrity(self, on_device: Mapping[PageKey, int]) -> None:
+        """Raise AssertionError where a tier differs from the device's pages of the same keys."""
 
 
 class OutOfPagesError(RuntimeError):
@@ -38,7 +88,7 @@ class PagePool:
         page_size: int,
         *,
         prefix_caching: bool = True,
-        tiers: PrefixTiers | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         if num_pages < 2 or page_size < 1:
             raise ValueError(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,18 +16,20 @@ from tokenwire_reference.core.attention import (
     PagedCache,
     SdpaPagedAttention,
     ShapeProbe,
-    TritonPagedAttention,
     UnsupportedModelError,
 )
 from tokenwire_reference.core.batch import Batch
 from tokenwire_reference.core.drafting import Drafter
+from tokenwire_reference.core.hooks import Experts, HiddenStates
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.row_sizes import ROW_MULTIPLE, stable_row_sizes
-from tokenwire_reference.extras.hidden_state import HiddenStateTap
-from tokenwire_reference.extras.packed_linear import pack_linear_layers
-from tokenwire_reference.extras.routing import RoutedExperts
-from tokenwire_reference.extras.scripted import SCRIPTED
-from tokenwire_reference.extras.tape import Tapes
+
+
+class Recorded(Protocol):
+    """Runs a pass without the model's own Python."""
+
+    def run(self, cache: PagedAttention, *inputs: Tensor) -> Tensor:
+        """The logits that `run_packed` would give, from the same inputs."""
 
 
 @dataclass
@@ -45,21 +47,24 @@ class LoadedModel:
     shapes: tuple[AttentionShape, ...]
     row_sizes: tuple[int, ...] = field(default=())
     """Numbers of rows at which every linear layer gives a row the same bits; set by `probe_row_sizes`."""
+    hidden_states: HiddenStates = field(default_factory=HiddenStates)
+    experts: Experts = field(default_factory=Experts)
+    tapes: Recorded | None = None
+    """What passes on the CPU are played by, if anything."""
+    gpu_cache: Callable[..., PagedCache] | None = None
+    """Makes the cache of a model on a GPU."""
 
     def __post_init__(self) -> None:
         # Of the module they are properties that search all weights.
         self.device: torch.device = self.module.device
         self.dtype: torch.dtype = self.module.dtype
-        pack_linear_layers(self.module)
-        self.hidden_states = HiddenStateTap(self.module)
-        self.experts = RoutedExperts(self.module)
-        weights = (*self.module.parameters(), *self.module.buffers())
-        self.tapes = Tapes(partial(run_packed, self.module), weights)
 
     def drafter(self, request: Request) -> Drafter | None:
         """None: this model knows nothing beforehand."""
         if "script" in (request.sampling.custom_params or {}):
-            raise ValueError(f"custom_params.script is for {SCRIPTED}, and this server runs {self.name}")
+            raise ValueError(
+                f"custom_params.script is for builtin:scripted, and this server runs {self.name}"
+            )
         return None
 
     def bytes_per_token(self) -> int:
@@ -77,9 +82,9 @@ class LoadedModel:
 
     def new_cache(self, num_pages: int, page_size: int, seats: int) -> PagedCache:
         """Room for `num_pages` pages in every layer, and for the page tables of so many sequences."""
-        if self.device.type == "cpu":
+        if self.gpu_cache is None:
             return SdpaPagedAttention(self.shapes, num_pages, page_size, self.context_length)
-        return TritonPagedAttention(
+        return self.gpu_cache(
             self.shapes,
             num_pages,
             page_size,
@@ -92,8 +97,8 @@ class LoadedModel:
     def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:
         """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
         inputs = batch.input_ids, batch.positions, batch.logit_rows
-        # A tape keeps no hidden states and no choice of experts, and a GPU has its graphs.
-        if batch.wants_hidden_states or self.experts.available or self.device.type != "cpu":
+        # A tape keeps no hidden states and no choice of experts.
+        if self.tapes is None or batch.wants_hidden_states or self.experts.available:
             return run_packed(self.module, cache, *inputs)
         return self.tapes.run(cache, *inputs)
 

@@ -1,8 +1,72 @@
-"""Either kind of model that the engine runs: one of transformers, or a script."""
+"""What the engine needs of a model: one of transformers (`loaded_model`), or a script."""
 
 from __future__ import annotations
 
-from tokenwire_reference.core.loaded_model import LoadedModel
-from tokenwire_reference.extras.scripted import ScriptedModel
+from typing import Any, Protocol
 
-Model = LoadedModel | ScriptedModel
+import torch
+from torch import Tensor
+
+from tokenwire_reference.core.attention import PagedCache
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.drafting import Drafter
+from tokenwire_reference.core.hooks import Experts, HiddenStates
+from tokenwire_reference.core.request import Request
+
+
+class Model(Protocol):
+    """A model that is ready to run, with its tokenizer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def module(self) -> Any:
+        """The transformers model; None where nothing is computed."""
+
+    tokenizer: Any
+    """None where there is none."""
+    context_length: int
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def hidden_states(self) -> HiddenStates: ...
+
+    @property
+    def experts(self) -> Experts: ...
+
+    @property
+    def row_sizes(self) -> tuple[int, ...]:
+        """Numbers of rows at which every linear layer gives a row the same bits."""
+
+    def drafter(self, request: Request) -> Drafter | None:
+        """What foretells the tokens of a request, where the model itself does. Raises ValueError."""
+
+    def bytes_per_token(self) -> int:
+        """What a position of the KV cache takes, all layers together."""
+
+    def fingerprint(self) -> str:
+        """Of all that decides the bits of a page of the cache."""
+
+    def new_cache(self, num_pages: int, page_size: int, seats: int) -> PagedCache:
+        """Room for `num_pages` pages, and for the page tables of `seats` sequences."""
+
+    def forward(self, batch: Batch, cache: Any) -> Tensor:
+        """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
+
+    def pad_rows(self, rows: int) -> int:
+        """The number of rows to which a batch of `rows` rows is padded."""
+
+    def probe_row_sizes(self, largest: int) -> None:
+        """Find `row_sizes` up to `largest` rows."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tokenwire_reference.core.request import FinishReason, Request, Row
-
-logger = logging.getLogger(__name__)
+from tokenwire_reference.core.request import FailsAlone, Request, Row
 
 WHOLE_INTERVAL = 50
 """Tokens between the rows of a request that is not streamed. They keep rows short; no client sees them."""
@@ -55,11 +52,10 @@ class OutputStreamer:
             live = self._live.get(request.rid)
             if live is None:
                 continue
-            try:
+            row = None
+            with FailsAlone(request, "no row could be made of it") as attempt:
                 row = self._due_row(live)
-            except Exception as error:  # made for one request: the rows of the others go out
-                logger.exception("no row could be made of request %r", request.rid)
-                request.finish = FinishReason.of_failure(error)
+            if attempt.failure is not None:
                 row = Row(request, live.sent, live.sent, request.series, request.finish)
             if row is not None:
                 live.sent = row.end

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from tokenwire_reference.core.seams import Seams, current_seams
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ class SamplingParams:
         return self.temperature < 1e-6 or self.top_k == 1
 
 
+class SequenceError(Exception):
+    """One sequence cannot go on; the others can."""
+
+
 @dataclass(frozen=True)
 class FinishReason:
     """Why a request ended."""
@@ -66,7 +73,8 @@ class FinishReason:
     @classmethod
     def of_failure(cls, error: BaseException) -> FinishReason:
         """The end of a request that a failure of the server ended."""
-        return cls("abort", message=f"{type(error).__name__}: {error}", status_code=500)
+        words = str(error) if isinstance(error, SequenceError) else f"{type(error).__name__}: {error}"
+        return cls("abort", message=words, status_code=500)
 
     @property
     def failed(self) -> bool:
@@ -204,6 +212,29 @@ class Request:
         for name, values in self.series.items():
             values.append(said.get(name))
         self.output_ids.append(token_id)
+
+
+class FailsAlone:
+    """What is done for one request, in a `with`: if it fails, that is the end of this request alone."""
+
+    __slots__ = ("_request", "_what", "failure")
+
+    def __init__(self, request: Request, what: str = "") -> None:
+        """`what` failed, in words for the log; an empty one is not logged."""
+        self._request = request
+        self._what = what
+        self.failure: FinishReason | None = None
+
+    def __enter__(self) -> FailsAlone:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if self._what:
+            logger.error("request %r: %s", self._request.rid, self._what, exc_info=error)
+        self.failure = self._request.finish = FinishReason.of_failure(error)
+        return True
 
 
 class Row(NamedTuple):

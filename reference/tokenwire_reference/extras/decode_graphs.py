@@ -16,17 +16,18 @@ from torch import Tensor
 
 from tokenwire_reference.core.attention import PagedCache
 from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.hooks import DeviceBrokenError, Passes
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.extras.host_sync import HostSyncError, NoHostSync
 
 logger = logging.getLogger(__name__)
 
 
-class CaptureError(RuntimeError):
+class CaptureError(DeviceBrokenError):
     """The device captures no graph of this model: no decode of it will ever run so."""
 
 
-class DecodeGraphs:
+class DecodeGraphs(Passes):
     """Runs one model over one cache.
 
     Batches that want every row, as decodes do, run by graphs, up to `most_rows` padded rows (0: none). Others
@@ -35,8 +36,7 @@ class DecodeGraphs:
 
     def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
         self.most_rows = most_rows
-        self._model = model
-        self._cache = cache
+        super().__init__(model, cache, most_rows=most_rows)
         self._packed = torch.zeros(4, most_rows, dtype=torch.int64, device=model.device)
         self._logit_rows = torch.arange(most_rows, device=model.device)
         self._watched: set[int] = set()
@@ -52,8 +52,7 @@ class DecodeGraphs:
         """Run a batch. The logits of its `logit_rows`, in order: they stay valid until the next pass."""
         rows = batch.packed.shape[1]
         if self.refused or not batch.all_rows_wanted or rows > self.most_rows:
-            self._cache.plan(batch)
-            return self._model.forward(batch, self._cache)
+            return super().forward(batch)
         fixed = self._fill(batch)
         self._cache.plan(fixed)
         if rows not in self._watched:

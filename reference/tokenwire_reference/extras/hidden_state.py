@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokenwire_reference.core.hooks import HiddenStates
 
-class HiddenStateTap:
+
+class HiddenStateTap(HiddenStates):
     """Sees what goes into a model's output layer: the normed hidden states of the rows that want logits.
 
     `available` is False for a model without an output layer, such as one that follows a script.

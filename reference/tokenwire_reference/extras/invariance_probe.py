@@ -6,10 +6,10 @@ not promised, and a client must not conclude anything from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.request import Request, SamplingParams
 
@@ -18,7 +18,9 @@ NEW_TOKENS = 8
 NEIGHBOURS = 16
 
 
-def probe_invariance(model: Model, *, page_size: int) -> Mapping[str, bool]:
+def probe_invariance(
+    make_engine: Callable[[EngineArgs], Engine], model: Model, *, page_size: int
+) -> Mapping[str, bool]:
     """Run one request in five ways. Ids and logprobs must be equal to the last bit."""
     length = min(PROMPT_TOKENS, model.context_length - NEW_TOKENS)
     if length < 1:
@@ -31,7 +33,7 @@ def probe_invariance(model: Model, *, page_size: int) -> Mapping[str, bool]:
     chunk = -(-length // 2 // page_size) * page_size
 
     def engine(**options: Any) -> Engine:
-        return Engine(model, max_total_tokens=pages * page_size, page_size=page_size, **options)
+        return make_engine(EngineArgs(max_total_tokens=pages * page_size, page_size=page_size, **options))
 
     one = engine(chunked_prefill_size=-(-length // page_size) * page_size)
     _run(one, [alone])

@@ -12,6 +12,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from tokenwire_reference.core.hooks import Logits
 from tokenwire_reference.core.request import Request
 
 NEAR = 0.05
@@ -22,7 +23,7 @@ _WITHIN = 16
 """An answer that goes another way does so at its first near tie from one of so many tokens on."""
 
 
-class NearTies:
+class NearTies(Logits):
     """Moves logits. `share` of the greedy answers go another way, at one near tie."""
 
     def __init__(self, share: float, seed: int | None) -> None:

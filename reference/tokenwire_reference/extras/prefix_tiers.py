@@ -9,27 +9,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
+from tokenwire_reference.core.kv import PageStore, Payload, StoredPage
 from tokenwire_reference.core.prefix_keys import PageKey
-
-Payload = Any
-"""The contents of one page, in all layers. Only stores look into it."""
 
 
 class TierError(AssertionError):
     """A tier keeps more than it may, or something else than the device has."""
-
-
-class PageStore(Protocol):
-    """Reads and writes pages of the device; compares what was read."""
-
-    def read_page(self, page: int) -> Payload: ...
-
-    def write_page(self, page: int, payload: Payload) -> None: ...
-
-    def same_page(self, page: int, payload: Payload) -> bool: ...
 
 
 class PageStorage(Protocol):
@@ -39,16 +26,12 @@ class PageStorage(Protocol):
 
     def read(self, key: PageKey) -> Payload | None: ...
 
+    @property
+    def failures(self) -> int:
+        """How many pages could not be written or read, since the start."""
+
     def check_integrity(self) -> None:
         """Raise TierError where more is kept than may be, or something that is no page."""
-
-
-@dataclass(frozen=True)
-class StoredPage:
-    """A page found below the device."""
-
-    tier: Literal["host", "storage"]
-    payload: Payload
 
 
 class PrefixTiers:
@@ -59,6 +42,14 @@ class PrefixTiers:
         self._device = device
         self._storage = storage
         self._host: OrderedDict[PageKey, Payload] = OrderedDict()
+
+    @property
+    def storage_backend(self) -> str | None:
+        return None if self._storage is None else "file"
+
+    @property
+    def failures(self) -> int:
+        return 0 if self._storage is None else self._storage.failures
 
     def keep(self, key: PageKey, page: int) -> None:
         """Take over a page that the device is about to lose."""

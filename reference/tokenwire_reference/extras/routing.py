@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokenwire_reference.core.hooks import Experts
 
-class RoutedExperts:
+
+class RoutedExperts(Experts):
     """Sees what the routers of a model choose; an engine keeps it where its KV cache keeps the position.
 
     So a position that comes from the cache has its experts, too. A router is a module that gives the chosen
@@ -19,14 +21,10 @@ class RoutedExperts:
 
     def __init__(self, module: Any) -> None:
         self._routers = [each for each in module.modules() if type(each).__name__.endswith("TopKRouter")]
+        self.available = bool(self._routers)
         self._chosen: dict[int, Tensor] = {}
         for layer, router in enumerate(self._routers):
             router.register_forward_hook(partial(self._see, layer))
-
-    @property
-    def available(self) -> bool:
-        """Whether the model has experts at all."""
-        return bool(self._routers)
 
     def _see(self, layer: int, _: object, __: object, given: tuple[Tensor, ...]) -> None:
         self._chosen[layer] = given[-1]
@@ -42,7 +40,6 @@ class RoutedExperts:
             rows = [self._chosen[layer] for layer in range(len(self._routers))]
             room[slots.cpu()] = torch.cat(rows, dim=-1).to("cpu", torch.int32)
 
-
-def in_base64(experts: Tensor) -> str:
-    """Experts of some positions as int32: layer by layer for each."""
-    return base64.b64encode(experts.numpy().astype("<i4").tobytes()).decode()
+    def in_base64(self, chosen: Tensor) -> str:
+        """Experts of some positions as int32: layer by layer for each."""
+        return base64.b64encode(chosen.numpy().astype("<i4").tobytes()).decode()

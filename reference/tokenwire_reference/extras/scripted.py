@@ -27,12 +27,10 @@ from torch import Tensor
 
 from tokenwire_reference.core.attention import PagedTensors
 from tokenwire_reference.core.batch import Batch
-from tokenwire_reference.core.drafting import SequenceError
-from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.hooks import Experts, HiddenStates
+from tokenwire_reference.core.request import Request, SequenceError
 from tokenwire_reference.core.sampling import MASK32, gumbel_noise
 from tokenwire_reference.extras.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
-from tokenwire_reference.extras.hidden_state import HiddenStateTap
-from tokenwire_reference.extras.routing import RoutedExperts
 
 SCRIPTED = "builtin:scripted"
 CONTEXT_LENGTH = 4096
@@ -143,8 +141,8 @@ class ScriptedModel:
 
     name = SCRIPTED
     module = None
-    hidden_states = HiddenStateTap(None)
-    experts = RoutedExperts(torch.nn.Identity())
+    hidden_states = HiddenStates()
+    experts = Experts()
     vocab_size = VOCAB_SIZE
     eos_token_ids = frozenset({IM_END})
     device = torch.device("cpu")

@@ -25,7 +25,7 @@ from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.loading import load_model
 
 LAW = Parrot(SIZE)
@@ -129,7 +129,7 @@ def tell(answers, call):
     def told(asked: list[tuple[str, Ask]]) -> list[Stream]:
         requests = [request_of(door, ask) for door, ask in asked]
         calls = [call(request.path, request.body) for request in requests]
-        responses = answers(Engine(parrot()), *calls, tokenizer=parrot().tokenizer)
+        responses = answers(make_engine(parrot()), *calls, tokenizer=parrot().tokenizer)
         return [
             read(door, request, response)
             for (door, _), request, response in zip(asked, requests, responses, strict=True)

@@ -67,5 +67,5 @@ def test_flags_of_graphs_and_storage_reach_the_engine(tmp_path) -> None:
     )
     with closing(asyncio.new_event_loop()) as loop:
         engines = [assemble(args, model, loop).engine for args in (ServerArgs(), changed)]
-    assert [engine._graphs.most_rows for engine in engines] == [64, 0]
+    assert [engine._passes.most_rows for engine in engines] == [64, 0]
     assert engines[1].scheduler.pool._tiers._storage._max_bytes == 1 << 20

@@ -1,0 +1,55 @@
+"""An engine with all that `extras` hook into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenwire_reference.core.attention import PagedCache
+from tokenwire_reference.core.engine import Engine, EngineArgs
+from tokenwire_reference.core.hooks import Hooks, Logits, Passes
+from tokenwire_reference.core.kv import PADDING_PAGE, PageStore, Tiers
+from tokenwire_reference.core.model import Model
+from tokenwire_reference.extras.decode_graphs import DecodeGraphs
+from tokenwire_reference.extras.near_ties import NearTies
+from tokenwire_reference.extras.page_files import PageFiles
+from tokenwire_reference.extras.prefix_tiers import PrefixTiers
+
+
+@dataclass(frozen=True)
+class ExtraArgs:
+    """What is hooked into an engine, and how."""
+
+    host_cache_pages: int = 0
+    """Evicted pages that host memory keeps."""
+    storage_dir: Path | None = None
+    """Where those go that host memory evicts, up to `storage_max_bytes`."""
+    storage_max_bytes: int | None = None
+    disable_cuda_graph: bool = False
+    """Run every pass as it comes, launch by launch."""
+    near_ties: float = 0.0
+
+
+def make_engine(model: Model, args: EngineArgs | None = None, extra: ExtraArgs | None = None) -> Engine:
+    """Make an engine. Raises ValueError where its options do not go together."""
+    args, extra = args or EngineArgs(), extra or ExtraArgs()
+    if extra.storage_dir is not None and not extra.host_cache_pages:
+        raise ValueError(
+            f"storage in {extra.storage_dir} takes what host memory evicts, and there is none; "
+            "start with --enable-hierarchical-cache"
+        )
+
+    def tiers(device: PageStore) -> Tiers | None:
+        storage = None
+        if extra.storage_dir is not None:
+            storage = PageFiles(extra.storage_dir, model.fingerprint(), max_bytes=extra.storage_max_bytes)
+            storage.expect(device.read_page(PADDING_PAGE))
+        return PrefixTiers(device, extra.host_cache_pages, storage) if extra.host_cache_pages else None
+
+    def passes(model: Model, cache: PagedCache, *, most_rows: int) -> Passes:
+        # A script has no pass that could be captured, and a pass that was captured tells of no experts.
+        captured = not (extra.disable_cuda_graph or model.module is None or model.experts.available)
+        return DecodeGraphs(model, cache, most_rows=most_rows if captured else 0)
+
+    logits = NearTies(extra.near_ties, args.random_seed) if extra.near_ties else Logits()
+    return Engine(model, args, Hooks(tiers, passes, logits))

@@ -1,0 +1,104 @@
+"""What may be hooked into the engine: a protocol for each place, and what stands there without it.
+
+The core runs with the defaults alone; `assembly` hooks in what lies in `extras`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.core.kv import PageStore, Tiers
+
+if TYPE_CHECKING:
+    from tokenwire_reference.core.attention import PagedCache
+    from tokenwire_reference.core.batch import Batch
+    from tokenwire_reference.core.model import Model
+    from tokenwire_reference.core.request import Request
+
+
+class DeviceBrokenError(RuntimeError):
+    """The device is of no use any more: the engine ends."""
+
+
+class HiddenStates:
+    """Sees the hidden states of the last layer. This one sees none."""
+
+    available = False
+
+    def rows(self, start: int, stop: int) -> list[list[float]]:
+        """The hidden states of some rows of the last pass."""
+        raise NotImplementedError
+
+    def embedding(self, row: int) -> list[float]:
+        """That of a row of the last pass that wanted logits, scaled to length 1: [hidden size]."""
+        raise NotImplementedError
+
+
+class Experts:
+    """Sees which experts a model chooses. This one sees none."""
+
+    available = False
+
+    def room(self, slots: int) -> Tensor:
+        """Room for the experts of so many positions of a cache: [slots, experts]."""
+        del slots
+        return torch.zeros(0, 0, dtype=torch.int32)
+
+    def keep(self, room: Tensor, slots: Tensor) -> None:
+        """Keep what the last pass chose for its rows, whose keys and values went to these slots."""
+
+    def in_base64(self, chosen: Tensor) -> str:
+        """Experts of some positions as a client gets them."""
+        raise NotImplementedError
+
+
+class Passes:
+    """Runs the batches of one engine, each as it comes."""
+
+    def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
+        """`most_rows` is how many padded rows a decode has at most."""
+        del most_rows
+        self._model = model
+        self._cache = cache
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The logits of the batch's `logit_rows`, in order: they stay valid until the next pass."""
+        self._cache.plan(batch)
+        return self._model.forward(batch, self._cache)
+
+
+class PassesOf(Protocol):
+    """Makes the passes of an engine."""
+
+    def __call__(self, model: Model, cache: PagedCache, *, most_rows: int) -> Passes: ...
+
+
+class Logits:
+    """Sees all logits before they are scored or sampled; gives them as they are."""
+
+    share = 0.0
+    """Of the greedy answers, how many go another way."""
+
+    def jitter(self, logits: Tensor) -> Tensor:
+        """Rows of logits [R, V] of a prompt."""
+        return logits
+
+    def sway(self, logits: Tensor, positions: Sequence[tuple[Request, int]]) -> Tensor:
+        """Adjusted logits [R, V]; each row belongs to a position in the output of a request."""
+        del positions
+        return logits
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """All that is hooked into one engine."""
+
+    tiers: Callable[[PageStore], Tiers | None] = lambda _: None
+    """Makes what keeps the pages that the cache evicts."""
+    passes: PassesOf = Passes
+    logits: Logits = Logits()  # noqa: RUF009 - it has no state
