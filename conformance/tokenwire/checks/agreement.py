@@ -125,9 +125,9 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
         if len(expected) != len(ours) or len(actual) != len(theirs):
             continue
         same = identical if name in other[1].customized else partial(alike, tolerance=DRIFT)
-        at = first_difference(expected[upto], actual[upto], same)
+        position = first_difference(expected[upto], actual[upto], same)
         yield observe_sequence(
-            bringing(pair[1], name, at),
+            bringing(pair[1], name, position),
             f"{name} entry",
             expected=expected[upto],
             actual=actual[upto],
@@ -151,8 +151,8 @@ def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observat
         ours, theirs = ours.rstrip(BROKEN), theirs.rstrip(BROKEN)
         end = min(len(ours), len(theirs))
         if end:
-            at = first_difference(ours[:end], theirs[:end])
-            places = [bringing(choice, "text", at) for choice in pair]
+            position = first_difference(ours[:end], theirs[:end])
+            places = [bringing(choice, "text", position) for choice in pair]
             yield observe_text(
                 places[1],
                 expected=ours[:end],

@@ -73,11 +73,11 @@ class _Spans(NamedTuple):
 def _spans(stream: Stream) -> Iterator[_Spans]:
     for choice in finished_choices(stream):
         for emission in choice.emissions:
-            told = as_list(emission.details.get("weight_versions"))
-            if told is not None and emission.finish is not None:
+            reported = as_list(emission.details.get("weight_versions"))
+            if reported is not None and emission.finish is not None:
                 tokens = _completion_tokens(stream, emission)
                 if tokens is not None:
-                    yield _Spans(emission, told, tokens)
+                    yield _Spans(emission, reported, tokens)
 
 
 def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
@@ -179,11 +179,13 @@ def array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> I
     those of most others.
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
-    told = [(stream, one, one.read()) for stream in _with_arrays(streams) for one in _arrays(stream.load())]
-    for stream, one, array in told:
+    reported = [
+        (stream, one, one.read()) for stream in _with_arrays(streams) for one in _arrays(stream.load())
+    ]
+    for stream, one, array in reported:
         if isinstance(array, Array) and not array.shaped and one.due:
             widths[stream.dialect, one.rule.name][len(array.rows[0]) / one.due] += 1
-    for stream, one, array in told:
+    for stream, one, array in reported:
         expected, message = f"{one.due} rows", ""
         if isinstance(array, str):
             holds, actual, message = False, array, f"{one.rule.name}: {array}"

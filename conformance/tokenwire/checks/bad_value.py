@@ -91,12 +91,12 @@ _LEAST = {name: rule.least for name, rule in RULES.items() if rule.least is not 
 
 def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
     """The wire name and each value of a field; the entries of a list where every prompt has its own."""
-    said = asked.sent.get(name)
-    for value in said.values if said else ():
+    stated = asked.sent.get(name)
+    for value in stated.values if stated else ():
         one_each = asked.batch and name in _PER_PROMPT and isinstance(value, list)
         for each in value if one_each else (value,):
-            if said and each is not None:
-                yield said.wire_name, each
+            if stated and each is not None:
+                yield stated.wire_name, each
 
 
 def wrong_types(asked: Asked) -> Iterator[BadValue]:
@@ -136,13 +136,13 @@ def _flat(value: object) -> Iterator[object]:
 
 def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
     """Ids of the prompt that no vocabulary, or not the target's own, holds."""
-    said = asked.sent.get("input_ids")
-    for ids in asked.input_ids or () if said else ():
+    stated = asked.sent.get("input_ids")
+    for ids in asked.input_ids or () if stated else ():
         if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < (vocabulary or ID_LIMIT):
             continue
         for token in ids:
-            if said and _unknown(token, vocabulary):
-                yield BadValue(said.wire_name, token, "is not in the vocabulary")
+            if stated and _unknown(token, vocabulary):
+                yield BadValue(stated.wire_name, token, "is not in the vocabulary")
 
 
 def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
@@ -204,7 +204,7 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
     body = request.body
     if not isinstance(body, Mapping) or asked.prompts < 1 or not asked.batch:
         return
-    named = {said.wire_name for name, said in asked.sent.items() if name in _PER_PROMPT - {"chosen_ids"}}
+    named = {stated.wire_name for name, stated in asked.sent.items() if name in _PER_PROMPT - {"chosen_ids"}}
     for name in sorted(named | {"sampling_params"}):
         value = body.get(name)
         if isinstance(value, list) and len(value) != asked.prompts:

@@ -55,11 +55,11 @@ class _Position:
 def _told_at(choice: Choice, position: int) -> _Position:
     found = _Position()
     for emission, several in zip(choice.emissions, reported_logprobs(choice), strict=True):
-        for told in several:
-            at = position - emission.before
-            if not 0 <= at < len(told.positions):
+        for reported in several:
+            index = position - emission.before
+            if not 0 <= index < len(reported.positions):
                 continue
-            own, top = told.positions[at].sampled, told.positions[at].top or []
+            own, top = reported.positions[index].sampled, reported.positions[index].top or []
             read = [(e.token_id, number) for e in top if (number := number_of(e.logprob)) is not None]
             if len(read) > 1:
                 found.others = _of_others(read, number_of(own.logprob) if own is not None else None)
@@ -88,18 +88,18 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
         return None
     told_ids = [ours[position] for choice in pair if (ours := choice.output_ids) and position < len(ours)]
     ids = [token for token in told_ids if integer(token) is not None]
-    told = [_told_at(choice.load(), position) for choice in pair]
+    reported = [_told_at(choice.load(), position) for choice in pair]
     if len(ids) == len(pair):
         first, second = ids
-        both = [one.by_id for one in told if first in one.by_id and second in one.by_id]
+        both = [one.by_id for one in reported if first in one.by_id and second in one.by_id]
         if both:
             return min(abs(by_id[first] - by_id[second]) for by_id in both), True
     bounds = [
         one.sampled - one.others
-        for one in told
+        for one in reported
         if len(ids) == len(pair) and one.sampled is not None and one.others is not None
     ]
-    sampled = [one.sampled for one in told if one.sampled is not None]
+    sampled = [one.sampled for one in reported if one.sampled is not None]
     if len(sampled) == len(pair):
         bounds.append(abs(sampled[0] - sampled[1]))
     return (max(bounds), False) if bounds else None
@@ -135,13 +135,13 @@ def goes_apart(pair: Pair) -> bool:
     ids = pair[0].output_ids, pair[1].output_ids
     if ids[0] is None or ids[1] is None:
         return _texts_go_apart(pair)
-    at = first_difference(ids[0], ids[1])
-    if at is None or any(map(_miscounts, pair, (ids[0], ids[1]))):
+    position = first_difference(ids[0], ids[1])
+    if position is None or any(map(_miscounts, pair, (ids[0], ids[1]))):
         return False
     short = min(pair, key=lambda choice: len(choice.output_ids or ()))
     if len(ids[0]) != len(ids[1]) and _finished_with(short) != "stop":
         return False
-    return torn(pair, at)
+    return torn(pair, position)
 
 
 def _texts_go_apart(pair: Pair) -> bool:
@@ -162,12 +162,14 @@ def _is_without_a_piece(short: str, long: str) -> bool:
     return (head or 0) + (tail or 0) >= len(short)
 
 
-def entries_go_apart(pair: Pair, at: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
+def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
     """Whether two series differ by chance at a position: behind the place where the answers go apart, or by
     numbers that moved a little.
     """
-    if all(at < len(each) for each in entries) and alike(entries[0][at], entries[1][at], DRIFT):
+    if all(position < len(each) for each in entries) and alike(
+        entries[0][position], entries[1][position], DRIFT
+    ):
         return True
     ids = pair[0].output_ids, pair[1].output_ids
     end = first_difference(ids[0], ids[1]) if ids[0] is not None and ids[1] is not None else 0
-    return end is not None and at >= end and goes_apart(pair)
+    return end is not None and position >= end and goes_apart(pair)

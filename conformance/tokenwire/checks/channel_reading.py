@@ -117,8 +117,8 @@ def written(channels: Channels) -> list[list[Any]]:
 
 def _told(call: ToolCall) -> tuple[Any, Any]:
     """What a call says, however it spells its arguments."""
-    told = as_object(call.arguments)
-    return call.name, call.arguments.strip() if told is None else told
+    reported = as_object(call.arguments)
+    return call.name, call.arguments.strip() if reported is None else reported
 
 
 def _fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> bool:
@@ -200,19 +200,19 @@ class MarkedText:
         )
 
     def _holds(self, form: Form | None, reading: Reading, channels: Channels) -> bool:
-        told, due = channels.calls, reading.calls
+        reported, due = channels.calls, reading.calls
         if not self._same(reading.reasoning, channels.reasoning):
             return False
         if not all(
             call.name == one.name and one.is_told_by(call.arguments)
-            for one, call in zip(due, told, strict=False)
+            for one, call in zip(due, reported, strict=False)
         ):
             return False
-        as_text = len(told) == len(due)
+        as_text = len(reported) == len(due)
         if reading.cut and form is not None:
             if as_text and _fits((*reading.contents, reading.cut), channels.content):
                 return True
-            if len(told) < len(due) or not _is_begun(reading, form, told[len(due) :]):
+            if len(reported) < len(due) or not _is_begun(reading, form, reported[len(due) :]):
                 return False
         elif not as_text:
             return False
@@ -220,8 +220,8 @@ class MarkedText:
         behind = reading.disputed == BEHIND
         return any(_fits(one, channels.content, behind=behind) for one in contents)
 
-    def _same(self, due: str, told: str) -> bool:
-        return told.strip() in {due.strip(), self._unbegun(due).strip()}
+    def _same(self, due: str, reported: str) -> bool:
+        return reported.strip() in {due.strip(), self._unbegun(due).strip()}
 
     def _unbegun(self, text: str) -> str:
         """A text without the marker that it ends within, where the budget cut that."""
@@ -248,14 +248,14 @@ def tokens_of(choice: Choice) -> list[bytes] | None:
     entries = as_list(choice.series(CONTENT))
     if not entries:
         return None
-    told: list[bytes] = []
+    reported: list[bytes] = []
     for entry in entries:
         spelled = entry.get("bytes") if isinstance(entry, Mapping) else None
         try:
-            told.append(bytes(spelled))  # type: ignore[arg-type]
+            reported.append(bytes(spelled))  # type: ignore[arg-type]
         except (TypeError, ValueError):
             return None
-    return told
+    return reported
 
 
 def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool) -> str | None:
@@ -289,11 +289,11 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
     """Whether there is an entry, or an id, for each token: some families leave out what is not shown, and
     where one was lost, the others say another text.
     """
-    told, usage = len(tokens_of(choice) or choice.output_ids or ()), stream.usage
+    reported, usage = len(tokens_of(choice) or choice.output_ids or ()), stream.usage
     count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     if len(stream.choices) == 1 and type(count) is int:
-        return told == count
-    return told == count_of(stream, choice) or policy_of(stream).hidden_in_logprobs
+        return reported == count
+    return reported == count_of(stream, choice) or policy_of(stream).hidden_in_logprobs
 
 
 def say(
@@ -370,21 +370,21 @@ def seen_markup(streams: Iterable[Answer], tokenizer: Tokenizer | None, form: st
                 seen = replace(seen, thoughts=next(shown, None))
             if seen.form is None and choice.calls:
                 read = (Markup(seen.thoughts, one) for one in forms.values())
-                told = (one.form for one in read if _is_shown(stream, choice, one, tokenizer))
-                seen = replace(seen, form=next(told, None))
+                reported = (one.form for one in read if _is_shown(stream, choice, one, tokenizer))
+                seen = replace(seen, form=next(reported, None))
     return seen
 
 
 def _is_shown(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> bool:
-    said = say(stream, choice, markup, tokenizer)
-    if said is None or said.disputed:
+    stated = say(stream, choice, markup, tokenizer)
+    if stated is None or stated.disputed:
         return False
     if markup.form is None:
         return (
-            bool(said.reading.reasoning.strip())
-            and said.reading.reasoning.strip() == (choice.reasoning or "").strip()
+            bool(stated.reading.reasoning.strip())
+            and stated.reading.reasoning.strip() == (choice.reasoning or "").strip()
         )
-    first, calls = said.reading.calls[:1], choice.calls
+    first, calls = stated.reading.calls[:1], choice.calls
     return (
         bool(first and calls) and first[0].name == calls[0].name and first[0].is_told_by(calls[0].arguments)
     )

@@ -52,9 +52,9 @@ def _disputed(stream: Stream, channels: Channels, target: Target) -> str:
 
     Where nothing tells its tokens, by its channels: what they hold may have been said so.
     """
-    said = _said(stream, channels, target)
-    if said is not None:
-        return said.disputed
+    stated = _said(stream, channels, target)
+    if stated is not None:
+        return stated.disputed
     tools = offered(stream)
     if any(content.strip() for content in channels.contents[1:]):
         return "text stands behind a tool call"
@@ -185,8 +185,8 @@ def border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator
 def channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
     """Markers that a parser takes a choice apart by are in none of its channels."""
     for one in _finished(stream):
-        said = _said(stream, one, target)
-        if said is None or not said.settled or not one.choice.parsed:
+        stated = _said(stream, one, target)
+        if stated is None or not stated.settled or not one.choice.parsed:
             continue
         markers = target.markup.markers(thoughts=bool(one.reasoning), calls=bool(one.calls))
         for channel, text in (("reasoning", one.reasoning), ("text", one.content)) if markers else ():
@@ -204,49 +204,52 @@ def channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observa
 def channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """What the tokens of a choice say stands in its channels, but for the markers."""
     for one in _finished(stream):
-        said = _said(stream, one, target)
-        if said is not None and said.settled and _has_markup(said, one):
-            yield _held(one, said)
+        stated = _said(stream, one, target)
+        if stated is not None and stated.settled and _has_markup(stated, one):
+            yield _held(one, stated)
 
 
-def _has_markup(said: MarkedText, channels: Channels) -> bool:
+def _has_markup(stated: MarkedText, channels: Channels) -> bool:
     """Whether there was anything to take apart, by markup that is known."""
-    reading = said.reading
+    reading = stated.reading
     found = reading.cut is not None or bool(reading.reasoning or reading.calls)
-    return said.explains(channels) and (found or channels.choice.parsed or said.tools is not None)
+    return stated.explains(channels) and (found or channels.choice.parsed or stated.tools is not None)
 
 
-def _held(channels: Channels, said: MarkedText) -> Observation:
-    reading = said.reading
+def _held(channels: Channels, stated: MarkedText) -> Observation:
+    reading = stated.reading
     due = [
         reading.reasoning,
         "".join(reading.contents),
         [[call.name, call.arguments] for call in reading.calls],
     ]
-    told = [channels.reasoning, channels.content, written(channels)]
-    unlike = (name for name, a, b in zip(_CHANNELS, due, told, strict=True) if not _alike(a, b))
+    reported = [channels.reasoning, channels.content, written(channels)]
+    unlike = (name for name, a, b in zip(_CHANNELS, due, reported, strict=True) if not _alike(a, b))
     differing = next(unlike, "")
     message = "the channels do not hold what the tokens say"
     if reading.cut:
         message = f"no channel holds what the text ends in: {reading.cut!r}"
     if differing:
-        at = _CHANNELS.index(differing)
+        position = _CHANNELS.index(differing)
         channel = {"text": "content", CALLED: "tool calls"}.get(differing, differing)
-        message = f"the tokens say {due[at]!r} for the {channel}, and the channel holds {told[at]!r}"
+        message = (
+            f"the tokens say {due[position]!r} for the {channel}, and the channel "
+            f"holds {reported[position]!r}"
+        )
     return expect(
         channels.place(differing or "text"),
-        said.text,
-        dict(zip(("reasoning", "content", "calls"), told, strict=True)),
+        stated.text,
+        dict(zip(("reasoning", "content", "calls"), reported, strict=True)),
         message,
-        holds=said.held_by(channels),
+        holds=stated.held_by(channels),
     )
 
 
-def _alike(due: Any, told: Any) -> bool:
+def _alike(due: Any, reported: Any) -> bool:
     if isinstance(due, str):
-        return "".join(due.split()) == "".join(told.split())
-    return len(due) == len(told) and all(
-        a[0] == b[0] and as_object(b[1]) == a[1] for a, b in zip(due, told, strict=True)
+        return "".join(due.split()) == "".join(reported.split())
+    return len(due) == len(reported) and all(
+        a[0] == b[0] and as_object(b[1]) == a[1] for a, b in zip(due, reported, strict=True)
     )
 
 
@@ -254,18 +257,18 @@ def _alike(due: Any, told: Any) -> bool:
 def unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """Text that is held back because a stop may begin in it stays in its channel."""
     for one in _finished(stream):
-        said = _said(stream, one, target)
-        whole = said is not None and not said.stopped and said.reading.cut is None
-        if said is not None and whole and said.settled and _has_markup(said, one):
-            yield _held(one, said)
+        stated = _said(stream, one, target)
+        whole = stated is not None and not stated.stopped and stated.reading.cut is None
+        if stated is not None and whole and stated.settled and _has_markup(stated, one):
+            yield _held(one, stated)
 
 
 def _pieces(stream: Stream) -> Iterator[tuple[Emission, CallPiece, bool]]:
     """The pieces of tool calls of a stream, each with whether it is the first of its call."""
     for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
         for call in choice.calls:
-            for at, (emission, piece) in enumerate(call.pieces):
-                yield emission, piece, at == 0
+            for position, (emission, piece) in enumerate(call.pieces):
+                yield emission, piece, position == 0
 
 
 @check("call-opens-with-its-name")
@@ -273,15 +276,17 @@ def call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observ
     """Who a call is, and what it calls, stands in its first piece."""
     for emission, piece, first in _pieces(stream):
         if first:
-            told = {"index": piece.index, "id": piece.id, "type": piece.type, "name": piece.name}
+            reported = {"index": piece.index, "id": piece.id, "type": piece.type, "name": piece.name}
             lacks = [
-                name for name in ("id", "type", "name") if not isinstance(told[name], str) or not told[name]
+                name
+                for name in ("id", "type", "name")
+                if not isinstance(reported[name], str) or not reported[name]
             ]
             lacks = [*(["index"] if integer(piece.index) is None else []), *lacks]
             yield expect(
                 emission.event.place.at(piece.pointer),
                 "index, id, type and name",
-                told,
+                reported,
                 f"the first piece of a tool call has no {' and no '.join(lacks)}",
                 holds=not lacks,
             )
@@ -339,8 +344,8 @@ def arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
     for one in _finished(stream):
         if not one.called:
             continue
-        said = _said(stream, one, target)
-        if said is not None and not said.settled:
+        stated = _said(stream, one, target)
+        if stated is not None and not stated.settled:
             continue
         for call in one.calls:
             emission, piece = call.pieces[-1]
@@ -352,15 +357,15 @@ def arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
                 holds=as_object(call.arguments) is not None,
             )
             # A model may write what is no JSON, and where nothing tells its tokens, it may have.
-            yield seen if said is not None else seen._replace(level=Level.MAY)
+            yield seen if stated is not None else seen._replace(level=Level.MAY)
 
 
 @check("spent-budget-is-told")
 def spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """A choice that its budget ended within a tool call does not finish as if the call were complete."""
     for one in _finished(stream):
-        said, finish = _said(stream, one, target), one.choice.finish
-        if said is None or finish is None or not said.spent or not said.reading.cut:
+        stated, finish = _said(stream, one, target), one.choice.finish
+        if stated is None or finish is None or not stated.spent or not stated.reading.cut:
             continue
         yield expect(
             one.place("finish"),
@@ -379,13 +384,13 @@ def parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Obs
     finished = list(_finished(stream))
     if not any(one.choice.parsed for one in finished) or len(finished) != len(stream.choices):
         return
-    told = integer(stream.usage.get("completion_tokens")) if isinstance(stream.usage, Mapping) else None
+    reported = integer(stream.usage.get("completion_tokens")) if isinstance(stream.usage, Mapping) else None
     for what, counts in (
         ("output_ids", [_length(one.choice.output_ids) for one in finished]),
         ("logprobs_content", [_length(tokens_of(one.choice)) for one in finished]),
     ):
         known = [count for count in counts if count is not None]
-        due = told if told is not None else _counted(stream, finished)
+        due = reported if reported is not None else _counted(stream, finished)
         if due is not None and known and len(known) == len(counts):
             name = "output ids" if what == "output_ids" else "entries of logprobs"
             yield expect(

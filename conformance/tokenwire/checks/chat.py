@@ -71,10 +71,10 @@ def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observa
 def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every choice has its own meta_info when it was asked for."""
     for choice in finished_choices(stream):
-        told = choice.emissions[-1].details.get("meta_info")
-        place, holds = choice.last_at("meta_info"), isinstance(told, Mapping)
+        reported = choice.emissions[-1].details.get("meta_info")
+        place, holds = choice.last_at("meta_info"), isinstance(reported, Mapping)
         message = f"choice {choice.index} has no meta_info object"
-        yield expect(place, "a meta_info object", told, message, holds=holds)
+        yield expect(place, "a meta_info object", reported, message, holds=holds)
 
 
 @check("chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE))

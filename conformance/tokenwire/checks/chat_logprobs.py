@@ -59,27 +59,27 @@ def _fault_in_entry(value: object) -> str:
     return _fault_in_bytes(value.get("bytes"))
 
 
-def _fault_in_content(told: object) -> str:
+def _fault_in_content(reported: object) -> str:
     """What keeps a value from being the logprobs of a chat choice, in words; empty for nothing."""
-    if not isinstance(told, Mapping):
-        return f"is {told!r}, not an object"
-    if "content" not in told:
-        return f"has the keys {sorted(told)} and no content"
-    content = told["content"]
+    if not isinstance(reported, Mapping):
+        return f"is {reported!r}, not an object"
+    if "content" not in reported:
+        return f"has the keys {sorted(reported)} and no content"
+    content = reported["content"]
     if content is None:
         return ""
     if not isinstance(content, list):
         return f"has the content {content!r}, not a list"
-    for at, entry in enumerate(content):
+    for position, entry in enumerate(content):
         fault = _fault_in_entry(entry)
         if fault:
-            return f"{at} of content {fault}"
+            return f"{position} of content {fault}"
         top = entry.get(NAMED_TOP, [])
         if not isinstance(top, list):
-            return f"{at} of content has the top_logprobs {top!r}"
+            return f"{position} of content has the top_logprobs {top!r}"
         inner = next((words for words in map(_fault_in_entry, top) if words), "")
         if inner:
-            return f"{at} of content has a top logprob that {inner}"
+            return f"{position} of content has a top logprob that {inner}"
     return ""
 
 
@@ -87,9 +87,9 @@ def _fault_in_content(told: object) -> str:
 def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Chat's own shape: content with one object for each token, not the lists of completions."""
     for emission in stream.emissions() if _tells(stream) else ():
-        told = _object(emission)
-        if told is not None:
-            fault = _fault_in_content(told)
+        reported = _object(emission)
+        if reported is not None:
+            fault = _fault_in_content(reported)
             expected = "null, or content with token, logprob, bytes and top_logprobs"
             message = f"{FIELD} {fault}"
             yield expect(emission.at(FIELD), expected, fault or expected, message, holds=not fault)
@@ -194,17 +194,17 @@ def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Ob
         if not text or taken_apart(stream, choice) or not tokens or None in tokens:
             continue
         known = [token for token in tokens if token is not None]
-        told = _shown(b"".join(known))
+        reported = _shown(b"".join(known))
         carrying = next(e for e in reversed(choice.emissions) if _object(e) is not None)
-        message = f"the tokens of the logprobs spell {told[:60]!r}, but the text is {text[:60]!r}"
-        yield expect(carrying.at(FIELD), text, told, message, holds=is_spelled(text, known))
+        message = f"the tokens of the logprobs spell {reported[:60]!r}, but the text is {text[:60]!r}"
+        yield expect(carrying.at(FIELD), text, reported, message, holds=is_spelled(text, known))
 
 
-def _lists(told: Any) -> dict[str, list[Any]]:
+def _lists(reported: Any) -> dict[str, list[Any]]:
     """The parallel lists of a completion's logprobs object, as they stand on the wire."""
-    if not isinstance(told, Mapping):
+    if not isinstance(reported, Mapping):
         return {}
-    return {name: value for name, value in told.items() if name in LISTS and isinstance(value, list)}
+    return {name: value for name, value in reported.items() if name in LISTS and isinstance(value, list)}
 
 
 @check_choices("completion-logprobs-are-parallel", about(chat=False))
@@ -244,16 +244,21 @@ def _ends(text: str | None, begin: int, name: str) -> list[int]:
     return after
 
 
-def _may_follow_a_part(text: str | None, begin: int, at: int | None, name: object) -> bool:
+def _may_follow_a_part(text: str | None, begin: int, position: int | None, name: object) -> bool:
     """Whether a token may be said to begin at an offset, behind a part of a character that begins at another
     and has no name: that part has no length, that of its character, or that of all that the text shows of it
     (several U+FFFD, or what is whole by now), so that the next token stands where the text shows it.
     """
-    if at is None or at < begin:
+    if position is None or position < begin:
         return False
-    if at <= begin + 1 or text is None or not (isinstance(name, str) and name) or text.find(name, begin) < 0:
+    if (
+        position <= begin + 1
+        or text is None
+        or not (isinstance(name, str) and name)
+        or text.find(name, begin) < 0
+    ):
         return True
-    return text.startswith((name, f" {name}"), at)
+    return text.startswith((name, f" {name}"), position)
 
 
 @check("text-offsets-add-up", about(chat=False))
@@ -272,8 +277,8 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
             if unknown and all(offset == -1 for offset in offsets):
                 continue
             for offset, token in zip(offsets, tokens, strict=False):
-                told = integer(offset)
-                first = told if first is None else first
+                reported = integer(offset)
+                first = reported if first is None else first
                 if before is not None and first is not None and not _is_escaped(before[1]):
                     begin, name = before
                     due = [first + end for end in _ends(text, begin - first, name)] if name else []
@@ -281,7 +286,7 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
                         part = begin
                     elif begin not in due:
                         part = None
-                    shown = None if told is None else told - first
+                    shown = None if reported is None else reported - first
                     holds = offset in due or (
                         part is not None and _may_follow_a_part(text, part - first, shown, token)
                     )
@@ -293,4 +298,4 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
                         message = f"the text offset of {token!r} is {offset!r}, which is not {expected}"
                     place = choice.emissions[position].at(OFFSETS)
                     yield expect(place, expected, offset, message, holds=holds)
-                before = (told, token) if told is not None and isinstance(token, str) else None
+                before = (reported, token) if reported is not None and isinstance(token, str) else None

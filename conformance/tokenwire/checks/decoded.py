@@ -143,10 +143,10 @@ def _cuts(one: Decoded, text: str) -> Iterable[str]:
             yield text[: match.start()]
         return
     for string in (stop,) if isinstance(stop, str) else asked.stop:
-        at = text.find(string) if string else -1
-        while at >= 0:
-            yield text[: at + len(string) * asked.no_stop_trim]
-            at = text.find(string, at + 1)
+        position = text.find(string) if string else -1
+        while position >= 0:
+            yield text[: position + len(string) * asked.no_stop_trim]
+            position = text.find(string, position + 1)
 
 
 def _matches(pattern: str, text: str) -> Sequence[re.Match[str]]:

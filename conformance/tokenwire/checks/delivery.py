@@ -400,10 +400,10 @@ def stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> Ite
         count, first, last = _arrival(stream) if streamed(stream) and ended(stream) else (0, 0.0, 0.0)
         if count >= _MANY and last >= _LONG_S:
             long.setdefault(stream.dialect, []).append(((last - first) / last, stream))
-    for told in long.values():
-        if len(told) < _SEVERAL:
+    for reported in long.values():
+        if len(reported) < _SEVERAL:
             continue
-        share, stream = max(told, key=lambda one: one[0])
+        share, stream = max(reported, key=lambda one: one[0])
         emissions = stream.load().emissions()
         place = emissions[-1].event.place
         took = share * place.time

@@ -70,8 +70,8 @@ def _error(stream: Stream) -> str:
 def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
     """An error in the place of what was made before an abort loses it."""
     error = _error(stream)
-    told = error or (ended(stream) and any(map(_is_aborted, stream.choices)))
-    if told and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
+    reported = error or (ended(stream) and any(map(_is_aborted, stream.choices)))
+    if reported and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
         yield expect(
             end_place(stream),
             "what was made before the abort",
@@ -125,8 +125,8 @@ def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
             return f"no {name}"
     if choice.counter("completion_tokens"):
         return f"a completion_tokens of {choice.counter('completion_tokens')}"
-    told = choice.output_ids is not None
-    return "no list of output ids" if usual.output_ids is not None and not told else ""
+    reported = choice.output_ids is not None
+    return "no list of output ids" if usual.output_ids is not None and not reported else ""
 
 
 def _early(stream: Stream, calls: Sequence[ControlCall], share: int = 4) -> bool:
@@ -163,12 +163,12 @@ def abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observat
 @check("abort-of-a-choice-is-of-that-alone")
 def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where every choice has an id of its own, that id is a name for the choice and not for its siblings."""
-    told = _told_ids(stream)
-    distinct = len(set(told.values())) == len(stream.choices) > 1
-    if not distinct or not ended(stream) or known_as(stream) in told.values():
+    reported = _told_ids(stream)
+    distinct = len(set(reported.values())) == len(stream.choices) > 1
+    if not distinct or not ended(stream) or known_as(stream) in reported.values():
         return
     calls = [call for call in _aborts(stream, target) if not call.everything]
-    named = {index for index, name in told.items() if any(name in call.ids for call in calls)}
+    named = {index for index, name in reported.items() if any(name in call.ids for call in calls)}
     by_group = any(known_as(stream) in call.ids for call in calls)
     if not named or by_group or not _early(stream, calls):
         return
@@ -176,7 +176,7 @@ def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterat
         if choice.finish is None or choice.finish.type not in {"abort", "length"}:
             continue
         expected = "abort" if choice.index in named else "an end of its own"
-        names = ", ".join(repr(told[index]) for index in sorted(named))
+        names = ", ".join(repr(reported[index]) for index in sorted(named))
         yield expect(
             choice.last_at("finish"),
             expected,

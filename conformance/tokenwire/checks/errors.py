@@ -103,20 +103,20 @@ def refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Iter
         forms = answered.get(stream.dialect)
         if not bad or (forms and (stream.asked.input_ids is None) not in forms):
             continue
-        said = words_of(stream.error)
-        named = any(_names(said, one) for one in bad)
+        stated = words_of(stream.error)
+        named = any(_names(stated, one) for one in bad)
         values = dict.fromkeys(f"{one.wire_name} or {json.dumps(one.value)[:40]}" for one in bad)
         expected = f"words that name {' or '.join(values)}"
         message = f"the refusal names neither {bad[0].wire_name} nor the value"
-        yield expect(start_place(stream), expected, said[:200], message, holds=named)
+        yield expect(start_place(stream), expected, stated[:200], message, holds=named)
 
 
-def _names(said: str, bad: BadValue) -> bool:
+def _names(stated: str, bad: BadValue) -> bool:
     """Whether a message holds the field's name or its value, as words of their own."""
     name = rf"(?i:(?<!\w){re.escape(bad.wire_name)}s?(?!\w))"
     values = {json.dumps(bad.value), json.dumps(bad.value, separators=(",", ":")), str(bad.value)}
-    return bool(re.search(name, said)) or any(
-        re.search(rf"(?<![\w.-]){re.escape(value)}(?!\w)", said) for value in values
+    return bool(re.search(name, stated)) or any(
+        re.search(rf"(?<![\w.-]){re.escape(value)}(?!\w)", stated) for value in values
     )
 
 
@@ -162,9 +162,9 @@ def _error_events(stream: Stream) -> tuple[Event, ...]:
 def stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A reader that sees an error event knows what happened, and whether to come again."""
     for event in _error_events(stream):
-        said, code = words_of(event.error), error_code(event.error)
+        stated, code = words_of(event.error), error_code(event.error)
         coded = code is not None or not policy_of(stream).numeric_error_codes
-        missing = [name for name, there in (("message", said), ("code", coded)) if not there]
+        missing = [name for name, there in (("message", stated), ("code", coded)) if not there]
         if missing or stream.answered or was_refused(stream):
             yield expect(
                 event.place,
@@ -259,8 +259,8 @@ def ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observatio
 @check("text-needs-a-tokenizer")
 def text_needs_a_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a server without a tokenizer cannot do, it refuses."""
-    said = stream.asked.sent.keys() & {"text", "messages"}
+    stated = stream.asked.sent.keys() & {"text", "messages"}
     if target.advertised.tokenizer is not False or not stream.asked.sent:
         return
-    if (stream.asked.input_ids is None and said) or stream.asked.stop or stream.asked.stop_regex:
+    if (stream.asked.input_ids is None and stated) or stream.asked.stop or stream.asked.stop_regex:
         yield from observe_refusal(stream, "a request that needs a tokenizer was")

@@ -22,8 +22,10 @@ def _media_type(stream: Stream) -> str:
 @check("answer-content-type")
 def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Whole answers have the content type application/json. Not judged if `stream` is no boolean."""
-    said = stream.asked.sent.get("stream")
-    unclear = said is not None and not all(value is None or isinstance(value, bool) for value in said.values)
+    stated = stream.asked.sent.get("stream")
+    unclear = stated is not None and not all(
+        value is None or isinstance(value, bool) for value in stated.values
+    )
     if not stream.asked.stream and stream.answered and not unclear:
         yield expect(start_place(stream), "application/json", _media_type(stream))
 

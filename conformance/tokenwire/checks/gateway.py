@@ -120,7 +120,8 @@ def gateway_keeps_the_ids(comparison: Comparison, _target: Target) -> Iterator[O
     for ours, theirs in _pairs(comparison):
         yield from same_ids((ours, theirs), _SOURCE)
         prompts = [
-            None if (told := first_prompt_ids(choice)) is None else told[0] for choice in (ours, theirs)
+            None if (reported := first_prompt_ids(choice)) is None else reported[0]
+            for choice in (ours, theirs)
         ]
         if prompts[0] is not None and prompts[1] is not None:
             yield observe_sequence(
@@ -154,14 +155,14 @@ def _same_prompt_series(ours: Choice, theirs: Choice, rounding: float) -> Iterat
         if first is None or other is None:
             continue
         expected, actual = first[1], other[1]
-        at = first_difference(expected, actual, partial(alike, tolerance=rounding))
-        message = f"{name} differs from {_SOURCE} at position {at}"
+        position = first_difference(expected, actual, partial(alike, tolerance=rounding))
+        message = f"{name} differs from {_SOURCE} at position {position}"
         yield expect(
             other[0].at(name),
-            expected if at is None else expected[at : at + 1],
-            actual if at is None else actual[at : at + 1],
+            expected if position is None else expected[position : position + 1],
+            actual if position is None else actual[position : position + 1],
             message,
-            holds=at is None,
+            holds=position is None,
             related=(first[0].at(name),),
             by_chance=alike(expected, actual, DRIFT),
         )
@@ -179,16 +180,16 @@ def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterato
             continue
         other = theirs.get(choice.index)
         finish = other.finish if other is not None else None
-        told = (finish.type, finish.matched) if finish is not None else None
+        reported = (finish.type, finish.matched) if finish is not None else None
         due = choice.finish.type, choice.finish.matched
         place = other.last_at("finish") if other is not None else end_place(gateway)
         yield expect(
             place,
             due,
-            told,
-            f"choice {choice.index} ended with {told}, but in {_SOURCE} with {due}",
+            reported,
+            f"choice {choice.index} ended with {reported}, but in {_SOURCE} with {due}",
             related=(choice.last_at("finish"),),
-            by_chance=other is not None and told not in (None, due) and goes_apart((choice, other)),
+            by_chance=other is not None and reported not in (None, due) and goes_apart((choice, other)),
         )
 
 
@@ -221,10 +222,10 @@ def gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterato
     if not comparison.repeats or not _answered(comparison):
         return
     for name in _USAGE:
-        told = [integer((stream.usage or {}).get(name)) for stream in (worker, gateway)]
-        if told[0] is not None and told[1] is not None:
+        reported = [integer((stream.usage or {}).get(name)) for stream in (worker, gateway)]
+        if reported[0] is not None and reported[1] is not None:
             places = gateway.usage_place or end_place(gateway), worker.usage_place or end_place(worker)
-            yield _same_count(f"usage {name}", (told[0], told[1]), places, _pairs(comparison))
+            yield _same_count(f"usage {name}", (reported[0], reported[1]), places, _pairs(comparison))
 
 
 def _same_count(

@@ -83,8 +83,8 @@ def asking_for_more_changes_nothing(streams: tuple[Answer, ...], target: Target)
         if len(group) < 2:
             continue
         all_told, _, most = max(group, key=itemgetter(1))
-        for told, _, stream in group:
-            if told != all_told:
+        for reported, _, stream in group:
+            if reported != all_told:
                 most = most.load()  # read once for all that are held against it
                 for one, other in choice_pairs(most, stream):
                     source = f"the answer of {most.exchange.name}, which asks for more"

@@ -81,8 +81,8 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
         return
     prompts, size = model.prompts(stream), len(model.words.pieces)
     for choice in stream.choices:
-        at, wants = choice.index // max(asked.n, 1), asked.of(choice.index)
-        prompt = prompts[at] if 0 <= at < len(prompts) else None
+        position, wants = choice.index // max(asked.n, 1), asked.of(choice.index)
+        prompt = prompts[position] if 0 <= position < len(prompts) else None
         budget, kind = wants.max_new_tokens, choice.finish.type if choice.finish is not None else None
         if prompt is None or budget is None or is_error(choice.finish):
             continue
@@ -96,13 +96,13 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
             for head in heads
             for count in deaf_to_stops(wants)
         ]
-        told = tuple(one for i, one in enumerate(readings) if one is not None and one not in readings[:i])
+        reported = tuple(one for i, one in enumerate(readings) if one is not None and one not in readings[:i])
         finished = kind in {"stop", "length"} and stream.error is None
-        if told:
-            yield Known(choice, prompt, told, finished, _echoed(stream, at, prompt, model.words))
+        if reported:
+            yield Known(choice, prompt, reported, finished, _echoed(stream, position, prompt, model.words))
 
 
-def _echoed(stream: Stream, at: int, prompt: Ids, words: Words) -> tuple[str, ...]:
+def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[str, ...]:
     """What an echo may put before the output: the text that was sent, or that of the ids, special ones shown
     or not; nothing where the ids of the prompt are told in its place.
     """
@@ -112,7 +112,7 @@ def _echoed(stream: Stream, at: int, prompt: Ids, words: Words) -> tuple[str, ..
     spelled = (b"".join(words.pieces[token] for token in ids).decode("utf-8", "replace") for ids in shown)
     told_by_ids = not policy_of(stream).echo_repeats_text_beside_ids
     none = ("",) if told_by_ids and stream.asked.prompt_token_ids else ()
-    return tuple(dict.fromkeys((*stream.asked.texts[at : at + 1], *spelled, *none)))
+    return tuple(dict.fromkeys((*stream.asked.texts[position : position + 1], *spelled, *none)))
 
 
 # Ids, the finish, the counts.
@@ -181,9 +181,9 @@ def script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observat
         last = one.choice.emissions[-1]
         due = {"completion_tokens": len(ids_due(stream, one.right)), "prompt_tokens": len(one.prompt)}
         for name, number in due.items():
-            said = last.counters.get(name)
-            if said is not None:
-                yield _counted(last.at(name), name, number, said)
+            stated = last.counters.get(name)
+            if stated is not None:
+                yield _counted(last.at(name), name, number, stated)
     usage = stream.usage
     if (
         isinstance(usage, Mapping)
@@ -198,9 +198,9 @@ def script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observat
                 yield _counted(stream.usage_place or end_place(stream), name, number, usage[name])
 
 
-def _counted(place: Place, name: str, due: int, said: object) -> Observation:
-    message = f"{name} is {said!r}; {SOURCE} has {due}"
-    return expect(place, due, said, message)
+def _counted(place: Place, name: str, due: int, stated: object) -> Observation:
+    message = f"{name} is {stated!r}; {SOURCE} has {due}"
+    return expect(place, due, stated, message)
 
 
 # Text.
@@ -211,9 +211,9 @@ def _observed(
 ) -> Observation:
     """Show a text beside the right one that it agrees with for longest, from a little before they part."""
     nearest = max(legal, key=lambda each: _parting(each, text))
-    at = _parting(nearest, text)
-    window = slice(0, 4 * _WINDOW) if holds else slice(max(0, at - _WINDOW), at + 3 * _WINDOW)
-    message = "" if holds else f"{what} at character {at}"
+    position = _parting(nearest, text)
+    window = slice(0, 4 * _WINDOW) if holds else slice(max(0, position - _WINDOW), position + 3 * _WINDOW)
+    message = "" if holds else f"{what} at character {position}"
     seen = expect(place, nearest[window], text[window], message, holds=holds)
     return seen._replace(level=level)
 
@@ -265,13 +265,13 @@ def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obse
                 f"the text of choice {one.choice.index} so far differs from {SOURCE}",
             )
             if begins and emission.counted and not last and emission.after < len(one.right.ids):
-                said = [
+                stated = [
                     head + (right.texts[emission.after - 1] if emission.after else "")
                     for right in one.readings
                     for head in one.echoed
                     if emission.after <= len(right.ids)
                 ]
-                begins = any(len(shown) <= len(text) for text in said)
-                legal = legal if begins else said
+                begins = any(len(shown) <= len(text) for text in stated)
+                legal = legal if begins else stated
                 what = f"the text of choice {one.choice.index} is ahead of its {emission.after} ids"
             yield _observed(place, legal, shown, what, holds=begins)

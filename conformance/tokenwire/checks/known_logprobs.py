@@ -55,26 +55,26 @@ class _Right:
     law: Parrot
     rounding: float
 
-    def number(self, due: float, told: object) -> bool:
-        number = number_of(told)
+    def number(self, due: float, reported: object) -> bool:
+        number = number_of(reported)
         tolerance = self.rounding if due > EXACT_ABOVE else max(self.rounding, _COARSE * -due)
         return number is not None and abs(number - due) <= tolerance
 
-    def entry(self, due: Entry, told: Entry) -> bool:
-        return self.number(due[0], told[0]) and (len(told) < 2 or told[1] == due[1])
+    def entry(self, due: Entry, reported: Entry) -> bool:
+        return self.number(due[0], reported[0]) and (len(reported) < 2 or reported[1] == due[1])
 
-    def row(self, due: list[Entry], told: list[Entry]) -> bool:
-        return len(due) == len(told) and all(map(self.entry, due, told))
+    def row(self, due: list[Entry], reported: list[Entry]) -> bool:
+        return len(due) == len(reported) and all(map(self.entry, due, reported))
 
-    def values(self, due: list[Entry], told: list[Entry]) -> bool:
-        return len(due) == len(told) and all(
-            self.number(right[0], entry[0]) for entry, right in zip(told, due, strict=True)
+    def values(self, due: list[Entry], reported: list[Entry]) -> bool:
+        return len(due) == len(reported) and all(
+            self.number(right[0], entry[0]) for entry, right in zip(reported, due, strict=True)
         )
 
-    def by_text(self, due: list[Entry], told: list[Entry]) -> bool:
+    def by_text(self, due: list[Entry], reported: list[Entry]) -> bool:
         """Those of one text share an entry; none is of another id."""
-        of_some = (any(self.number(right[0], entry[0]) for right in due) for entry in told)
-        return 0 < len(told) <= len(due) and all(of_some)
+        of_some = (any(self.number(right[0], entry[0]) for right in due) for entry in reported)
+        return 0 < len(reported) <= len(due) and all(of_some)
 
 
 def _told_entry(entry: LogprobEntry | None, written: object) -> Entry:
@@ -110,41 +110,44 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Rig
                 yield one, _Right(law, target.rounding)
 
 
-def _due(stream: Stream, one: Known, told: int, name: str) -> Ids | None:
+def _due(stream: Stream, one: Known, reported: int, name: str) -> Ids | None:
     """The ids that a series of so many entries is to tell of; None where that is left to the server.
 
     Where a dialect promises entries only for what the content shows, those of a stop need not be there.
     """
     ids = ids_due(stream, one.right)
     if not one.finished:
-        return ids[:told]
-    if name == CONTENT and not policy_of(stream).hidden_in_logprobs and told < len(ids):
-        return ids[:told] if one.right.finish == "stop" and _shown(one) <= told else None
+        return ids[:reported]
+    if name == CONTENT and not policy_of(stream).hidden_in_logprobs and reported < len(ids):
+        return ids[:reported] if one.right.finish == "stop" and _shown(one) <= reported else None
     return ids
 
 
 def _shown(one: Known) -> int:
     """How many ids it takes to say the final text."""
     right = one.right
-    return next((at for at, text in enumerate(right.texts, 1) if text.startswith(right.text)), len(right.ids))
+    return next(
+        (position for position, text in enumerate(right.texts, 1) if text.startswith(right.text)),
+        len(right.ids),
+    )
 
 
 def _observed_series(
-    choice: Choice, name: str, due: Sequence[Any], told: Sequence[Any], same: Callable[[Any, Any], bool]
+    choice: Choice, name: str, due: Sequence[Any], reported: Sequence[Any], same: Callable[[Any, Any], bool]
 ) -> Observation:
-    place = bringing(choice, name, first_difference(due, told, same))
-    return observe_sequence(place, f"{name} entry", expected=due, actual=told, source=SOURCE, same=same)
+    place = bringing(choice, name, first_difference(due, reported, same))
+    return observe_sequence(place, f"{name} entry", expected=due, actual=reported, source=SOURCE, same=same)
 
 
 @check("script-logprobs-are-right")
 def script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Each id has an entry, and its logprob is the right one."""
     for one, right in _with_logprobs(stream, target):
-        for name, told in _sampled(one.choice):
-            ids = _due(stream, one, len(told), name)
+        for name, reported in _sampled(one.choice):
+            ids = _due(stream, one, len(reported), name)
             if ids:
                 due = [[right.law.logprob(token, token), token] for token in ids]
-                yield _observed_series(one.choice, name, due, told, right.entry)
+                yield _observed_series(one.choice, name, due, reported, right.entry)
 
 
 def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
@@ -155,8 +158,8 @@ def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
         yield len(before) if own and alone and len(before) < len(right.text) else None
 
 
-def _same_beginning(due: int | None, told: object) -> bool:
-    return due is None or told == due
+def _same_beginning(due: int | None, reported: object) -> bool:
+    return due is None or reported == due
 
 
 @check("script-text-offsets-are-right")
@@ -166,14 +169,14 @@ def script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Ob
         return
     words = target.model.words
     for one in known_choices(stream, target):
-        told, names = one.choice.series(OFFSETS), one.choice.series(NAMES) or []
-        first = integer(told[0]) if told else None
-        if not told or first is None or first < 0 or any(id_in_text(name) is not None for name in names):
+        reported, names = one.choice.series(OFFSETS), one.choice.series(NAMES) or []
+        first = integer(reported[0]) if reported else None
+        if not reported or first is None or first < 0 or any(id_in_text(name) is not None for name in names):
             continue
-        due = list(_beginnings(one.right, words))[: len(told)]
-        if sum(at is not None for at in due) > 1:
-            shown = [at if at is None else first + at for at in due]
-            yield _observed_series(one.choice, OFFSETS, shown, told[: len(due)], _same_beginning)
+        due = list(_beginnings(one.right, words))[: len(reported)]
+        if sum(position is not None for position in due) > 1:
+            shown = [position if position is None else first + position for position in due]
+            yield _observed_series(one.choice, OFFSETS, shown, reported[: len(due)], _same_beginning)
 
 
 def _ranked(choice: Choice) -> Iterator[tuple[str, list[list[LogprobEntry] | None]]]:
@@ -230,21 +233,21 @@ class _Position:
         return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.said, self.count)]
 
 
-def _same_ranked(due: _Position, told: list[LogprobEntry] | None) -> bool:
-    return due.is_told(told)
+def _same_ranked(due: _Position, reported: list[LogprobEntry] | None) -> bool:
+    return due.is_told(reported)
 
 
 def _observed_ranks(
-    place: Place, name: str, due: Sequence[_Position], told: Sequence[list[LogprobEntry] | None]
+    place: Place, name: str, due: Sequence[_Position], reported: Sequence[list[LogprobEntry] | None]
 ) -> Observation:
-    at = first_difference(due, told, _same_ranked)
-    if at is None:
+    position = first_difference(due, reported, _same_ranked)
+    if position is None:
         words = f"the likeliest at each of {len(due)} positions"
         return expect(place, words, words, holds=True)
-    expected: Any = due[at].shown if at < len(due) else "nothing"
-    entries = (told[at] or []) if at < len(told) else []
+    expected: Any = due[position].shown if position < len(due) else "nothing"
+    entries = (reported[position] or []) if position < len(reported) else []
     actual = [_told_entry(entry, None) for entry in entries] or "nothing"
-    message = f"{name} entry {at} is {actual}, but {expected} in {SOURCE}"
+    message = f"{name} entry {position} is {actual}, but {expected} in {SOURCE}"
     return expect(place, expected, actual, message, holds=False)
 
 
@@ -253,12 +256,12 @@ def script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Ob
     """At each id the likeliest, compared by value."""
     count = stream.asked.top_logprobs
     for one, right in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
-        for name, told in _ranked(one.choice):
-            ids = _due(stream, one, len(told), name)
+        for name, reported in _ranked(one.choice):
+            ids = _due(stream, one, len(reported), name)
             if ids:
                 due = [_Position(right, token, token, count) for token in ids]
-                place = bringing(one.choice, name, first_difference(due, told, _same_ranked))
-                yield _observed_ranks(place, name, due, told)
+                place = bringing(one.choice, name, first_difference(due, reported, _same_ranked))
+                yield _observed_ranks(place, name, due, reported)
 
 
 def _row(value: object) -> list[Entry]:
@@ -273,11 +276,11 @@ def script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator
         law, rows = right.law, one.choice.series(CHOSEN)
         if rows is None or not all(0 <= token < law.vocab_size for token in asked):
             continue
-        told = [_row(row) for row in rows]
-        ids = _due(stream, one, len(told), CHOSEN)
+        reported = [_row(row) for row in rows]
+        ids = _due(stream, one, len(reported), CHOSEN)
         if ids:
             due = [_chosen_row(law, asked, token) for token in ids]
-            yield _observed_series(one.choice, CHOSEN, due, told, right.row)
+            yield _observed_series(one.choice, CHOSEN, due, reported, right.row)
     yield from _in_place_of_top(stream, target)
 
 
@@ -287,12 +290,12 @@ def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
     for one, right in _with_logprobs(stream, target) if asked else ():
         law = right.law
         for name, rows in _ranked(one.choice) if all(0 <= token < law.vocab_size for token in asked) else ():
-            told = [[_told_entry(entry, None) for entry in row or []] for row in rows]
-            ids = _due(stream, one, len(told), name)
+            reported = [[_told_entry(entry, None) for entry in row or []] for row in rows]
+            ids = _due(stream, one, len(reported), name)
             if ids:
                 due = [_chosen_row(law, tuple(dict.fromkeys((token, *asked))), token) for token in ids]
                 same = right.by_text if name == NAMED_TOP else right.values
-                yield _observed_series(one.choice, name, due, told, same)
+                yield _observed_series(one.choice, name, due, reported, same)
 
 
 @check("script-prompt-logprobs-are-right")
@@ -301,10 +304,13 @@ def script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator
     for one, right in _with_logprobs(stream, target):
         law, carried = right.law, prompt_logprobs(stream, one.choice)
         if carried is not None and carried[1]:
-            place, told = carried
-            positions = sorted(at for at in told if 0 < at < len(one.prompt))
-            due = [law.logprob(one.prompt[at - law.lag(at)], one.prompt[at]) for at in positions]
-            actual = [told[at] for at in positions]
+            place, reported = carried
+            positions = sorted(position for position in reported if 0 < position < len(one.prompt))
+            due = [
+                law.logprob(one.prompt[position - law.lag(position)], one.prompt[position])
+                for position in positions
+            ]
+            actual = [reported[position] for position in positions]
             what = f"logprob (counted from prompt position {positions[0]})" if positions else "logprob"
             yield observe_sequence(place, what, expected=due, actual=actual, source=SOURCE, same=right.number)
         yield from _beside_the_prompt(stream, one, right)
@@ -317,26 +323,26 @@ def _beside_the_prompt(stream: Stream, one: Known, right: _Right) -> Iterator[Ob
     for emission in one.choice.emissions[:1] if start is not None else ():
         ranks = as_list(emission.prompt_series.get(PROMPT_TOP))
         positions = range((start or 0) + 1, len(prompt))
-        said = [prompt[at - law.lag(at)] for at in positions]
+        stated = [prompt[position - law.lag(position)] for position in positions]
         if ranks is not None and 1 <= asked.top_logprobs <= _MOST_RANKED and positions:
             due = [
-                _Position(right, token, prompt[at], asked.top_logprobs)
-                for at, token in zip(positions, said, strict=True)
+                _Position(right, token, prompt[position], asked.top_logprobs)
+                for position, token in zip(positions, stated, strict=True)
             ]
-            told = [read_position(row) for row in ranks[1:]]
-            yield _observed_ranks(emission.at(PROMPT_TOP), PROMPT_TOP, due, told)
+            reported = [read_position(row) for row in ranks[1:]]
+            yield _observed_ranks(emission.at(PROMPT_TOP), PROMPT_TOP, due, reported)
         rows = as_list(emission.prompt_series.get(PROMPT_CHOSEN))
         known = all(0 <= token < law.vocab_size for token in asked.chosen_ids)
         if rows is not None and asked.chosen_ids and positions and known:
             yield observe_sequence(
                 emission.at(PROMPT_CHOSEN),
                 f"{PROMPT_CHOSEN} entry",
-                expected=[_chosen_row(law, asked.chosen_ids, token) for token in said],
+                expected=[_chosen_row(law, asked.chosen_ids, token) for token in stated],
                 actual=[_row(value) for value in rows[1:]],
                 source=SOURCE,
                 same=right.row,
             )
 
 
-def _chosen_row(law: Parrot, chosen: Sequence[int], said: int) -> list[Entry]:
-    return [[law.logprob(said, token), token] for token in chosen]
+def _chosen_row(law: Parrot, chosen: Sequence[int], stated: int) -> list[Entry]:
+    return [[law.logprob(stated, token), token] for token in chosen]

@@ -126,9 +126,9 @@ class ReportedLogprobs(NamedTuple):
 
 def _of_lists(logprobs: list[Any], texts: list[Any], rows: list[Any]) -> list[Position]:
     positions: list[Position] = []
-    for at, logprob in enumerate(logprobs):
-        text = texts[at] if at < len(texts) else None
-        row = rows[at] if at < len(rows) else None
+    for position, logprob in enumerate(logprobs):
+        text = texts[position] if position < len(texts) else None
+        row = rows[position] if position < len(rows) else None
         entry = LogprobEntry(logprob, id_in_text(text), text)
         positions.append(Position(entry, read_by_text(row), row))
     return positions
@@ -145,9 +145,11 @@ def reported_at(emission: Emission) -> Iterator[ReportedLogprobs]:
             TOP if rows is not None else "",
             [
                 Position(
-                    read_entry(entry), read_position(rows[at]) if rows else None, rows[at] if rows else None
+                    read_entry(entry),
+                    read_position(rows[position]) if rows else None,
+                    rows[position] if rows else None,
                 )
-                for at, entry in enumerate(emission.unseen(sampled))
+                for position, entry in enumerate(emission.unseen(sampled))
             ],
         )
     if content is not None:

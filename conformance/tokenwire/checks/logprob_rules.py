@@ -64,8 +64,8 @@ def _name(entry: LogprobEntry) -> object:
 
 def _first_top(stream: Answer) -> _Top | None:
     """The top logprobs of the first output id; None where nothing tells which is whose."""
-    told = _top_told(stream)
-    return None if told is None else _Top(stream.dialect, stream.asked, *told)
+    reported = _top_told(stream)
+    return None if reported is None else _Top(stream.dialect, stream.asked, *reported)
 
 
 @fact(Stream)
@@ -76,12 +76,12 @@ def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
     if not finished_choices(stream):
         return None
     for emission in stream.choices[0].delivered:
-        for told in reported_at(emission):
-            top = told.positions[0].top if told.positions else None
+        for reported in reported_at(emission):
+            top = reported.positions[0].top if reported.positions else None
             read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
             known = {token: number for token, number in read.items() if number is not None}
             if len(known) >= _FOR_A_DIFFERENCE:
-                return emission.at(told.top_series), known
+                return emission.at(reported.top_series), known
         if emission.after:
             return None
     return None
@@ -239,9 +239,9 @@ def logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Targe
 
 def rules_seen(streams: tuple[Answer, ...]) -> Iterator[str]:
     """A line for each dialect whose answers show of which distribution its logprobs speak."""
-    told: dict[str, dict[str, str]] = {}
+    reported: dict[str, dict[str, str]] = {}
     for seen in (*temperature_rules(streams), *truncation_rules(streams)):
-        told.setdefault(seen.dialect, {}).setdefault(seen.rule, seen.place.exchange)
-    for dialect, rules in told.items():
+        reported.setdefault(seen.dialect, {}).setdefault(seen.rule, seen.place.exchange)
+    for dialect, rules in reported.items():
         words = " and ".join(f"{rule} (as {exchange} shows)" for rule, exchange in rules.items())
         yield f"{dialect}: output logprobs are {words}"

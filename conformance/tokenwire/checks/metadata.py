@@ -211,10 +211,10 @@ def logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obse
     for stream in streams:
         if not (stream.asked.other_sampling or stream.asked.truncated):
             answers.setdefault(stream.dialect, []).extend(_varying(stream))
-    for told in answers.values():
-        tokens = {token for one in told for token in one.sure}
-        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all(len(one.sure) == one.ids for one in told)
-        for one in told:
+    for reported in answers.values():
+        tokens = {token for one in reported for token in one.sure}
+        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all(len(one.sure) == one.ids for one in reported)
+        for one in reported:
             if one.ids < _ENOUGH_IDS or (len(one.sure) == one.ids and not all_zero):
                 continue
             yield expect(
@@ -291,11 +291,11 @@ def logprob_counter_follows(choice: Choice, _stream: Stream, _target: Target) ->
     yield from expect_equal(rows(), "{field} is {actual!r} after {expected} delivered entries")
 
 
-def _fault_in_top(told: ReportedLogprobs, at: Position, k: int, *, fewer: bool) -> str:
+def _fault_in_top(told: ReportedLogprobs, position: Position, k: int, *, fewer: bool) -> str:
     """What is wrong with one position of the top logprobs, in words; empty for nothing."""
-    entries = at.top if at.top is not None else read_position(at.written_top)
+    entries = position.top if position.top is not None else read_position(position.written_top)
     if entries is None:
-        return f"is {at.written_top!r}, not a list of entries"
+        return f"is {position.written_top!r}, not a list of entries"
     if told.by_text:
         # The sampled token may stand beside the k likeliest, and tokens of one text share an entry.
         return "" if 1 <= len(entries) <= k + 1 else f"holds {len(entries)} entries for {k} and the sampled"
@@ -307,9 +307,9 @@ def _fault_in_top(told: ReportedLogprobs, at: Position, k: int, *, fewer: bool) 
     return ""
 
 
-def _fault_in_order(at: Position, *, sampled_first: bool) -> str:
+def _fault_in_order(position: Position, *, sampled_first: bool) -> str:
     """Whether the likeliest at a position do not fall, in words; empty where they do."""
-    entries = at.top if at.top is not None else read_position(at.written_top)
+    entries = position.top if position.top is not None else read_position(position.written_top)
     in_order = (entries or [])[sampled_first:]
     numbers = [entry.logprob for entry in in_order if type(entry.logprob) in {int, float}]
     return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
@@ -320,8 +320,8 @@ def _first_fault(seen: int, told: ReportedLogprobs, fault_in: Callable[[Position
     faults = [fault_in(one) for one in told.positions]
     if not any(faults):
         return ""
-    at, words = next((at, words) for at, words in enumerate(faults) if words)
-    return f"position {at + seen} of {told.top_series} {words}"
+    position, words = next((position, words) for position, words in enumerate(faults) if words)
+    return f"position {position + seen} of {told.top_series} {words}"
 
 
 @check_choices("top-logprobs-have-k", about("top_logprobs", answered=True))
@@ -380,12 +380,12 @@ def _is_own(entry: LogprobEntry, sampled: LogprobEntry) -> bool:
     return entry.token_id == sampled.token_id and sampled.token_id is not None
 
 
-def _fault_in_belonging(at: Position, *, told: ReportedLogprobs, greedy: bool) -> str:
+def _fault_in_belonging(position: Position, *, told: ReportedLogprobs, greedy: bool) -> str:
     """How the sampled id and the top logprobs of a position contradict each other; empty if they do not.
 
     Where an entry names no id, several tokens may have one text: then only the greatest logprob is compared.
     """
-    sampled, top = at.sampled, at.top
+    sampled, top = position.sampled, position.top
     if sampled is None or not top:
         return ""
     own = next((entry for entry in top if _is_own(entry, sampled)), None)
@@ -448,13 +448,13 @@ def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
     before the first position, of which nothing can be told.
     """
 
-    def told(at: int, entry: Any) -> Any:
-        due = prompt[at] if at < len(prompt) else None
-        known = entry is None and at == 0
+    def told(position: int, entry: Any) -> Any:
+        due = prompt[position] if position < len(prompt) else None
+        known = entry is None and position == 0
         keys = entry if isinstance(entry, Mapping) else {}
         return due if known or str(due) in keys else next(iter(keys), None)
 
-    return [told(at, entry) for at, entry in enumerate(entries)]
+    return [told(position, entry) for position, entry in enumerate(entries)]
 
 
 @check("prompt-logprobs-cover-the-prompt", FINISHED)
@@ -605,7 +605,7 @@ def _is_told(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
     """Whether a choice has what was asked for, or the document has it beside the choices."""
     if any(_holds(emission, name) for name in wanted.names for emission in choice.emissions):
         return True
-    found = (find(event.data, parse(at)) for at in wanted.pointers for event in stream.events)
+    found = (find(event.data, parse(position)) for position in wanted.pointers for event in stream.events)
     return any(value is not ABSENT and value is not None for value in found)
 
 
@@ -648,14 +648,16 @@ def scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator
         if carried is not None and carried[1]:
             emission, entries = carried
             entry = read_entry(entries[0])
-            told = None if entry is None else entry.logprob
-            message = f"{PROMPT} begins at position {start} with {told!r}, though a token stands before it"
+            reported = None if entry is None else entry.logprob
+            message = (
+                f"{PROMPT} begins at position {start} with {reported!r}, though a token stands before it"
+            )
             yield expect(
                 emission.at(PROMPT),
                 "a number for each prompt token but the first of the prompt",
-                told,
+                reported,
                 message,
-                holds=number_of(told) is not None,
+                holds=number_of(reported) is not None,
             )
 
 

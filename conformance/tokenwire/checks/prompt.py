@@ -40,8 +40,8 @@ from tokenwire.target.determinism import Comparison
 
 def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
     """The ids of the prompt of a choice: those sent, or those that came back for a text."""
-    told = told_prompt(choice)
-    return prompt_of(stream, choice.index) or (told[1] if told else None)
+    reported = told_prompt(choice)
+    return prompt_of(stream, choice.index) or (reported[1] if reported else None)
 
 
 # The top logprobs of the prompt.
@@ -105,8 +105,8 @@ def _fault_by_text(own: LogprobEntry, value: Any, k: int) -> str:
 
 def _count_by_rank(stream: Stream) -> int:
     """How many alternatives a request asks for at each position of its prompt."""
-    said = stream.asked.sent.get("logprob_start")
-    own = integer(said.values[0]) if said and said.values else None
+    stated = stream.asked.sent.get("logprob_start")
+    own = integer(stated.values[0]) if stated and stated.values else None
     return stream.asked.top_logprobs if own is None else own
 
 
@@ -118,22 +118,26 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
     own, top = first_of_prompt(choice, PROMPT), first_of_prompt(choice, PROMPT_TOP)
     if own is not None and top is not None and len(own[1]) == len(top[1]):
         pairs = zip(map(read_entry, own[1]), top[1], strict=True)
-        read = [(at, one, row) for at, (one, row) in enumerate(pairs)]
-        scored = [(at, one, row) for at, one, row in read if one is not None and one.logprob is not None]
-        faults = [(at, _fault_in_prompt_top(one, read_position(row), k)) for at, one, row in scored]
+        read = [(position, one, row) for position, (one, row) in enumerate(pairs)]
+        scored = [
+            (position, one, row) for position, one, row in read if one is not None and one.logprob is not None
+        ]
+        faults = [
+            (position, _fault_in_prompt_top(one, read_position(row), k)) for position, one, row in scored
+        ]
         return top[0], PROMPT_TOP, faults
     ranked, ids = first_of_prompt(choice, RANKED), _prompt_ids(stream, choice)
     if ranked is not None and ids is not None and len(ids) == len(ranked[1]):
         pairs = zip(ids[1:], ranked[1][1:], strict=True)
         k = _count_by_rank(stream)
-        faults = [(at, _fault_in_ranked(own, row, k)) for at, (own, row) in enumerate(pairs, 1)]
+        faults = [(position, _fault_in_ranked(own, row, k)) for position, (own, row) in enumerate(pairs, 1)]
         return ranked[0], RANKED, faults
     named, rows, texts = (first_of_prompt(choice, name) for name in (NAMED, NAMED_TOP, NAMES))
     if named is not None and rows is not None and texts is not None:
         three = zip(named[1], texts[1], rows[1], strict=False)
         faults = [
-            (at, _fault_by_text(LogprobEntry(number, text=text), row, k))
-            for at, (number, text, row) in enumerate(three)
+            (position, _fault_by_text(LogprobEntry(number, text=text), row, k))
+            for position, (number, text, row) in enumerate(three)
             if number is not None
         ]
         return rows[0], NAMED_TOP, faults
@@ -148,7 +152,7 @@ def prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> I
         emission, name, faults = _faults_in_prompt(stream, choice) or (None, "", [])
         if emission is None or not faults:
             continue
-        fault = next((f"position {at} of {name} {words}" for at, words in faults if words), "")
+        fault = next((f"position {position} of {name} {words}" for position, words in faults if words), "")
         expected = f"{k} entries in falling order that agree with the prompt's own"
         place = emission.at(name)
         yield expect(place, expected, fault or expected, fault, holds=not fault)
@@ -210,17 +214,21 @@ def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, Logprobs
     carried, start = first_of_prompt(choice, PROMPT), stream.asked.logprob_start
     if carried is not None and start is not None:
         emission, entries = carried
-        read = ((at, read_entry(value)) for at, value in enumerate(entries, start))
-        known = ((at, entry) for at, entry in read if entry and (at > start or entry.logprob is not None))
-        return emission.at(PROMPT), {at: entry.logprob for at, entry in known if at > 0}
+        read = ((position, read_entry(value)) for position, value in enumerate(entries, start))
+        known = (
+            (position, entry)
+            for position, entry in read
+            if entry and (position > start or entry.logprob is not None)
+        )
+        return emission.at(PROMPT), {position: entry.logprob for position, entry in known if position > 0}
     carried = first_of_prompt(choice, RANKED)
     if carried is not None:
         emission, entries = carried
         found: Logprobs = {}
-        for at, (value, token) in enumerate(zip(entries, ids, strict=False)):
+        for position, (value, token) in enumerate(zip(entries, ids, strict=False)):
             own = next((e for e in read_by_id(value) or [] if e.token_id == token), None)
-            if at and own is not None:
-                found[at] = own.logprob
+            if position and own is not None:
+                found[position] = own.logprob
         return emission.at(RANKED), found
     carried = first_of_prompt(choice, NAMED)
     if carried is not None:
@@ -250,14 +258,17 @@ def prompt_logprobs_independent_of_start(
         base_start, base = first.get(prompt, (None, whole))
         if base is not whole and base_start == start:
             continue
-        told, told_by_base = (prompt_logprobs(one.stream, one.choice) for one in (whole, base))
-        if told is None or told_by_base is None or not told[1]:
+        reported, told_by_base = (prompt_logprobs(one.stream, one.choice) for one in (whole, base))
+        if reported is None or told_by_base is None or not reported[1]:
             continue
         first.setdefault(prompt, (start, whole))
         if base is whole:
             continue
-        (place, logprobs), (base_place, known) = told, told_by_base
-        pairs = [Pair(at, logprobs[at], known[at]) for at in sorted(logprobs.keys() & known.keys())]
+        (place, logprobs), (base_place, known) = reported, told_by_base
+        pairs = [
+            Pair(position, logprobs[position], known[position])
+            for position in sorted(logprobs.keys() & known.keys())
+        ]
         if pairs:
             yield observe_agreement(
                 place,
@@ -280,10 +291,10 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Answer, ...], _target: Tar
     scored: dict[tuple[str, int], dict[int, list[tuple[int, Whole]]]] = {}
     sizes: set[int] = set()
     known: set[int] = set()
-    for at, one in enumerate(_scored(streams)):
+    for index, one in enumerate(_scored(streams)):
         if one.sent_ids and one.prompt:
             same = scored.setdefault((one.stream.dialect, hash(one.prompt)), {})
-            same.setdefault(one.said, []).append((at, one))
+            same.setdefault(one.said, []).append((index, one))
             sizes.add(len(one.prompt))
     for whole in related_streams(streams) if scored else ():
         prompt, ids = whole.prompt or (), whole.ids or ()
@@ -291,10 +302,10 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Answer, ...], _target: Tar
             continue
         longer = [prompt + ids[: size - len(prompt)] for size in sizes if 0 < size - len(prompt) <= len(ids)]
         found = [
-            (at, one)
+            (index, one)
             for sent in longer
             for same in scored.get((whole.stream.dialect, hash(sent)), {}).values()
-            for at, one in (same[:1] if whole.said in known else same)
+            for index, one in (same[:1] if whole.said in known else same)
             if one.prompt == sent
         ]
         sampled = sampled_logprobs(whole.choice) if found else []
@@ -302,15 +313,15 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Answer, ...], _target: Tar
             continue
         known.add(whole.said)
         for _, one in sorted(found, key=itemgetter(0)):
-            told = prompt_logprobs(one.stream, one.choice)
-            if told is None:
+            reported = prompt_logprobs(one.stream, one.choice)
+            if reported is None:
                 continue
-            place, logprobs = told
+            place, logprobs = reported
             common = len(one.prompt or ()) - len(prompt)
             pairs = [
-                Pair(at, logprobs[len(prompt) + at], sampled[at])
-                for at in range(common)
-                if len(prompt) + at in logprobs
+                Pair(index, logprobs[len(prompt) + index], sampled[index])
+                for index in range(common)
+                if len(prompt) + index in logprobs
             ]
             related = (whole.choice.last_at("output_ids"),)
             what, source = "the prompt logprob of output id", "when it was sampled"
@@ -432,7 +443,7 @@ def echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[
 
 def _raw_lists(choice: Choice, name: str) -> Iterator[list[Any]]:
     """A list of the logprobs object of each emission, as it stands on the wire, an echo not cut off."""
-    for told in choice.details("logprobs"):
-        value = told.get(name) if isinstance(told, Mapping) else None
+    for reported in choice.details("logprobs"):
+        value = reported.get(name) if isinstance(reported, Mapping) else None
         if isinstance(value, list) and name in LISTS:
             yield value

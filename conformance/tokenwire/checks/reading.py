@@ -63,17 +63,17 @@ def counts_its_ids(choice: ChoiceFacts) -> bool:
 
 def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
     """The text that a client holds after each emission that carries text."""
-    return [(choice.emissions[at], held) for at, held in texts_so_far(choice)]
+    return [(choice.emissions[position], held) for position, held in texts_so_far(choice)]
 
 
 def texts_so_far(choice: Choice) -> list[tuple[int, str]]:
     """The same, with the position of each emission."""
     texts: list[tuple[int, str]] = []
     held = ""
-    for at, text in enumerate(emission.text for emission in choice.emissions):
+    for position, text in enumerate(emission.text for emission in choice.emissions):
         if text is not None:
             held = held + text if choice.text_is_incremental else text
-            texts.append((at, held))
+            texts.append((position, held))
     return texts
 
 
@@ -106,7 +106,9 @@ def _bringing(
         return next((emission for emission, size in held_after if position < size), carrying[-1])
     # What a later emission took back or wrote anew counts from there on.
     upto = slice(position + 1)
-    changed = (at for at in range(len(values) - 1, 0, -1) if values[at - 1][upto] != values[-1][upto])
+    changed = (
+        index for index in range(len(values) - 1, 0, -1) if values[index - 1][upto] != values[-1][upto]
+    )
     return carrying[next(changed, 0)]
 
 

@@ -96,7 +96,7 @@ def _content(emission: Emission) -> str | None:
 def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing of a choice comes after its finish reason; emissions without content may."""
     for choice in stream.choices:
-        finish = next((at for at, e in enumerate(choice.emissions) if e.finish is not None), None)
+        finish = next((position for position, e in enumerate(choice.emissions) if e.finish is not None), None)
         if finish is None:
             continue
         later = ((emission, _content(emission)) for emission in choice.emissions[finish + 1 :])
@@ -300,9 +300,9 @@ def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
     last = choice.emissions[-1]
     if choice.output_ids is not None:
         return f"choice {choice.index} has {count} output ids", last.at("output_ids")
-    told = next((one for one in reversed(choice.emissions) if "completion_tokens" in one.counters), None)
-    if told is not None or stream.usage_place is None:
-        place = (told or last).at("completion_tokens")
+    reported = next((one for one in reversed(choice.emissions) if "completion_tokens" in one.counters), None)
+    if reported is not None or stream.usage_place is None:
+        place = (reported or last).at("completion_tokens")
     else:
         place = stream.usage_place.at(f"{stream.usage_place.pointer}/completion_tokens")
     return f"{_dotted(place.pointer)} is {count}", place
@@ -315,8 +315,8 @@ def _dotted(pointer: str) -> str:
 
 def _budget_in_words(stream: Stream, budget: int) -> str:
     """The budget of a choice by the name that the request gives it."""
-    said = stream.asked.sent.get("max_new_tokens")
-    return f"{said.wire_name if said else 'a budget of'} {budget}"
+    stated = stream.asked.sent.get("max_new_tokens")
+    return f"{stated.wire_name if stated else 'a budget of'} {budget}"
 
 
 @check("budget-is-kept", ANSWERED)
@@ -391,9 +391,9 @@ def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obser
     chosen = known_as(stream) if single else None
     first = next(iter(stream.emissions()), None) if chosen is not None else None
     if first is not None:
-        told = first.details.get("request_id")
-        message = f"the request id is {told!r}, not {chosen!r}"
-        yield expect(first.at("request_id"), chosen, told, message)
+        reported = first.details.get("request_id")
+        message = f"the request id is {reported!r}, not {chosen!r}"
+        yield expect(first.at("request_id"), chosen, reported, message)
 
 
 @fact(Stream)
@@ -416,13 +416,13 @@ def request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Iter
         named = _request_id(stream)
         if named is None:
             continue
-        place, told = named
-        other = first.setdefault((stream.dialect, told), place)
-        message = f"the answer has the request id {told!r}, as has {other.exchange}"
+        place, reported = named
+        other = first.setdefault((stream.dialect, reported), place)
+        message = f"the answer has the request id {reported!r}, as has {other.exchange}"
         yield expect(
             place,
             "an id of its own",
-            told,
+            reported,
             message,
             holds=other is place,
             related=() if other is place else (other,),
@@ -445,14 +445,14 @@ def answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observati
     """The model is the one that was asked for, a version of it, or one that the server tells of."""
     names, asked = target.advertised.models, stream.asked.model
     models = (emission.details["model"] for emission in stream.emissions() if "model" in emission.details)
-    told = next(models, None) if asked else None
-    if told is None:
+    reported = next(models, None) if asked else None
+    if reported is None:
         return
-    holds = isinstance(told, str) and (told in names or told.startswith(asked))
+    holds = isinstance(reported, str) and (reported in names or reported.startswith(asked))
     expected = f"{asked!r}" + (f", or one of {sorted(names)[:4]}" if names else "")
-    message = f"the answer names the model {told!r}; asked for was {asked!r}"
+    message = f"the answer names the model {reported!r}; asked for was {asked!r}"
     place = stream.emissions()[0].at("model")
-    yield expect(place, expected, told, message, holds=holds)
+    yield expect(place, expected, reported, message, holds=holds)
 
 
 _WARM = 2
@@ -462,14 +462,14 @@ _WARM = 2
 @check_run("cached-tokens-are-told-alike")
 def cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Whole answers tell of hits as streams do: those between two streams that tell of some are looked at."""
-    told: dict[tuple[str, str], list[tuple[Answer, bool, int]]] = {}
+    reported: dict[tuple[str, str], list[tuple[Answer, bool, int]]] = {}
     for stream in streams:
         asked = stream.asked
         cached = stream.choices[0].counter("cached_tokens") if len(stream.choices) == 1 else None
         if cached is not None and asked.prompt_key and ended(stream):
-            told.setdefault((stream.dialect, asked.prompt_key), []).append((stream, asked.stream, cached))
+            reported.setdefault((stream.dialect, asked.prompt_key), []).append((stream, asked.stream, cached))
     between: dict[str, list[tuple[Answer, int]]] = {}
-    for (dialect, _), answers in told.items():
+    for (dialect, _), answers in reported.items():
         for before, (one, is_stream, here), after in zip(answers, answers[1:], answers[2:], strict=False):
             warm = all(in_events and cached > 0 for _, in_events, cached in (before, after))
             if warm and not is_stream:

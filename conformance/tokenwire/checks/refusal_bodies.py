@@ -27,10 +27,10 @@ def _place_of_words(error: object) -> str:
     if not isinstance(error, Mapping):
         return ""
     for name in ("message", "error", "detail"):
-        said = error.get(name)
-        if isinstance(said, Mapping) and (deeper := _place_of_words(said)):
+        stated = error.get(name)
+        if isinstance(stated, Mapping) and (deeper := _place_of_words(stated)):
             return f"/{name}{deeper}"
-        if said and isinstance(said, (str, list)):
+        if stated and isinstance(stated, (str, list)):
             return f"/{name}"
     return ""
 

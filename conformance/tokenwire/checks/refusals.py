@@ -45,8 +45,8 @@ def words_of(error: object) -> str:
     if isinstance(error, str):
         return error.strip()
     if isinstance(error, Mapping):
-        said = (words_of(error[name]) for name in ("message", "error", "detail") if name in error)
-        return next((words for words in said if words), "")
+        stated = (words_of(error[name]) for name in ("message", "error", "detail") if name in error)
+        return next((words for words in stated if words), "")
     return ""
 
 
@@ -101,15 +101,15 @@ def refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
     if not stream.refused or not was_refused(stream):
         return
     faults = [event.problem for event in stream.events if event.problem]
-    said = words_of(stream.error)
-    if any(event.schema_errors for event in stream.events) and said:
-        faults = [f"{said[:80]!r} stands in no shape of an error: {_SHAPES}"]
-    elif not faults and not said:
+    stated = words_of(stream.error)
+    if any(event.schema_errors for event in stream.events) and stated:
+        faults = [f"{stated[:80]!r} stands in no shape of an error: {_SHAPES}"]
+    elif not faults and not stated:
         faults = ["the body does not say why"]
     yield expect(
         start_place(stream),
         "a JSON error that says why",
-        faults[:3] or said,
+        faults[:3] or stated,
         "; ".join(faults[:2]),
         holds=not faults,
     )
@@ -144,9 +144,9 @@ def _sent_malformed_ids(stream: Stream) -> bool:
 
     Where an endpoint takes ids and text in one field, a text is no malformed list of ids.
     """
-    said = stream.asked.sent.get("input_ids")
+    stated = stream.asked.sent.get("input_ids")
     mixed = policy_of(stream).mixed_prompts
-    return said is not None and not mixed and any(v is not None and _malformed(v) for v in said.values)
+    return stated is not None and not mixed and any(v is not None and _malformed(v) for v in stated.values)
 
 
 @check("malformed-input-ids-refused")
@@ -207,11 +207,11 @@ def refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observat
     fields = [part for name, part in TITO_FIELDS.items() if _asks_in_vain(stream, target, name)]
     if not fields or not was_refused(stream):
         return
-    said = words_of(stream.error)
-    holds = any(field in said for field in fields) and "stream" in said
+    stated = words_of(stream.error)
+    holds = any(field in stated for field in fields) and "stream" in stated
     expected = f"words that name {' or '.join(fields)} and the way out: no stream"
     message = "the refusal does not name the field and the way out"
-    yield expect(start_place(stream), expected, said, message, holds=holds)
+    yield expect(start_place(stream), expected, stated, message, holds=holds)
 
 
 @fact(Stream)
@@ -290,12 +290,14 @@ def refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) ->
     controls, good = _after_bad(streams, target)
     after_bad = {control.exchange.name for _, control in controls}
     answers: dict[str, list[Answer]] = {}
-    told: Counter[tuple[object, ...]] = Counter()
+    reported: Counter[tuple[object, ...]] = Counter()
     results: dict[str, list[int]] = {key: [] for key in target.contradicted}
     for key, delivered, stream in good:
         disturbed = stream.exchange.name in after_bad
-        told[key, delivered, disturbed] += 1
-        if told[key, delivered, disturbed] <= 2:  # a control, and the first beside it: others tell no more
+        reported[key, delivered, disturbed] += 1
+        if (
+            reported[key, delivered, disturbed] <= 2
+        ):  # a control, and the first beside it: others tell no more
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:
             results[key].append(known_by([(one.output_ids, one.text) for one in stream.choices]))

@@ -95,7 +95,7 @@ def firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
     firsts: dict[int, Whole] = {}
     for one in wholes:
         firsts.setdefault(one.said, one)
-    return [(one, times[said]) for said, one in firsts.items()]
+    return [(one, times[stated]) for stated, one in firsts.items()]
 
 
 @fact(Stream)
@@ -112,8 +112,8 @@ def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
         return None
     prompt: Ids | None = asked.input_ids[0] if asked.input_ids else None
     if asked.input_ids is None:
-        told = told_prompt(choice)
-        prompt = _hashable(told[1]) if told else None
+        reported = told_prompt(choice)
+        prompt = _hashable(reported[1]) if reported else None
     ids, asked_for = _hashable(choice.output_ids), request_of(stream) or stream.exchange.name
     return prompt, ids, hash((asked_for, known_by((prompt, ids, choice.text, choice.finish.type))))
 
@@ -170,7 +170,7 @@ def same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> 
     have run its messages instead of the ids beside them: it is held against the others.
     """
     first: dict[str, Whole] = {}
-    told: dict[str, Whole] = {}
+    reported: dict[str, Whole] = {}
     for one in sorted(related_streams(streams), key=lambda one: is_chat(one.stream)):
         key = one.stream.asked.ids_key
         if not key:
@@ -183,7 +183,7 @@ def same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> 
             parsed = other.choice.parsed or one.choice.parsed
             if not parsed and (whole or other.ids is None or one.ids is None):
                 yield from same_text((other.choice, one.choice), source)
-        teller = told.setdefault(key, one) if tells_sampled(one.choice) else one
+        teller = reported.setdefault(key, one) if tells_sampled(one.choice) else one
         if teller.stream.dialect != one.stream.dialect:
             yield from same_sampled((teller.choice, one.choice), f"the answer of {teller.stream.dialect}")
 
@@ -191,14 +191,14 @@ def same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> 
 def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
     """All for which a request may be refused, but for its prompt and its budget."""
     asked = stream.asked
-    told = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.echo)
+    reported = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.echo)
     logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
     return (
         stream.dialect,
         asked.stream,
         asked.n,
         asked.batch,
-        *told,
+        *reported,
         *logprobs,
         asked.form,
         asked.other_sampling,
@@ -273,14 +273,14 @@ def next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target)
     for first, times in turns if next_ones else ():
         turn = _turn(first)
         for one in next_ones.get(turn, ()):
-            told = told_prompt(one.choice)
-            if told is None:
+            reported = told_prompt(one.choice)
+            if reported is None:
                 continue
             seen = observe_sequence(
-                told[0],
+                reported[0],
                 "prompt id",
                 expected=turn,
-                actual=told[1][: len(turn)],
+                actual=reported[1][: len(turn)],
                 source="the turn before",
                 related=(first.choice.last_at("output_ids"),),
             )
@@ -299,14 +299,14 @@ def one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> I
 
     It is known by its place: different texts begin with it. Where texts begin differently, none is added.
     """
-    told: dict[str, list[tuple[Answer, Place, list[Any]]]] = {}
+    reported: dict[str, list[tuple[Answer, Place, list[Any]]]] = {}
     for stream in _of_texts(streams):
         for choice in finished_choices(stream)[:1]:
             found = first_prompt_ids(choice.load(), empty=False)
             if found is not None:
                 place = found[0].at("prompt_token_ids")
-                told.setdefault(stream.dialect, []).append((stream, place, found[1][:2]))
-    for answers in told.values():
+                reported.setdefault(stream.dialect, []).append((stream, place, found[1][:2]))
+    for answers in reported.values():
         if len({stream.asked.prompt_key for stream, _, _ in answers}) < _DIFFERENT_TEXTS:
             continue
         heads = [ids[0] for _, _, ids in answers]
@@ -334,16 +334,16 @@ def _conversation(stream: Answer) -> tuple[str, bool] | None:
 @check_run("null-content-is-empty-content")
 def null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A template gets the empty string for null, and does not write it as a word."""
-    told: dict[tuple[str, str, bool], list[tuple[Place, list[Any]]]] = {}
+    reported: dict[tuple[str, str, bool], list[tuple[Place, list[Any]]]] = {}
     for stream in streams:
         conversation = _conversation(stream)
         for choice in finished_choices(stream)[:1] if conversation else ():
             first = first_prompt_ids(choice.load(), empty=False)
             if conversation and first is not None:
                 found = first[0].at("prompt_token_ids"), first[1]
-                told.setdefault((stream.dialect, *conversation), []).append(found)
-    for (dialect, messages, null), answers in told.items():
-        twins = told.get((dialect, messages, False), []) if null else []
+                reported.setdefault((stream.dialect, *conversation), []).append(found)
+    for (dialect, messages, null), answers in reported.items():
+        twins = reported.get((dialect, messages, False), []) if null else []
         for place, ids in answers if twins else ():
             empty, expected = twins[0]
             yield observe_sequence(
@@ -391,13 +391,13 @@ def media_ids_are_run_as_sent(streams: tuple[Answer, ...], _target: Target) -> I
                 place = start_place(back)
                 yield expect(place, "the prompt, or a refusal", back.exchange.status, holds=True)
             for twin in (each for each in wholes if each.stream is back):
-                told = told_prompt(twin.choice)
-                if told is not None:
+                reported = told_prompt(twin.choice)
+                if reported is not None:
                     yield observe_sequence(
-                        told[0],
+                        reported[0],
                         "prompt id",
                         expected=one.prompt or (),
-                        actual=told[1],
+                        actual=reported[1],
                         source="the ids of the request",
                         related=(one.choice.last_at("prompt_token_ids"),),
                     )

@@ -137,19 +137,19 @@ def weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Ite
     """An answer names the weights of the last that was over before it was asked for."""
     if any(call.action is Action.UPDATE for call in target.calls):
         return
-    told = [
+    reported = [
         (start, end, choice.last_at("weight_version"), version)
         for stream in streams
         if (start := began(stream.exchange)) is not None and (end := over(stream.exchange)) is not None
         for choice in finished_choices(stream)[:1]
         if isinstance(version := _last_weights(choice), str)
     ]
-    told.sort(key=lambda one: one[1])
-    ends = [end for _, end, *_ in told]
-    for start, _, place, version in told:
+    reported.sort(key=lambda one: one[1])
+    ends = [end for _, end, *_ in reported]
+    for start, _, place, version in reported:
         before = bisect_right(ends, start)
         if before:
-            *_, earlier, was = told[before - 1]
+            *_, earlier, was = reported[before - 1]
             yield expect(
                 place,
                 was,

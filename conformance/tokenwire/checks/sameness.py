@@ -125,8 +125,8 @@ def same_series(pair: LoadedPair, source: str, rounding: float = ROUNDING) -> It
         ours, theirs = as_list(pair[0].series(name)), as_list(pair[1].series(name))
         if ours is None or theirs is None or (rounding > DRIFT and name not in customized):
             continue
-        at = first_difference(ours, theirs, same)
-        place, related = _places(pair, name, at)
+        position = first_difference(ours, theirs, same)
+        place, related = _places(pair, name, position)
         yield observe_sequence(
             place,
             f"{name} entry",
@@ -135,7 +135,7 @@ def same_series(pair: LoadedPair, source: str, rounding: float = ROUNDING) -> It
             source=source,
             same=same,
             related=related,
-            by_chance=at is not None and entries_go_apart(pair, at, (ours, theirs)),
+            by_chance=position is not None and entries_go_apart(pair, position, (ours, theirs)),
         )
 
 
@@ -145,12 +145,12 @@ def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
     if ours is None or theirs is None:
         return
     place, related = _places(pair, "finish")
-    told = [(f"finished with {theirs.type!r}, but {source} with {ours.type!r}", ours.type, theirs.type)]
+    reported = [(f"finished with {theirs.type!r}, but {source} with {ours.type!r}", ours.type, theirs.type)]
     named = ours.matched is not None or theirs.matched is not None
     if named and (ours.type == theirs.type == "stop" or None not in (ours.matched, theirs.matched)):
         message = f"stopped by {theirs.matched!r}, but {source} by {ours.matched!r}"
-        told.append((message, ours.matched, theirs.matched))
-    for message, expected, actual in told:
+        reported.append((message, ours.matched, theirs.matched))
+    for message, expected, actual in reported:
         yield expect(
             place,
             expected,

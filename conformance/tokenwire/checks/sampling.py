@@ -258,13 +258,13 @@ def seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observ
         asked = stream.asked
         before = first.setdefault(asked.key, stream)
         for one, other in zip(before.choices, stream.choices, strict=False) if before is not stream else ():
-            said = [choice.output_ids or choice.text or "" for choice in (one, other)]
+            stated = [choice.output_ids or choice.text or "" for choice in (one, other)]
             yield expect(
                 other.last_at("output_ids"),
-                said[0][:_SHOWN],
-                said[1][:_SHOWN],
+                stated[0][:_SHOWN],
+                stated[1][:_SHOWN],
                 f"the request with seed {asked.seed} was answered with another output than before",
-                holds=said[0] == said[1],
+                holds=stated[0] == stated[1],
                 related=(one.last_at("output_ids"),),
             )
 
@@ -278,18 +278,18 @@ def samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observa
     for prompt in range(asked.prompts):
         drawn = [one for one in _drawn(stream) if one.choice.index // asked.n == prompt]
         rare = [one for one in drawn if one.loglikelihood is not None and one.loglikelihood < _RARE]
-        for at, one in enumerate(rare[1:], 1):
-            twin = next((other for other in rare[:at] if other.result == one.result), None)
+        for position, one in enumerate(rare[1:], 1):
+            twin = next((other for other in rare[:position] if other.result == one.result), None)
             message = f"choice {one.choice.index} is a copy of choice {twin.choice.index}" if twin else ""
             place = one.choice.last_at("output_ids")
             expected = "samples that differ"
             yield expect(place, expected, message or expected, message, holds=twin is None)
 
 
-def _left_out(at: Position, asked: Asked) -> str:
+def _left_out(position: Position, asked: Asked) -> str:
     """Why the request leaves out what was sampled at a position; empty where it does not."""
-    sampled = number_of(at.sampled.logprob) if at.sampled else None
-    numbers = [number_of(entry.logprob) for entry in at.top or ()]
+    sampled = number_of(position.sampled.logprob) if position.sampled else None
+    numbers = [number_of(entry.logprob) for entry in position.top or ()]
     if sampled is None or not numbers:
         return ""
     likelier = [number for number in numbers if number is not None and number > sampled + _TIED]
@@ -316,7 +316,7 @@ def truncation_is_kept(choice: Choice, stream: Stream, _target: Target) -> Itera
     for emission, reported in reported_along(choice):
         if reported.top_series and reported.positions:
             reasons = (_left_out(position, asked) for position in reported.positions)
-            first = ((at + emission.seen_entries, why) for at, why in enumerate(reasons) if why)
-            at, why = next(first, (0, ""))
-            fault = f"the sampled id at position {at} of {reported.series} {why}" if why else ""
+            first = ((index + emission.seen_entries, why) for index, why in enumerate(reasons) if why)
+            index, why = next(first, (0, ""))
+            fault = f"the sampled id at position {index} of {reported.series} {why}" if why else ""
             yield expect(emission.at(reported.series), expected, fault or expected, fault, holds=not fault)

@@ -77,12 +77,18 @@ def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
         if one.stream.asked.min_new_tokens:
             continue
         twin, finish = _twins(streams).get(_as_if_trimmed(one)), one.choice.finish
-        said, text = twin.choice.text if twin is not None else None, one.choice.text
-        if not said or text is None or finish is None or finish.type != "stop" or finish.matched is not None:
+        stated, text = twin.choice.text if twin is not None else None, one.choice.text
+        if (
+            not stated
+            or text is None
+            or finish is None
+            or finish.type != "stop"
+            or finish.matched is not None
+        ):
             continue
-        ends = _ends(said, one.stream.asked.stop)
+        ends = _ends(stated, one.stream.asked.stop)
         stop = min(ends, key=lambda each: ends[each], default="")
-        if stop and text.startswith(said[: ends[stop] - len(stop)]):
+        if stop and text.startswith(stated[: ends[stop] - len(stop)]):
             unnamed[one.stream.exchange.name] = stop
     return lambda stream, choice: stop_string_of(stream.asked, choice) or unnamed.get(stream.exchange.name)
 
@@ -174,14 +180,14 @@ def _may_have_matched(one: Whole, twin: Whole) -> bool:
 
     Not every server names what stopped a choice.
     """
-    finish, stops, said = one.choice.finish, one.stream.asked.stop, twin.choice.text
+    finish, stops, stated = one.choice.finish, one.stream.asked.stop, twin.choice.text
     if stop_string_of(one.stream.asked, one.choice) is not None:
         return True
     elsewhere = (twin.choice.reasoning or "", *(call.arguments for call in twin.choice.load().calls))
     if any(stop in text for stop in stops for text in elsewhere):
         return True
     unnamed = _is_stop(one) and finish is not None and finish.matched is None
-    return unnamed and (said is None or any(stop in said for stop in stops))
+    return unnamed and (stated is None or any(stop in stated for stop in stops))
 
 
 def _prompt(one: Whole) -> object:
@@ -248,8 +254,8 @@ def stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) ->
     for one in _stopped(streams):
         asked, text = one.stream.asked, one.choice.text
         twin = _twins(streams).get(_as_if_trimmed(one)) if not asked.min_new_tokens else None
-        said = twin.choice.text if twin is not None else None
-        if twin is None or not said or text is None:
+        stated = twin.choice.text if twin is not None else None
+        if twin is None or not stated or text is None:
             continue
         thoughts, all_thoughts = one.choice.reasoning or "", twin.choice.reasoning or ""
         if thoughts != all_thoughts:
@@ -259,15 +265,15 @@ def stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) ->
                 seen = expect(place, "stops in the content", message, message, holds=False)
                 yield seen._replace(level=Level.SHOULD)
             continue
-        ends = _ends(said, asked.stop)
-        first = min(ends.values(), default=len(said))
-        if 2 * first > len(said):
+        ends = _ends(stated, asked.stop)
+        first = min(ends.values(), default=len(stated))
+        if 2 * first > len(stated):
             continue
         near = {stop: end for stop, end in ends.items() if end <= first + _ONE_TOKEN}
-        cut = [said[: end - len(stop)] for stop, end in near.items()]
-        kept = [said[:end] for end in near.values()]
+        cut = [stated[: end - len(stop)] for stop, end in near.items()]
+        kept = [stated[:end] for end in near.values()]
         stop = min(near, key=lambda each: near[each])
-        goes_on = any(text.startswith(said[:end]) for end in near.values())
+        goes_on = any(text.startswith(stated[:end]) for end in near.values())
         finish = one.choice.finish
         longest = max(map(len, kept)) + _ONE_TOKEN
         named = finish is not None and finish.matched in near and len(text) <= longest
@@ -295,17 +301,17 @@ def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Obser
         return
     for choice in finished_choices(stream):
         ids = choice.output_ids or []
-        positions = [at for at, token in enumerate(ids) if token in asked.stop_token_ids]
-        positions = [at for at in positions if at >= (asked.min_new_tokens or 0)]
+        positions = [position for position, token in enumerate(ids) if token in asked.stop_token_ids]
+        positions = [position for position in positions if position >= (asked.min_new_tokens or 0)]
         if positions:
-            at = positions[0]
+            position = positions[0]
             yield expect(
                 choice.last_at("output_ids"),
-                f"no id after {ids[at]}",
-                ids[at : at + 8],
-                f"output id {at} of choice {choice.index} is the stop id {ids[at]}, and "
-                f"{len(ids) - 1 - at} ids follow it",
-                holds=at == len(ids) - 1,
+                f"no id after {ids[position]}",
+                ids[position : position + 8],
+                f"output id {position} of choice {choice.index} is the stop id {ids[position]}, and "
+                f"{len(ids) - 1 - position} ids follow it",
+                holds=position == len(ids) - 1,
             )
 
 
@@ -423,8 +429,8 @@ def stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target)
     scored = {(*_but_for_both(s), *_scored(s.asked)) for s in answered if not any(_stopping(s.asked))}
     for stream in both:
         asked, rest = stream.asked, _but_for_both(stream)
-        told = stream.answered or was_refused(stream)
-        if told and (*rest, *_stopping(asked)) in stopped and (*rest, *_scored(asked)) in scored:
+        reported = stream.answered or was_refused(stream)
+        if reported and (*rest, *_stopping(asked)) in stopped and (*rest, *_scored(asked)) in scored:
             yield expect(
                 start_place(stream),
                 "an answer, as without the stops and without the logprobs",

@@ -33,9 +33,9 @@ def _observed(
     one: Decoded, emission: Emission, text: str, legal: Iterable[str], *, holds: bool
 ) -> Observation:
     """Show a text beside the legal one that it is nearest to, from a little before they part."""
-    nearest, at = _nearest(text, legal)
-    window = slice(0, 4 * _WINDOW) if holds else slice(max(0, at - _WINDOW), at + 3 * _WINDOW)
-    message = f"the text of choice {one.choice.index} differs from what its ids say at character {at}"
+    nearest, position = _nearest(text, legal)
+    window = slice(0, 4 * _WINDOW) if holds else slice(max(0, position - _WINDOW), position + 3 * _WINDOW)
+    message = f"the text of choice {one.choice.index} differs from what its ids say at character {position}"
     return expect(emission.at("text"), nearest[window], text[window], "" if holds else message, holds=holds)
 
 
@@ -98,13 +98,13 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
             by_id = complete and (type(one.stop) is int or one.ids[-1] in one.asked.stop_token_ids)
             may_wait = held_back + (complete and isinstance(one.stop, str))
             # What the ids say at their head may have been half of a character of the prompt.
-            said = (one.decode(one.ids[: after - by_id]) or "").lstrip(BROKEN)
-            if not said or said.endswith(BROKEN):
+            stated = (one.decode(one.ids[: after - by_id]) or "").lstrip(BROKEN)
+            if not stated or stated.endswith(BROKEN):
                 continue
-            least, actual = one.size(said) - may_wait, one.size(text or "")
+            least, actual = one.size(stated) - may_wait, one.size(text or "")
             message = (
                 f"the text of choice {one.choice.index} lags: it ends {(text or '')[-24:]!r}, and "
-                f"the {after} ids delivered say {said[-24:]!r}"
+                f"the {after} ids delivered say {stated[-24:]!r}"
             )
             expected = f"at least {least} characters after {after} ids"
             yield expect(

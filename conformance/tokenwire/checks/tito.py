@@ -46,9 +46,9 @@ def told_once_for_all(stream: Answer) -> bool:
 def _as_sent(stream: Stream) -> Iterator[Observation]:
     """Look whether each choice has the ids of its own prompt, where the request sent ids."""
     for choice in finished_choices(stream):
-        told, sent = _told(choice), prompt_of(stream, choice.index)
-        if told is not None and sent is not None:
-            emission, ids = told
+        reported, sent = _told(choice), prompt_of(stream, choice.index)
+        if reported is not None and sent is not None:
+            emission, ids = reported
             yield observe_sequence(emission.at(FIELD), "prompt id", expected=sent, actual=ids, source=REQUEST)
 
 
@@ -90,12 +90,12 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
 def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many prompt ids as prompt_tokens says."""
     for choice in finished_choices(stream) if stream.asked.n > 0 else ():
-        told = _told(choice)
+        reported = _told(choice)
         count = choice.counter("prompt_tokens")
         if count is None and stream.asked.prompts == 1 and isinstance(stream.usage, Mapping):
             count = integer(stream.usage.get("prompt_tokens"))
-        if told is not None and count is not None and _ran(stream, choice):
-            emission, ids = told
+        if reported is not None and count is not None and _ran(stream, choice):
+            emission, ids = reported
             if list(ids) == list(prompt_of(stream, choice.index) or ()) and len(ids) != count:
                 continue  # the ids are those that were sent: the count is wrong, as another requirement tells
             message = f"choice {choice.index} has {len(ids)} prompt ids, but prompt_tokens is {count}"
@@ -111,15 +111,15 @@ def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obse
         return
     of_prompt: dict[int, list[Any]] = {}
     for choice in finished_choices(stream):
-        told, prompt = _told(choice), choice.index // max(asked.n, 1)
-        if told is None and told_once_for_all(stream):
+        reported, prompt = _told(choice), choice.index // max(asked.n, 1)
+        if reported is None and told_once_for_all(stream):
             continue
-        if told is None:
+        if reported is None:
             place = choice.last_at(FIELD)
             message = f"choice {choice.index} has no {FIELD}"
             yield expect(place, "the ids of its prompt", None, message, holds=False)
             continue
-        emission, ids = told
+        emission, ids = reported
         sent = prompt_of(stream, choice.index)
         own = of_prompt.setdefault(prompt, ids) if sent is None else list(sent)
         source = "the first sample of its prompt" if sent is None else "its own prompt"
@@ -162,11 +162,11 @@ def prompt_ids_constant(choice: Choice, _stream: Stream, _target: Target) -> Ite
 def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who reads a stream knows the prompt before the first output."""
     for choice in stream.choices:
-        told = _told(choice)
-        if told is not None:
-            late = [emission is told[0] for emission in choice.emissions].index(True)
+        reported = _told(choice)
+        if reported is not None:
+            late = [emission is reported[0] for emission in choice.emissions].index(True)
             message = f"{FIELD} of choice {choice.index} stand in emission {late}, not in the first"
-            yield expect(told[0].at(FIELD), 0, late, message)
+            yield expect(reported[0].at(FIELD), 0, late, message)
 
 
 @check("input-ids-beat-text", about("input_ids", "text_prompt"))
@@ -206,13 +206,13 @@ def prompt_ids_spell_the_text(stream: Stream, target: Target) -> Iterator[Observ
     if tokenizer is None or text is None or stream.asked.input_ids is not None:
         return
     for choice in finished_choices(stream):
-        told = _told(choice)
-        ids = tuple(told[1]) if told is not None else ()
-        if told is None or not all(type(one) is int for one in ids):
+        reported = _told(choice)
+        ids = tuple(reported[1]) if reported is not None else ()
+        if reported is None or not all(type(one) is int for one in ids):
             continue
         read = [tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False)]
         known = [one for one in read if one is not None]
         if known:
             message = f"the prompt ids say {known[0][-60:]!r}, but the prompt is {text[-60:]!r}"
             holds = any(text in one for one in known)
-            yield expect(told[0].at(FIELD), text, known[0], message, holds=holds)
+            yield expect(reported[0].at(FIELD), text, known[0], message, holds=holds)

@@ -33,8 +33,8 @@ def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 def told_by(stream: Stream) -> dict[str, Place]:
     """The fields of all events of an answer, each with the first place where it stands."""
-    told: dict[str, Place] = {}
+    reported: dict[str, Place] = {}
     for event in stream.events:
         for path, _ in fields_of(event.data):
-            told.setdefault(path, event.place)
-    return told
+            reported.setdefault(path, event.place)
+    return reported

@@ -26,12 +26,12 @@ def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     for usage in stream.usages:
         if "total_tokens" not in usage.counts:
             continue
-        said = usage.counts["total_tokens"]
+        stated = usage.counts["total_tokens"]
         parts = [integer(usage.counts.get(name)) for name in _COUNTS]
         total = sum(part for part in parts if part is not None)
-        holds = None not in parts and integer(said) == total
-        message = f"total_tokens is {said!r}; its parts add up to {total}"
-        yield expect(usage.place, total, said, message, holds=holds)
+        holds = None not in parts and integer(stated) == total
+        message = f"total_tokens is {stated!r}; its parts add up to {total}"
+        yield expect(usage.place, total, stated, message, holds=holds)
 
 
 @check("usage-counts-ids")
@@ -51,14 +51,14 @@ def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
         if not (budget and budget > 0 and len(spent) > 1 and all(spent)):
             return
         count = budget * len(spent)
-        told = f"{len(spent)} choices that spent their budgets have {count} tokens"
+        reported = f"{len(spent)} choices that spent their budgets have {count} tokens"
     else:
         count = sum(len(one) for one in ids if one is not None)
-        told = f"the choices have {count} output ids"
-    said = usage["completion_tokens"]
-    message = f"usage counts {said!r} completion_tokens, but {told}"
+        reported = f"the choices have {count} output ids"
+    stated = usage["completion_tokens"]
+    message = f"usage counts {stated!r} completion_tokens, but {reported}"
     place = stream.usage_place or end_place(stream)
-    yield expect(place, count, said, message)
+    yield expect(place, count, stated, message)
 
 
 def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
@@ -166,9 +166,9 @@ def continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator
     """Every event with text has the usage that every event was asked for."""
     if not stream.asked.stream:
         return
-    told = {usage.place.event: usage for usage in stream.usages}
+    reported = {usage.place.event: usage for usage in stream.usages}
     for emission in stream.emissions():
-        usage = told.get(emission.event.index)
+        usage = reported.get(emission.event.index)
         if emission.text:
             yield expect(
                 usage.place if usage else emission.event.place,
@@ -184,10 +184,10 @@ def continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observ
     """Usage in every event counts what was made so far: it never falls, and it grows with the text."""
     if not stream.asked.stream:
         return
-    told = {usage.place.event: usage for usage in stream.usages}
+    reported = {usage.place.event: usage for usage in stream.usages}
     counts: dict[int, list[int]] = {}
     for emission in stream.emissions():
-        usage = told.get(emission.event.index)
+        usage = reported.get(emission.event.index)
         count = integer(usage.counts.get("completion_tokens")) if usage else None
         if usage is None or count is None or not emission.text:
             continue
