@@ -312,9 +312,11 @@ def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Targ
     moment = max(over(one.exchange) or 0.0 for one in left)
     before = [call for call in looks if (over(call.exchange) or 0.0) <= moment]
     neighbours = [
-        one
-        for one in streams
-        if (one.exchange.scenario, one.dialect) == (scenario, dialect) and ended(one) and one.answered
+        stream
+        for stream in streams
+        if (stream.exchange.scenario, stream.dialect) == (scenario, dialect)
+        and ended(stream)
+        and stream.answered
     ]
     if not before or not neighbours or before[0].load is None or before[0].load.live:
         return  # others use the server, or nothing is known

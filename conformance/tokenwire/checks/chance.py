@@ -166,7 +166,7 @@ def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Se
     """Whether two series differ by chance at a position: behind the place where the answers go apart, or by
     numbers that moved a little.
     """
-    if all(position < len(each) for each in entries) and alike(
+    if all(position < len(entry) for entry in entries) and alike(
         entries[0][position], entries[1][position], DRIFT
     ):
         return True

@@ -282,7 +282,7 @@ def offered(stream: Stream) -> tuple[str, ...] | None:
     if not isinstance(tools, list) or not tools:
         return None
     functions = [tool.get("function") for tool in tools if isinstance(tool, Mapping)]
-    return tuple(str(one.get("name")) for one in functions if isinstance(one, Mapping))
+    return tuple(str(function.get("name")) for function in functions if isinstance(function, Mapping))
 
 
 def _all_is_told(stream: Stream, choice: Choice) -> bool:

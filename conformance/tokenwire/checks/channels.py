@@ -155,7 +155,7 @@ def disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterat
     for pair in _pairs(comparison):
         disputed = _disputed_pair(comparison, pair, target)
         if disputed:
-            found = [_difference(pair, each, source) for each in differences(*pair)]
+            found = [_difference(pair, difference, source) for difference in differences(*pair)]
             for seen in found:
                 yield seen._replace(message=f"{disputed}: {seen.message}")
             if not found:
@@ -422,7 +422,7 @@ def choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observa
         if not (ours.choice.parsed or theirs.choice.parsed):
             continue
         source = f"and in choice {ours.choice.index}, which says the same,"
-        found = [_difference((ours, theirs), each, source) for each in differences(ours, theirs)]
+        found = [_difference((ours, theirs), difference, source) for difference in differences(ours, theirs)]
         yield from found
         if not found:
             yield expect(theirs.place("text"), written(ours), written(theirs), holds=True)

@@ -98,7 +98,9 @@ def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obse
 def _entries(choice: Choice) -> int:
     """How many tokens the logprobs of a choice have an entry for, those of its thoughts among them."""
     thoughts = choice.details("reasoning_logprobs")
-    return len(_content(choice) or ()) + sum(len(one) for one in thoughts if isinstance(one, list))
+    return len(_content(choice) or ()) + sum(
+        len(thought) for thought in thoughts if isinstance(thought, list)
+    )
 
 
 def _unlisted(stream: Stream) -> int:

@@ -78,8 +78,8 @@ def asking_for_more_changes_nothing(streams: tuple[Answer, ...], target: Target)
 
     Whole answers are looked at: a stream is held against one of these.
     """
-    for every in beginnings(streams):
-        group = [(_told(one), _most_asked(one), one) for one in every if not one.asked.stream]
+    for beginning in beginnings(streams):
+        group = [(_told(one), _most_asked(one), one) for one in beginning if not one.asked.stream]
         if len(group) < 2:
             continue
         all_told, _, most = max(group, key=itemgetter(1))

@@ -43,7 +43,7 @@ class Known:
     def right(self) -> Truth:
         """The reading that the ids of the choice agree with."""
         ids = self.choice.output_ids
-        return next((one for one in self.readings if ids == list(one.ids)), self.readings[0])
+        return next((known for known in self.readings if ids == list(known.ids)), self.readings[0])
 
     @property
     def legal(self) -> list[str]:
@@ -75,7 +75,8 @@ def known_choices(stream: Stream, target: Target) -> tuple[Known, ...]:
 def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Known]:
     asked = stream.asked
     longest = min(
-        (one for one in (target.advertised.context_length, model.longest) if one is not None), default=None
+        (known for known in (target.advertised.context_length, model.longest) if known is not None),
+        default=None,
     )
     if not asked.likeliest:
         return
@@ -96,7 +97,9 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
             for head in heads
             for count in deaf_to_stops(wants)
         ]
-        reported = tuple(one for i, one in enumerate(readings) if one is not None and one not in readings[:i])
+        reported = tuple(
+            known for i, known in enumerate(readings) if known is not None and known not in readings[:i]
+        )
         finished = kind in {"stop", "length"} and stream.error is None
         if reported:
             yield Known(choice, prompt, reported, finished, _echoed(stream, position, prompt, model.words))
@@ -120,7 +123,7 @@ def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[s
 
 def ids_due(stream: Stream, right: Truth) -> Ids:
     """The ids that are told: some families leave out the one that ended a choice."""
-    by_id = right.finish == "stop" and not any(isinstance(one, str) for one in right.matched)
+    by_id = right.finish == "stop" and not any(isinstance(known, str) for known in right.matched)
     left_out = by_id and not policy_of(stream).stop_id_in_output_ids
     return right.ids[:-1] if left_out else right.ids
 
@@ -128,26 +131,26 @@ def ids_due(stream: Stream, right: Truth) -> Ids:
 @check("script-ids-are-said")
 def script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
     """The output ids are those of the right answer; those of a choice that was cut off, its beginning."""
-    for one in known_choices(stream, target):
-        ids = one.choice.output_ids
+    for known in known_choices(stream, target):
+        ids = known.choice.output_ids
         if ids is None:
             continue
-        due = ids_due(stream, one.right)
-        due = due if one.finished else due[: len(ids)]
-        place = bringing(one.choice, "output_ids", first_difference(due, ids))
+        due = ids_due(stream, known.right)
+        due = due if known.finished else due[: len(ids)]
+        place = bringing(known.choice, "output_ids", first_difference(due, ids))
         yield observe_sequence(place, "output id", expected=due, actual=ids, source=SOURCE)
 
 
 @check("script-finish-is-right")
 def script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """A stop before the budget is over, or with its last token; else the budget."""
-    for one in known_choices(stream, target):
-        if one.finished and one.choice.finish is not None:
-            due, right = one.right.finish, one.right
+    for known in known_choices(stream, target):
+        if known.finished and known.choice.finish is not None:
+            due, right = known.right.finish, known.right
             words = f"the right answer ends with {due} after {len(right.ids)} ids"
-            actual = one.choice.finish.type
-            message = f"choice {one.choice.index} finished with {actual}; {words}"
-            place = _last_finish(one.choice).at("finish")
+            actual = known.choice.finish.type
+            message = f"choice {known.choice.index} finished with {actual}; {words}"
+            place = _last_finish(known.choice).at("finish")
             yield expect(place, due, actual, message)
 
 
@@ -158,16 +161,16 @@ def _last_finish(choice: Choice) -> Emission:
 @check("script-match-is-right")
 def script_match_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """The stop that is named is one that is complete where the right answer ends."""
-    for one in known_choices(stream, target):
-        finish = one.choice.finish
-        if one.finished and finish is not None and finish.matched is not None:
-            legal = frozenset().union(*(right.matched for right in one.readings))
+    for known in known_choices(stream, target):
+        finish = known.choice.finish
+        if known.finished and finish is not None and finish.matched is not None:
+            legal = frozenset().union(*(right.matched for right in known.readings))
             named = finish.matched if isinstance(finish.matched, (int, str)) else repr(finish.matched)
             expected = sorted(legal, key=str) or "no stop"
             message = (
-                f"choice {one.choice.index} was ended by {named!r}, says the server; by {expected} it is"
+                f"choice {known.choice.index} was ended by {named!r}, says the server; by {expected} it is"
             )
-            place = _last_finish(one.choice).at("finish")
+            place = _last_finish(known.choice).at("finish")
             yield expect(place, expected, named, message, holds=named in legal)
 
 
@@ -175,11 +178,11 @@ def script_match_is_right(stream: Stream, target: Target) -> Iterator[Observatio
 def script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Tokens are counted as the right answer has them, in each choice and in the usage."""
     every = known_choices(stream, target)
-    if not ended(stream) or not every or not all(one.finished for one in every):
+    if not ended(stream) or not every or not all(known.finished for known in every):
         return
-    for one in every:
-        last = one.choice.emissions[-1]
-        due = {"completion_tokens": len(ids_due(stream, one.right)), "prompt_tokens": len(one.prompt)}
+    for known in every:
+        last = known.choice.emissions[-1]
+        due = {"completion_tokens": len(ids_due(stream, known.right)), "prompt_tokens": len(known.prompt)}
         for name, number in due.items():
             stated = last.counters.get(name)
             if stated is not None:
@@ -190,8 +193,8 @@ def script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observat
         and len(every) == len(stream.choices) == stream.asked.n * stream.asked.prompts
     ):
         total = {
-            "completion_tokens": sum(len(ids_due(stream, one.right)) for one in every),
-            "prompt_tokens": sum(len(one.prompt) for one in every) // max(stream.asked.n, 1),
+            "completion_tokens": sum(len(ids_due(stream, known.right)) for known in every),
+            "prompt_tokens": sum(len(known.prompt) for known in every) // max(stream.asked.n, 1),
         }
         for name, number in total.items():
             if name in usage:
@@ -218,27 +221,27 @@ def _observed(
     return seen._replace(level=level)
 
 
-def _parting(one: str, other: str) -> int:
-    position = first_difference(one, other)
-    return len(one) if position is None else position
+def _parting(known: str, other: str) -> int:
+    position = first_difference(known, other)
+    return len(known) if position is None else position
 
 
 @check("script-text-is-right")
 def script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """The text at the end is that of the right answer, up to its stop."""
-    for one in known_choices(stream, target):
-        text = one.choice.text
-        if text is None or not one.finished or taken_apart(stream, one.choice):
+    for known in known_choices(stream, target):
+        text = known.choice.text
+        if text is None or not known.finished or taken_apart(stream, known.choice):
             continue
-        holds = text in one.legal
-        cut = any(text.startswith(bare) for right in one.readings for bare in right.bare)
-        cut = cut and any(legal.startswith(text) for legal in one.legal)
-        carrying = next(e for e in reversed(one.choice.emissions) if isinstance(e.text, str))
+        holds = text in known.legal
+        cut = any(text.startswith(bare) for right in known.readings for bare in right.bare)
+        cut = cut and any(legal.startswith(text) for legal in known.legal)
+        carrying = next(e for e in reversed(known.choice.emissions) if isinstance(e.text, str))
         yield _observed(
             carrying.at("text"),
-            one.legal,
+            known.legal,
             text,
-            f"the text of choice {one.choice.index} differs from {SOURCE}",
+            f"the text of choice {known.choice.index} differs from {SOURCE}",
             holds=holds,
             level=Level.SHOULD if cut and not holds else None,
         )
@@ -247,31 +250,31 @@ def script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation
 @check("script-text-so-far-is-right", STREAMED)
 def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """What was shown by each emission begins the right text, and its ids were delivered before."""
-    for one in known_choices(stream, target):
-        if taken_apart(stream, one.choice):
+    for known in known_choices(stream, target):
+        if taken_apart(stream, known.choice):
             continue
-        shown_so_far = list(running_texts(one.choice))
+        shown_so_far = list(running_texts(known.choice))
         for emission, held in shown_so_far:
             last = emission.last or emission.finish is not None
-            legal = one.legal
+            legal = known.legal
             # Chat tells the finish in a chunk of its own, behind the last of the text.
-            cut_off = not one.finished and held == shown_so_far[-1][1]
+            cut_off = not known.finished and held == shown_so_far[-1][1]
             shown = held.rstrip(BROKEN) if cut_off else held
             if not shown:
                 continue
             begins = any(text.startswith(shown) for text in legal)
             place, what = (
                 emission.at("text"),
-                f"the text of choice {one.choice.index} so far differs from {SOURCE}",
+                f"the text of choice {known.choice.index} so far differs from {SOURCE}",
             )
-            if begins and emission.counted and not last and emission.after < len(one.right.ids):
+            if begins and emission.counted and not last and emission.after < len(known.right.ids):
                 stated = [
                     head + (right.texts[emission.after - 1] if emission.after else "")
-                    for right in one.readings
-                    for head in one.echoed
+                    for right in known.readings
+                    for head in known.echoed
                     if emission.after <= len(right.ids)
                 ]
                 begins = any(len(shown) <= len(text) for text in stated)
                 legal = legal if begins else stated
-                what = f"the text of choice {one.choice.index} is ahead of its {emission.after} ids"
+                what = f"the text of choice {known.choice.index} is ahead of its {emission.after} ids"
             yield _observed(place, legal, shown, what, holds=begins)

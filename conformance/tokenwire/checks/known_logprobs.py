@@ -105,27 +105,27 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Rig
     """The choices whose logprobs are known and complete; thoughts may have taken theirs along."""
     law = _numbers_of(target)
     if law is not None and stream.asked.uniform:
-        for one in known_choices(stream, target):
-            if not one.choice.parsed and not one.right.barred:
-                yield one, _Right(law, target.rounding)
+        for known in known_choices(stream, target):
+            if not known.choice.parsed and not known.right.barred:
+                yield known, _Right(law, target.rounding)
 
 
-def _due(stream: Stream, one: Known, reported: int, name: str) -> Ids | None:
+def _due(stream: Stream, known: Known, reported: int, name: str) -> Ids | None:
     """The ids that a series of so many entries is to tell of; None where that is left to the server.
 
     Where a dialect promises entries only for what the content shows, those of a stop need not be there.
     """
-    ids = ids_due(stream, one.right)
-    if not one.finished:
+    ids = ids_due(stream, known.right)
+    if not known.finished:
         return ids[:reported]
     if name == CONTENT and not policy_of(stream).hidden_in_logprobs and reported < len(ids):
-        return ids[:reported] if one.right.finish == "stop" and _shown(one) <= reported else None
+        return ids[:reported] if known.right.finish == "stop" and _shown(known) <= reported else None
     return ids
 
 
-def _shown(one: Known) -> int:
+def _shown(known: Known) -> int:
     """How many ids it takes to say the final text."""
-    right = one.right
+    right = known.right
     return next(
         (position for position, text in enumerate(right.texts, 1) if text.startswith(right.text)),
         len(right.ids),
@@ -142,12 +142,12 @@ def _observed_series(
 @check("script-logprobs-are-right")
 def script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Each id has an entry, and its logprob is the right one."""
-    for one, right in _with_logprobs(stream, target):
-        for name, reported in _sampled(one.choice):
-            ids = _due(stream, one, len(reported), name)
+    for known, right in _with_logprobs(stream, target):
+        for name, reported in _sampled(known.choice):
+            ids = _due(stream, known, len(reported), name)
             if ids:
                 due = [[right.law.logprob(token, token), token] for token in ids]
-                yield _observed_series(one.choice, name, due, reported, right.entry)
+                yield _observed_series(known.choice, name, due, reported, right.entry)
 
 
 def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
@@ -168,15 +168,15 @@ def script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Ob
     if target.model is None:
         return
     words = target.model.words
-    for one in known_choices(stream, target):
-        reported, names = one.choice.series(OFFSETS), one.choice.series(NAMES) or []
+    for known in known_choices(stream, target):
+        reported, names = known.choice.series(OFFSETS), known.choice.series(NAMES) or []
         first = integer(reported[0]) if reported else None
         if not reported or first is None or first < 0 or any(id_in_text(name) is not None for name in names):
             continue
-        due = list(_beginnings(one.right, words))[: len(reported)]
+        due = list(_beginnings(known.right, words))[: len(reported)]
         if sum(position is not None for position in due) > 1:
             shown = [position if position is None else first + position for position in due]
-            yield _observed_series(one.choice, OFFSETS, shown, reported[: len(due)], _same_beginning)
+            yield _observed_series(known.choice, OFFSETS, shown, reported[: len(due)], _same_beginning)
 
 
 def _ranked(choice: Choice) -> Iterator[tuple[str, list[list[LogprobEntry] | None]]]:
@@ -255,12 +255,12 @@ def _observed_ranks(
 def script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """At each id the likeliest, compared by value."""
     count = stream.asked.top_logprobs
-    for one, right in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
-        for name, reported in _ranked(one.choice):
-            ids = _due(stream, one, len(reported), name)
+    for known, right in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
+        for name, reported in _ranked(known.choice):
+            ids = _due(stream, known, len(reported), name)
             if ids:
                 due = [_Position(right, token, token, count) for token in ids]
-                place = bringing(one.choice, name, first_difference(due, reported, _same_ranked))
+                place = bringing(known.choice, name, first_difference(due, reported, _same_ranked))
                 yield _observed_ranks(place, name, due, reported)
 
 
@@ -272,48 +272,50 @@ def _row(value: object) -> list[Entry]:
 def script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """At each id the logprobs of the asked ids, in the order in which they were asked for."""
     asked = stream.asked.chosen_ids
-    for one, right in _with_logprobs(stream, target) if asked else ():
-        law, rows = right.law, one.choice.series(CHOSEN)
+    for known, right in _with_logprobs(stream, target) if asked else ():
+        law, rows = right.law, known.choice.series(CHOSEN)
         if rows is None or not all(0 <= token < law.vocab_size for token in asked):
             continue
         reported = [_row(row) for row in rows]
-        ids = _due(stream, one, len(reported), CHOSEN)
+        ids = _due(stream, known, len(reported), CHOSEN)
         if ids:
             due = [_chosen_row(law, asked, token) for token in ids]
-            yield _observed_series(one.choice, CHOSEN, due, reported, right.row)
+            yield _observed_series(known.choice, CHOSEN, due, reported, right.row)
     yield from _in_place_of_top(stream, target)
 
 
 def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
     """Chosen ids among the top logprobs, behind the one that is said; by value, as their ids are not told."""
     asked = stream.asked.chosen_in_top
-    for one, right in _with_logprobs(stream, target) if asked else ():
+    for known, right in _with_logprobs(stream, target) if asked else ():
         law = right.law
-        for name, rows in _ranked(one.choice) if all(0 <= token < law.vocab_size for token in asked) else ():
+        for name, rows in (
+            _ranked(known.choice) if all(0 <= token < law.vocab_size for token in asked) else ()
+        ):
             reported = [[_told_entry(entry, None) for entry in row or []] for row in rows]
-            ids = _due(stream, one, len(reported), name)
+            ids = _due(stream, known, len(reported), name)
             if ids:
                 due = [_chosen_row(law, tuple(dict.fromkeys((token, *asked))), token) for token in ids]
                 same = right.by_text if name == NAMED_TOP else right.values
-                yield _observed_series(one.choice, name, due, reported, same)
+                yield _observed_series(known.choice, name, due, reported, same)
 
 
 @check("script-prompt-logprobs-are-right")
 def script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Each id of the prompt has the logprob that it has after those before it."""
-    for one, right in _with_logprobs(stream, target):
-        law, carried = right.law, prompt_logprobs(stream, one.choice)
+    for known, right in _with_logprobs(stream, target):
+        law, carried = right.law, prompt_logprobs(stream, known.choice)
         if carried is not None and carried[1]:
             place, reported = carried
-            positions = sorted(position for position in reported if 0 < position < len(one.prompt))
+            positions = sorted(position for position in reported if 0 < position < len(known.prompt))
             due = [
-                law.logprob(one.prompt[position - law.lag(position)], one.prompt[position])
+                law.logprob(known.prompt[position - law.lag(position)], known.prompt[position])
                 for position in positions
             ]
             actual = [reported[position] for position in positions]
             what = f"logprob (counted from prompt position {positions[0]})" if positions else "logprob"
             yield observe_sequence(place, what, expected=due, actual=actual, source=SOURCE, same=right.number)
-        yield from _beside_the_prompt(stream, one, right)
+        yield from _beside_the_prompt(stream, known, right)
 
 
 def _beside_the_prompt(stream: Stream, one: Known, right: _Right) -> Iterator[Observation]:

@@ -619,7 +619,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
     if asked.meta_info:
         yield (
             "meta_info",
-            lambda c: any(isinstance(one, Mapping) for one in c.details("meta_info")),
+            lambda c: any(isinstance(detail, Mapping) for detail in c.details("meta_info")),
         )
     for wanted in asked.wanted:
         yield (wanted.names or wanted.pointers)[0], partial(_is_told, stream, wanted)

@@ -43,7 +43,7 @@ class Timeline:
     """When some exchanges were under way."""
 
     def __init__(self, exchanges: Iterable[ExchangeHead]) -> None:
-        known = [(start, one) for one in exchanges if (start := began(one)) is not None]
+        known = [(start, exchange) for exchange in exchanges if (start := began(exchange)) is not None]
         self._in_order = sorted(known, key=itemgetter(0))
         self._starts = [start for start, _ in self._in_order]
         self._ends = sorted(start + one.duration for start, one in known)

@@ -244,7 +244,11 @@ _SOME_PROMPTS = 3
 def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
     """The greedy answers that tell the logprobs of their prompts."""
     series = {PROMPT, RANKED, NAMED}
-    return (one for one in related_streams(streams) if one.prompt and series & names_of_prompt(one.choice))
+    return (
+        answer
+        for answer in related_streams(streams)
+        if answer.prompt and series & names_of_prompt(answer.choice)
+    )
 
 
 @check_run("prompt-logprobs-independent-of-start")
@@ -384,23 +388,23 @@ def echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> I
     every = related_streams(streams) if _echoes(streams) else []
     wholes = [one for one in every if one.stream.asked.prompt_key]
     plain: dict[tuple[object, ...], Whole] = {}
-    for one in wholes:
-        if not one.stream.asked.echo:
-            plain.setdefault(_without_echo(one), one)
+    for whole in wholes:
+        if not whole.stream.asked.echo:
+            plain.setdefault(_without_echo(whole), whole)
     heads: dict[str, str] = {}
-    for one in wholes:
-        twin = plain.get(_without_echo(one)) if one.stream.asked.echo else None
-        ours, theirs = (each.choice.text if each else None for each in (twin, one))
+    for whole in wholes:
+        twin = plain.get(_without_echo(whole)) if whole.stream.asked.echo else None
+        ours, theirs = (each.choice.text if each else None for each in (twin, whole))
         if twin is None or ours is None or theirs is None:
             continue
-        head = _prompt_text(one.stream, 0)
-        if not _echoes_text(one.stream):
+        head = _prompt_text(whole.stream, 0)
+        if not _echoes_text(whole.stream):
             head = ""
         elif head is None:  # ids: their text is what the first echo of them shows before the output
             shown = theirs.removesuffix(ours) if theirs.endswith(ours) else ""
-            head = heads.setdefault(one.stream.asked.prompt_key, shown)
+            head = heads.setdefault(whole.stream.asked.prompt_key, shown)
         source = "the prompt and the output without an echo"
-        place = one.choice.last_at("text")
+        place = whole.choice.last_at("text")
         related = (twin.choice.last_at("text"),)
         yield observe_text(
             place,
@@ -410,8 +414,8 @@ def echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> I
             related=related,
             by_chance=head + ours != theirs
             and theirs.startswith(head)
-            and not _begins_again(one.choice.load(), head)
-            and goes_apart((twin.choice, one.choice)),
+            and not _begins_again(whole.choice.load(), head)
+            and goes_apart((twin.choice, whole.choice)),
         )
 
 

@@ -300,7 +300,10 @@ def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
     last = choice.emissions[-1]
     if choice.output_ids is not None:
         return f"choice {choice.index} has {count} output ids", last.at("output_ids")
-    reported = next((one for one in reversed(choice.emissions) if "completion_tokens" in one.counters), None)
+    reported = next(
+        (emission for emission in reversed(choice.emissions) if "completion_tokens" in emission.counters),
+        None,
+    )
     if reported is not None or stream.usage_place is None:
         place = (reported or last).at("completion_tokens")
     else:

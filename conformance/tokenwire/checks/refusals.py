@@ -300,10 +300,10 @@ def refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) ->
         ):  # a control, and the first beside it: others tell no more
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:
-            results[key].append(known_by([(one.output_ids, one.text) for one in stream.choices]))
+            results[key].append(known_by([(choice.output_ids, choice.text) for choice in stream.choices]))
     repeats = bool(target.repeated) and target.contradicted <= {one.asked.key for _, one in controls}
     for bad, control in controls:
-        twins = [one for one in answers.get(control.asked.key, ()) if one is not control]
+        twins = [answer for answer in answers.get(control.asked.key, ()) if answer is not control]
         before = [one for one in twins if one.exchange.name not in after_bad]
         twin = next(iter(before or twins), None)
         if twin is None:

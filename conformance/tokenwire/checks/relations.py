@@ -91,7 +91,7 @@ def related_streams(streams: tuple[Answer, ...]) -> list[Whole]:
 
 def firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
     """Of answers to one request that say the same the first, and how many they are."""
-    times = Counter(one.said for one in wholes)
+    times = Counter(whole.said for whole in wholes)
     firsts: dict[int, Whole] = {}
     for one in wholes:
         firsts.setdefault(one.said, one)
@@ -121,18 +121,24 @@ def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
 @check_run("text-prompt-ids-reproduce")
 def text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The ids that a text became, sent as ids, are answered as the text was."""
-    wholes = [one for one in related_streams(streams) if one.prompt and one.ids is not None]
-    from_ids = {(one.prompt, one.sampling, one.limits): one for one in reversed(wholes) if one.sent_ids}
-    for one in wholes:
-        twin = None if one.sent_ids else from_ids.get((one.prompt, one.sampling, one.limits))
+    wholes = [answer for answer in related_streams(streams) if answer.prompt and answer.ids is not None]
+    from_ids = {
+        (whole.prompt, whole.sampling, whole.limits): whole for whole in reversed(wholes) if whole.sent_ids
+    }
+    for whole in wholes:
+        twin = None if whole.sent_ids else from_ids.get((whole.prompt, whole.sampling, whole.limits))
         if twin is not None:
-            yield from same_ids((one.choice, twin.choice), "the answer to the text")
+            yield from same_ids((whole.choice, twin.choice), "the answer to the text")
 
 
 @check_run("output-ids-continue")
 def output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Prompt and first output ids, sent as ids, are continued by the other output ids."""
-    plain = [one for one in related_streams(streams) if not (one.stream.asked.min_new_tokens or one.sampling)]
+    plain = [
+        answer
+        for answer in related_streams(streams)
+        if not (answer.stream.asked.min_new_tokens or answer.sampling)
+    ]
     wholes = [one for one in plain if one.prompt and one.ids]
     by_prompt: dict[tuple[int, str], list[Whole]] = {}
     lengths: set[int] = set()
@@ -213,10 +219,12 @@ def own_ids_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterat
     """
     made: dict[int, dict[int, Whole]] = {}
     sizes: set[int] = set()
-    for one in related_streams(streams):
-        if one.prompt and one.ids:
-            made.setdefault(hash(one.prompt), {}).setdefault(hash(one.ids), one)  # what was repeated, once
-            sizes.add(len(one.prompt))
+    for answer in related_streams(streams):
+        if answer.prompt and answer.ids:
+            made.setdefault(hash(answer.prompt), {}).setdefault(
+                hash(answer.ids), answer
+            )  # what was repeated, once
+            sizes.add(len(answer.prompt))
 
     def goes_on(sent: Ids) -> bool:
         """Whether a prompt begins with another one and at least the first id of its output."""
@@ -253,7 +261,9 @@ def _turn(one: Whole) -> Ids:
 @check_run("next-turn-begins-with-the-last")
 def next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A conversation only grows: a turn stands unchanged before what the next one adds."""
-    wholes = [one for one in related_streams(streams) if one.prompt and one.ids and one.sent_ids]
+    wholes = [
+        answer for answer in related_streams(streams) if answer.prompt and answer.ids and answer.sent_ids
+    ]
     turns = firsts_of(wholes)
     known: set[int] = set()
     sizes: set[int] = set()
@@ -324,9 +334,9 @@ def _conversation(stream: Answer) -> tuple[str, bool] | None:
         return None
     model, prompt = sent
     messages = prompt.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return None
-    nulls = [one.get("content", "") is None for one in messages]
+    nulls = [message.get("content", "") is None for message in messages]
     emptied = [{**one, "content": ""} if null else one for one, null in zip(messages, nulls, strict=True)]
     return json.dumps([model, {**prompt, "messages": emptied}], sort_keys=True), any(nulls)
 
@@ -359,7 +369,9 @@ def null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target) 
 def _sees_media(one: Whole, wholes: list[Whole]) -> bool:
     """Whether media made the prompt of an answer longer than its text alone."""
     text = _text_of(one.stream)
-    alone = [each.prompt for each in wholes if not each.stream.asked.media and _text_of(each.stream) == text]
+    alone = [
+        whole.prompt for whole in wholes if not whole.stream.asked.media and _text_of(whole.stream) == text
+    ]
     return any(prompt is not None and len(prompt) < len(one.prompt or ()) for prompt in alone)
 
 
@@ -377,29 +389,29 @@ def _with_media(stream: Stream) -> bool:
 @check_run("media-ids-are-run-as-sent")
 def media_ids_are_run_as_sent(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The ids of a prompt with media are its prompt again, beside the same media."""
-    wholes = [one for one in related_streams(streams) if one.prompt] if _with_media(streams) else []
-    for one in wholes:
-        if one.sent_ids or not one.stream.asked.media or not _text_of(one.stream):
+    wholes = [answer for answer in related_streams(streams) if answer.prompt] if _with_media(streams) else []
+    for whole in wholes:
+        if whole.sent_ids or not whole.stream.asked.media or not _text_of(whole.stream):
             continue
-        if not _sees_media(one, wholes):
+        if not _sees_media(whole, wholes):
             continue
         for back in streams:
             asked = back.asked
-            if asked.input_ids != (one.prompt,) or asked.other_sampling != one.sampling:
+            if asked.input_ids != (whole.prompt,) or asked.other_sampling != whole.sampling:
                 continue
             if back.refused:
                 place = start_place(back)
                 yield expect(place, "the prompt, or a refusal", back.exchange.status, holds=True)
-            for twin in (each for each in wholes if each.stream is back):
+            for twin in (whole for whole in wholes if whole.stream is back):
                 reported = told_prompt(twin.choice)
                 if reported is not None:
                     yield observe_sequence(
                         reported[0],
                         "prompt id",
-                        expected=one.prompt or (),
+                        expected=whole.prompt or (),
                         actual=reported[1],
                         source="the ids of the request",
-                        related=(one.choice.last_at("prompt_token_ids"),),
+                        related=(whole.choice.last_at("prompt_token_ids"),),
                     )
-                if twin.limits == one.limits:
-                    yield from same_ids((one.choice, twin.choice), "the answer to the text and the media")
+                if twin.limits == whole.limits:
+                    yield from same_ids((whole.choice, twin.choice), "the answer to the text and the media")

@@ -100,7 +100,7 @@ def pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterat
     undisturbed: dict[object, ChoiceFacts] = {}
     paused: list[tuple[Answer, ControlCall]] = []
     for stream in streams if pauses and ends else ():
-        call = next((one for one in pauses if _under_way(stream, one)), None)
+        call = next((pause for pause in pauses if _under_way(stream, pause)), None)
         if call is not None:
             paused.append((stream, call))
         elif call is None and (key := same_beginning(stream)) and ended(stream):

@@ -29,8 +29,10 @@ _HOLD_TOP = frozenset({TOP, CONTENT, NAMED_TOP})
 
 def _without(choice: Choice, names: frozenset[str]) -> Choice:
     emissions = (
-        replace(one, series={name: value for name, value in one.series.items() if name not in names})
-        for one in choice.emissions
+        replace(
+            emission, series={name: value for name, value in emission.series.items() if name not in names}
+        )
+        for emission in choice.emissions
     )
     return replace(choice, emissions=tuple(emissions))
 

@@ -48,7 +48,7 @@ def _asks_for_stops(stream: Stream) -> bool:
 @once_per_run
 def _stopped(streams: tuple[Answer, ...]) -> list[Whole]:
     """The answers to requests with stop strings that may be held against the same requests without them."""
-    return [one for one in related_streams(tuple(_asks_for_stops(streams))) if _prompt(one)]
+    return [answer for answer in related_streams(tuple(_asks_for_stops(streams))) if _prompt(answer)]
 
 
 @once_per_run
@@ -59,11 +59,11 @@ def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
     stopped = _stopped(streams)
     wanted = {*map(_unstopped, stopped), *map(_as_if_trimmed, stopped)}
     found: dict[tuple[object, ...], Whole] = {}
-    for one in related_streams(streams) if wanted else ():
-        asked, key = one.stream.asked, _unstopped(one)
+    for answer in related_streams(streams) if wanted else ():
+        asked, key = answer.stream.asked, _unstopped(answer)
         if key in wanted and not asked.stop:
-            found.setdefault(key, one)
-            found.setdefault((key, asked.stream), one)
+            found.setdefault(key, answer)
+            found.setdefault((key, asked.stream), answer)
     return found
 
 
