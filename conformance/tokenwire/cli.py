@@ -77,11 +77,11 @@ def program(
 
 
 def main() -> None:
-    """The program `tokenwire`. Whatever goes wrong inside the suite is told apart from a violation."""
+    """The program `tokenwire`. A failure of the suite has a status of its own."""
     try:
         app()
-    except Exception:  # the traceback is for us; the status must not blame the target
+    except Exception:  # the status must not blame the target
         traceback.print_exc()
         sys.exit(ExitStatus.HARNESS_ERROR)
     finally:
-        gc.freeze()  # what is left goes with the process: there is no need to look through it for garbage
+        gc.freeze()  # the process ends: its last collection would cost a twelfth of a long replay

@@ -1,8 +1,8 @@
-"""`tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`: what a project always says to `tokenwire`.
+"""Reads `tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`: the settings of a project.
 
-A file gives defaults and nothing else: the command line beats it. One file serves all commands: each takes
-the keys that it has an option for, and what is for one command alone stands in a table of its name. Keys of
-credentials name environment variables; their values never stand in a file. `Settings` declares the keys.
+A file only sets defaults of options. Each command takes the keys that it has an option for; keys for one
+command are in a table of its name. Credentials name environment variables and are never in a file. `Settings`
+declares the keys.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.redaction import names_credential
 
 OWN_FILE = "tokenwire.toml"
-SHARED_FILE = "pyproject.toml"
+_SHARED_FILE = "pyproject.toml"
 HEADERS = "headers"
 
 
 class ConfigError(ValueError):
-    """A file of settings is not what it should be; the message names the file, the key and the way out."""
+    """A file of settings is wrong; the message names the file, the key and the way out."""
 
 
 def _tables() -> dict[str, dict[str, Option]]:
-    """The keys of each table, by its name; of those for all commands, it is empty."""
+    """The keys of each table, by its name; the name is empty for all commands."""
     tables: dict[str, dict[str, Option]] = {"": {}}
     for option in OPTIONS.values():
         if option.key:
@@ -40,12 +40,12 @@ def _tables() -> dict[str, dict[str, Option]]:
 
 TABLES = _tables()
 KEYS = TABLES.pop("")
-"""The keys for all commands, in the order in which `tokenwire init` writes them; `TABLES`: those for one."""
+"""The keys for all commands, in the order of `tokenwire init`; `TABLES` holds those for one command."""
 
 
 def names_of(kind: str) -> Collection[str]:
-    """All names of a kind. What reads them is imported here: most commands are given none."""
-    match kind:
+    """All names of a kind."""
+    match kind:  # imports here: most commands need none of them
         case "dialect":
             from tokenwire.dialects.dialect import load_dialects
 
@@ -89,7 +89,7 @@ def _is_address(value: Any) -> bool:
 
 
 def value_of(option: Option) -> tuple[str, Callable[[Any], bool]]:
-    """What the value of a key has to be, in words, and whether a value of TOML is that."""
+    """What the value of a key must be, in words, and a predicate of TOML values."""
     if option.key == HEADERS:
         return "a table of texts", _is_table_of_texts
     if option.several:
@@ -109,31 +109,31 @@ def value_of(option: Option) -> tuple[str, Callable[[Any], bool]]:
 
 @dataclass(frozen=True)
 class Config:
-    """What a file says."""
+    """The settings in a file."""
 
     source: str = ""
-    """The file, for messages; empty where there is none."""
+    """The file, for messages; empty if there is none."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values by the parameters of the commands."""
     headers: tuple[tuple[str, str], ...] = ()
-    """As they stand in the file: with the names of environment variables."""
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Values for one command alone, by its name."""
+    """As in the file, with the names of environment variables."""
+    of_command: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Values for one command only, by its name."""
 
     def defaults_of(self, command: str) -> Mapping[str, Any]:
         """Values by the parameters of one command."""
-        return {**self.defaults, **self.own.get(command, {})}
+        return {**self.defaults, **self.of_command.get(command, {})}
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """The settings in a file; None where it holds none. Raises ConfigError."""
+    """The table of settings in a file; None if it has none. Raises ConfigError."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}; name a file that is there") from error
     except ValueError as error:  # also text that is not UTF-8
         raise ConfigError(f"{path} is no TOML: {error}") from error
-    if path.name != SHARED_FILE:
+    if path.name != _SHARED_FILE:
         return document
     tool = document.get("tool")
     table = tool.get("tokenwire") if isinstance(tool, dict) else None
@@ -143,7 +143,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 
 def _known(option: Option) -> Collection[str]:
-    """The names that may stand in a value; empty where any may."""
+    """The names that a value may hold; empty for any."""
     if issubclass(option.type, StrEnum):
         return [member.value for member in option.type]
     return names_of(option.names) if option.names else ()
@@ -167,25 +167,22 @@ def _check_headers(where: str, headers: Mapping[str, str]) -> None:
 
 
 def _heading(path: Path, table: str) -> str:
-    return f"[tool.tokenwire.{table}]" if path.name == SHARED_FILE else f"[{table}]"
+    return f"[tool.tokenwire.{table}]" if path.name == _SHARED_FILE else f"[{table}]"
 
 
 def _place_of(path: Path, table: str, name: str) -> str:
-    """Where a key belongs that does not stand there; empty where it is known nowhere."""
+    """The table that a misplaced key belongs to, in words; empty if the key is unknown."""
     if table:
         return f"it is one for all commands: write it above {_heading(path, table)}" if name in KEYS else ""
     owners = [f"it belongs below {_heading(path, owner)}" for owner, keys in TABLES.items() if name in keys]
     return owners[0] if owners else ""
 
 
-def _values(path: Path, table: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by the parameters of the commands; `table` is empty for the keys that stand above all tables.
-
-    Raises ConfigError.
-    """
+def _values(path: Path, table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by parameters; `table` is empty for the keys above all tables. Raises ConfigError."""
     keys = TABLES[table] if table else KEYS
     values: dict[str, Any] = {}
-    for name, value in said.items():
+    for name, value in settings.items():
         where = f"{path}: {table}.{name}" if table else f"{path}: {name}"
         if name not in keys:
             hint = _place_of(path, table, name) or suggestion(name, keys, f"known are {', '.join(keys)}")
@@ -200,11 +197,11 @@ def _values(path: Path, table: str, said: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _own_values(path: Path, table: str, said: Any) -> dict[str, Any]:
-    """What one command alone is told. Raises ConfigError."""
-    if not isinstance(said, dict):
-        raise ConfigError(f"{path}: {table} is {said!r}, not a table; write {_heading(path, table)}")
-    return _values(path, table, said)
+def _values_of_command(path: Path, table: str, settings: Any) -> dict[str, Any]:
+    """The values for one command. Raises ConfigError."""
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path}: {table} is {settings!r}, not a table; write {_heading(path, table)}")
+    return _values(path, table, settings)
 
 
 def read_config(path: Path) -> Config:
@@ -216,20 +213,24 @@ def read_config(path: Path) -> Config:
     defaults = _values(path, "", shared)
     headers = shared.get(HEADERS, {})
     _check_headers(f"{path}: {HEADERS}", headers)
-    own = {name: _own_values(path, name, value) for name, value in table.items() if name in TABLES}
-    return Config(str(path), defaults, tuple(headers.items()), own)
+    of_command = {
+        name: _values_of_command(path, name, value) for name, value in table.items() if name in TABLES
+    }
+    return Config(str(path), defaults, tuple(headers.items()), of_command)
 
 
 def find_config(start: Path) -> Config:
-    """The settings of the nearest folder, from `start` upwards, that has some; empty where none has.
+    """The settings of the nearest folder that has some, from `start` upwards; empty if none has.
 
-    Raises ConfigError, also where both files of one folder hold settings.
+    Raises ConfigError, also if both files of a folder hold settings.
     """
     for folder in (start, *start.parents):
-        own, shared = folder / OWN_FILE, folder / SHARED_FILE
-        tables = [path for path in (own, shared) if path.is_file() and _table(path) is not None]
+        alone, shared = folder / OWN_FILE, folder / _SHARED_FILE
+        tables = [path for path in (alone, shared) if path.is_file() and _table(path) is not None]
         if len(tables) > 1:
-            raise ConfigError(f"{own} and [tool.tokenwire] in {shared} both hold settings; keep one of them")
+            raise ConfigError(
+                f"{alone} and [tool.tokenwire] in {shared} both hold settings; keep one of them"
+            )
         if tables:
             return read_config(tables[0])
     return Config()

@@ -1,7 +1,7 @@
-"""The server of `tokenwire demo`: `POST /generate` in SGLang's shapes, over a model that makes its tokens up.
+"""The server of `tokenwire demo`: `POST /generate` in SGLang's shapes, with an invented model.
 
-It needs nothing but Python. A token is a byte, and its id the value of that byte. Correct by itself, it errs
-in its streams as real servers did, where it is told to.
+It needs nothing but Python. A token is a byte, and its id the value of that byte. With faults, its streams
+err as those of real servers did.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FAULTS = {
     "logprobs-unsliced": "events of a stream bring the logprobs of all tokens so far, not of the new ones",
     "prompt-tokens-grow": "in streams, prompt_tokens counts the new tokens, too",
 }
-"""What it does wrong, in words; each was seen of a real server."""
+"""The faults in words; each was seen in a real server."""
 
 _CONTEXT = 4096
 _LOST = 5
 _TOKEN_S = 0.002
-"""How long a token of a stream takes: nothing else of a model is slow here."""
+"""The time of a token in a stream: nothing else here is slow."""
 _FIELDS = {
     "input_ids",
     "text",
@@ -44,12 +44,12 @@ _ABOUT = {
 
 
 class _RefusedError(ValueError):
-    """Why a request is refused, in words that name the field."""
+    """A request is refused; the message names the field."""
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What a request asks for."""
+class _Request:
+    """A request, parsed."""
 
     prompts: Sequence[Sequence[int]]
     request_ids: Sequence[str]
@@ -59,8 +59,8 @@ class _Wanted:
     stop_ids: Sequence[int]
     interval: int
     stream: bool
-    tells_prompt: bool
-    tells_logprobs: bool
+    return_prompt_ids: bool
+    return_logprobs: bool
     is_list: bool
 
 
@@ -76,16 +76,16 @@ class _State:
 
 def _next_token(ids: Sequence[int]) -> tuple[int, float]:
     """The model: a small letter that depends on all ids before it, and its logprob."""
-    mixed = sum(position * one for position, one in enumerate(ids, 1))
+    mixed = sum(position * token for position, token in enumerate(ids, 1))
     return ord("a") + (mixed + ids[-1] * 7) % 26, -(1 + mixed % 997) / 20_000
 
 
-def _states(wanted: _Wanted, prompt: Sequence[int]) -> Iterator[_State]:
+def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
     """A choice after each of its tokens, and before the first one where the budget is 0."""
     ids: list[int] = []
     logprobs: list[float] = []
-    finish: dict[str, Any] | None = None if wanted.budget else {"type": "length", "length": 0}
-    held = max((len(stop) - 1 for stop in wanted.stops), default=0)
+    finish: dict[str, Any] | None = None if request.budget else {"type": "length", "length": 0}
+    held = max((len(stop) - 1 for stop in request.stops), default=0)
     if finish:
         yield _State((), "", (), finish)
     while not finish:
@@ -93,74 +93,76 @@ def _states(wanted: _Wanted, prompt: Sequence[int]) -> Iterator[_State]:
         ids.append(token)
         logprobs.append(logprob)
         text = bytes(ids).decode()
-        found = [stop for stop in wanted.stops if stop in text]
-        if token in wanted.stop_ids:
+        found = [stop for stop in request.stops if stop in text]
+        if token in request.stop_ids:
             text, finish = text[:-1], {"type": "stop", "matched": token}
         elif found:
             text, finish = text[: text.index(found[0])], {"type": "stop", "matched": found[0]}
-        elif len(ids) == wanted.budget:
+        elif len(ids) == request.budget:
             finish = {"type": "length", "length": len(ids)}
         else:  # its end may be the beginning of a stop string: that is shown when it is known not to be
             text = text[: max(len(text) - held, 0)]
         yield _State(tuple(ids), text, tuple(logprobs), finish)
 
 
-def _told(
-    wanted: _Wanted, prompt: Sequence[int], request_id: str, state: _State, before: _State | None = None
+def _document(
+    request: _Request, prompt: Sequence[int], request_id: str, state: _State, before: _State | None = None
 ) -> dict[str, Any]:
-    """A state as the server writes it: all of it, or what is new since the one before."""
+    """A state as the server writes it: all of it, or what is new since `before`."""
     start, shown = (len(before.ids), len(before.text)) if before else (0, 0)
     meta: dict[str, Any] = {"id": request_id, "finish_reason": state.finish, "cached_tokens": 0}
     meta |= {"prompt_tokens": len(prompt), "completion_tokens": len(state.ids)}
-    if wanted.tells_logprobs:
+    if request.return_logprobs:
         entries = zip(state.logprobs[start:], state.ids[start:], strict=True)
         meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in entries]
-    told = {"text": state.text[shown:], "output_ids": list(state.ids[start:]), "meta_info": meta}
-    return told | ({"prompt_token_ids": list(prompt)} if wanted.tells_prompt else {})
+    document = {"text": state.text[shown:], "output_ids": list(state.ids[start:]), "meta_info": meta}
+    return document | ({"prompt_token_ids": list(prompt)} if request.return_prompt_ids else {})
 
 
-def _with_faults(faults: frozenset[str], told: dict[str, Any], before: _State | None, state: _State) -> None:
-    """Let one event of a stream be wrong."""
-    meta = told["meta_info"]
+def _with_faults(
+    faults: frozenset[str], document: dict[str, Any], before: _State | None, state: _State
+) -> None:
+    """Make an event of a stream wrong."""
+    meta = document["meta_info"]
     first = len(before.ids) if before else 0
     if "logprobs-unsliced" in faults and "output_token_logprobs" in meta:
         entries = zip(state.logprobs, state.ids, strict=True)
         meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in entries]
     elif "token-lost" in faults and len(state.ids) > _LOST:
         if first <= _LOST:
-            del told["output_ids"][_LOST - first]
+            del document["output_ids"][_LOST - first]
         if "length" in (meta["finish_reason"] or {}):
             meta["finish_reason"] = {"type": "length", "length": len(state.ids) - 1}
     if "prompt-tokens-grow" in faults and len(state.ids) > 1:
         meta["prompt_tokens"] += len(state.ids) - 1
 
 
-def _events(wanted: _Wanted, faults: frozenset[str]) -> Iterator[dict[str, Any]]:
+def _events(request: _Request, faults: frozenset[str]) -> Iterator[dict[str, Any]]:
     """The events of a stream, choice by choice; a token at once, then `interval` to an event."""
-    for index, request_id in enumerate(wanted.request_ids):
-        prompt = wanted.prompts[index // wanted.n]
+    for index, request_id in enumerate(request.request_ids):
+        prompt = request.prompts[index // request.n]
         before: _State | None = None
-        for state in _states(wanted, prompt):
+        for state in _states(request, prompt):
             time.sleep(_TOKEN_S)
-            if state.finish is None and (len(state.ids) - 1) % wanted.interval:
+            if state.finish is None and (len(state.ids) - 1) % request.interval:
                 continue
-            told = _told(wanted, prompt, request_id, state, before)
-            _with_faults(faults, told, before, state)
-            yield told | ({"index": index} if wanted.is_list else {})
+            document = _document(request, prompt, request_id, state, before)
+            _with_faults(faults, document, before, state)
+            yield document | ({"index": index} if request.is_list else {})
             before = state
 
 
-def _answers(wanted: _Wanted) -> Any:
+def _answers(request: _Request) -> Any:
     answers = []
-    for index, request_id in enumerate(wanted.request_ids):
-        prompt = wanted.prompts[index // wanted.n]
-        *_, last = _states(wanted, prompt)
-        answers.append(_told(wanted, prompt, request_id, last))
-    return answers if wanted.is_list else answers[0]
+    for index, request_id in enumerate(request.request_ids):
+        prompt = request.prompts[index // request.n]
+        *_, last = _states(request, prompt)
+        answers.append(_document(request, prompt, request_id, last))
+    return answers if request.is_list else answers[0]
 
 
-def _read(body: Any) -> _Wanted:
-    """What a request asks for. Raises _RefusedError: no field is ignored, and no value is mended."""
+def _parse(body: Any) -> _Request:
+    """Parse a request. Raises _RefusedError: no field is ignored, and no value is corrected."""
     if not isinstance(body, dict):
         raise _RefusedError("the body has to be a JSON object")
     sampling = body.get("sampling_params") or {}
@@ -169,10 +171,12 @@ def _read(body: Any) -> _Wanted:
         raise _RefusedError(f"{name} is not offered here")
     if ("input_ids" in body) == ("text" in body):
         raise _RefusedError("one of input_ids and text has to be given, and not both")
-    form, of_one = ("text", str) if "text" in body else ("input_ids", list)
-    is_batch = isinstance(body[form], list) and all(isinstance(one, of_one) for one in body[form])
+    form, kind = ("text", str) if "text" in body else ("input_ids", list)
+    is_batch = isinstance(body[form], list) and all(isinstance(prompt, kind) for prompt in body[form])
     given = body[form] if is_batch else [body[form]]
-    prompts = [list(one.encode()) if isinstance(one, str) and form == "text" else one for one in given]
+    prompts = [
+        list(prompt.encode()) if isinstance(prompt, str) and form == "text" else prompt for prompt in given
+    ]
     _demand(bool(prompts) and all(map(_is_prompt, prompts)), form, body[form])
     room = _CONTEXT - max(map(len, prompts))
     budget = _whole_number(sampling, "max_new_tokens", 128, 0)
@@ -185,7 +189,7 @@ def _read(body: Any) -> _Wanted:
     for flag in ("stream", "return_prompt_token_ids", "return_logprob"):
         _demand(body.get(flag) in (None, True, False), flag, body.get(flag))
     _demand(sampling.get("ignore_eos") in (None, True, False), "ignore_eos", sampling.get("ignore_eos"))
-    return _Wanted(
+    return _Request(
         prompts,
         _request_ids(body.get("rid"), len(prompts), n),
         n,
@@ -206,7 +210,9 @@ def _demand(holds: bool, name: str, value: Any) -> None:
 
 
 def _is_prompt(ids: Any) -> bool:
-    return isinstance(ids, list) and ids != [] and all(type(one) is int and 0 <= one < 256 for one in ids)
+    return (
+        isinstance(ids, list) and ids != [] and all(type(token) is int and 0 <= token < 256 for token in ids)
+    )
 
 
 def _whole_number(fields: Mapping[str, Any], name: str, default: int, least: int) -> int:
@@ -216,18 +222,18 @@ def _whole_number(fields: Mapping[str, Any], name: str, default: int, least: int
 
 
 def _listed(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
-    """One value or a list of them."""
+    """A value or a list of values, as a list."""
     value = fields.get(name)
     values = value if isinstance(value, list) else [] if value is None else [value]
-    for one in values:
-        _demand(type(one) is kind, name, one)
+    for entry in values:
+        _demand(type(entry) is kind, name, entry)
     return values
 
 
 def _request_ids(rid: Any, prompts: int, n: int) -> list[str]:
-    """The client's ids where there is one for each choice, else ids of the server's own."""
+    """The client's ids if there is one for each choice, else new ones."""
     given = rid if isinstance(rid, list) else [rid]
-    if len(given) == prompts and n == 1 and all(isinstance(one, str) for one in given):
+    if len(given) == prompts and n == 1 and all(isinstance(name, str) for name in given):
         return given
     _demand(rid is None or n > 1, "rid", rid)
     return [uuid.uuid4().hex for _ in range(prompts * n)]
@@ -248,16 +254,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, _error(f"there is no {self.path} here", 404))
             return
         try:
-            wanted = _read(json.loads(body))
+            request = _parse(json.loads(body))
         except (ValueError, RecursionError) as error:
             words = str(error) if isinstance(error, _RefusedError) else "the body is not JSON"
             self._answer(400, _error(words, 400))
             return
-        if wanted.stream:
+        if request.stream:
             with contextlib.suppress(OSError):  # the client has left
-                self._stream(wanted)
+                self._stream(request)
         else:
-            self._answer(200, _answers(wanted))
+            self._answer(200, _answers(request))
 
     def _answer(self, status: int, document: Any) -> None:
         data = json.dumps(document).encode()
@@ -268,12 +274,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(data)
 
-    def _stream(self, wanted: _Wanted) -> None:
+    def _stream(self, request: _Request) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for event in _events(wanted, self.faults):
+        for event in _events(request, self.faults):
             self._chunk(f"data: {json.dumps(event)}\n\n".encode())
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
@@ -282,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # so it is called
-        """Nothing is logged: the report tells all."""
+        """Log nothing: the report shows everything."""
 
 
 def _error(words: str, code: int) -> dict[str, Any]:
@@ -296,7 +302,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def demo_server(faults: Sequence[str] = (), port: int = 0) -> Iterator[str]:
-    """Serve on this machine only while the block runs; gives the URL. Raises OSError for a port in use."""
+    """Serve on the loopback interface while the block runs; yields the URL. Raises OSError."""
 
     class Handler(_Handler):
         pass

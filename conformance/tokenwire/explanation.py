@@ -1,4 +1,4 @@
-"""All that can be told of one requirement: `tokenwire explain` prints it, and the documentation shows it."""
+"""Everything on one requirement, for `tokenwire explain` and the documentation."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ _HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
 
 
 class NoSuchRequirement(ValueError):  # noqa: N818  # a fact about what was asked for
-    """There is no requirement of that id; the message says what was probably meant."""
+    """There is no requirement of that id; the message names the closest one."""
 
 
 @dataclass(frozen=True)
-class Passage:
-    """Where a sentence stands in its chapter, and what is said around it."""
+class _Passage:
+    """The place of a sentence in its chapter, and the text around it."""
 
     chapter: str
     """Title of the chapter."""
     section: str
-    """Title of the section; empty where the chapter has none."""
+    """Title of the section; empty if the chapter has none."""
     before: str
-    """Markdown of the section up to the sentence, where nothing else stands between."""
+    """Markdown of the section up to the sentence, unless other sentences are between."""
     after: str
-    """Markdown from the sentence, or from the group of sentences that it belongs to, to the next one."""
+    """Markdown after the sentence, or after its group of sentences, up to the next one."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One requirement, with all that belongs to it."""
+    """One requirement with its passage."""
 
     requirement: Requirement
-    passage: Passage
+    passage: _Passage
 
     @property
     def needs(self) -> str:
@@ -62,7 +62,7 @@ class Explanation:
 
 
 def _blocks(page: str) -> list[str]:
-    """The paragraphs of a page; a fenced block is one of them, with its empty lines."""
+    """The paragraphs of a page; a fenced block counts as one, with its empty lines."""
     blocks: list[str] = []
     lines: list[str] = []
     fenced = False
@@ -78,7 +78,7 @@ def _blocks(page: str) -> list[str]:
 
 
 @cache
-def _passages(chapter: str) -> dict[str, Passage]:
+def _passages(chapter: str) -> dict[str, _Passage]:
     """The passage of every sentence of a chapter, by the id of its requirement."""
     title = section = ""
     found: dict[str, tuple[str, str, list[str]]] = {}
@@ -92,27 +92,27 @@ def _passages(chapter: str) -> dict[str, Passage]:
                 section = heading["title"]
             group, prose = [], []
         elif quote := _QUOTE.match(block):
-            if group and any(found[one][2] for one in group):
+            if group and any(found[name][2] for name in group):
                 group, prose = [], []
             found[quote["id"]] = (section, "\n\n".join(prose), [])
             group.append(quote["id"])
         elif group:
-            for one in group:
-                found[one][2].append(block)
+            for name in group:
+                found[name][2].append(block)
         else:
             prose.append(block)
     return {
-        one: Passage(title, section, before, "\n\n".join(after))
-        for one, (section, before, after) in found.items()
+        name: _Passage(title, section, before, "\n\n".join(after))
+        for name, (section, before, after) in found.items()
     }
 
 
 def explain(requirement: str) -> Explanation:
-    """All that can be told of a requirement. Raises NoSuchRequirement."""
+    """The explanation of a requirement. Raises NoSuchRequirement."""
     known = load_requirements()
     if requirement not in known:
         close = difflib.get_close_matches(requirement, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "`tokenwire list requirements` tells them all"
+        hint = f"did you mean {close[0]!r}?" if close else "`tokenwire list requirements` lists them all"
         raise NoSuchRequirement(f"there is no requirement {requirement!r}; {hint}")
     row = known[requirement]
     return Explanation(row, _passages(row.chapter)[row.id])

@@ -1,8 +1,7 @@
-"""What failed in the last run, kept without a flag: in `.tokenwire/last`, below the folder that it ran in.
+"""Keeps the failures of the last run in `.tokenwire/last`, for `tokenwire again`.
 
-The exchanges of the failures lie there as `--record` would write them, so that `tokenwire replay` judges
-them, beside a note of what was asked. `tokenwire again` asks that anew. Git ignores the folder; a credential
-is never written there.
+The folder holds the exchanges of the failures, as `--record` writes them, and a note with the options of the
+run. Git ignores it; it never holds a credential.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.redaction import Headers, names_credential
 
-FOLDER = Path(".tokenwire")
-LAST = FOLDER / "last"
+_FOLDER = Path(".tokenwire")
+LAST = _FOLDER / "last"
 _NOTE = "run.json"
 _MOST_EXCHANGES = 100
 _MOST_BYTES = 16 << 20
 
 
 class NothingKeptError(ValueError):
-    """There is no last run to go back to; the message says why, and the way out."""
+    """There is no last run; the message says why, and the way out."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +43,21 @@ class Failed:
 
 @dataclass(frozen=True)
 class LastRun:
-    """What was asked of whom, and what failed."""
+    """The target and options of a run, and what failed."""
 
     target: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """How it was asked, by the parameters of `tokenwire check`."""
+    """By the parameters of `tokenwire check`."""
     headers: Headers = ()
-    """As they were named, with the names of environment variables."""
+    """With the names of environment variables, not their values."""
     withheld: tuple[str, ...] = ()
-    """Names of headers that hold a credential themselves: they have to be given again."""
+    """Names of headers whose value is a credential: they must be given again."""
     failed: tuple[Failed, ...] = ()
-    """What is known to fail already, where it is kept beside new failures."""
+    """Failures to keep beside new ones."""
 
 
 def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastRun:
-    """What a run asks, as far as it may be written down."""
+    """A run, as far as it may be stored."""
     secret = [name for name, value in headers if names_credential(name) and not from_environment(value)]
     kept = tuple((name, value) for name, value in headers if name not in secret)
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
@@ -66,7 +65,7 @@ def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastR
 
 
 def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
-    """What failed and no baseline knows."""
+    """The failures that no baseline knows."""
     return tuple(
         Failed(judgement.requirement.id, judgement.scenario, judgement.message)
         for judgement in judgements
@@ -75,7 +74,7 @@ def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
 
 
 def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
-    """Those that the failures lie in, and what they were held against, each once, as far as they are kept."""
+    """The exchanges of the failures and those that they name, each once, up to the limits."""
     seen: set[str] = set()
     size = 0
     for judgement in judgements:
@@ -94,11 +93,8 @@ def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
 
 
 def keep(run: LastRun, judgements: Sequence[Judgement], beneath: Path = Path()) -> int:
-    """Put this run in the place of the last one, with what fails in it; how many exchanges were kept.
-
-    Raises OSError.
-    """
-    home, last = beneath / FOLDER, beneath / LAST
+    """Replace the last run by this one and its failures; returns the number of exchanges. Raises OSError."""
+    home, last = beneath / _FOLDER, beneath / LAST
     if last.exists() and not (last / _NOTE).is_file():
         raise FileExistsError(0, f"{last} is no folder of tokenwire's; move it away")
     home.mkdir(exist_ok=True)
@@ -111,7 +107,7 @@ def keep(run: LastRun, judgements: Sequence[Judgement], beneath: Path = Path()) 
             with writer.open(exchange.name) as file:
                 file.exchange(exchange)
             count += 1
-        failed = [asdict(one) for one in (*run.failed, *failures(judgements))]
+        failed = [asdict(failure) for failure in (*run.failed, *failures(judgements))]
         note = json.dumps({**asdict(run), "failed": failed}, indent=1)
         (made / _NOTE).write_text(note + "\n", "utf-8")
         if last.exists():
@@ -126,13 +122,13 @@ def read_last(beneath: Path = Path()) -> LastRun:
     """The last run. Raises NothingKeptError."""
     path = beneath / LAST / _NOTE
     try:
-        told = json.loads(path.read_text("utf-8"))
+        note = json.loads(path.read_text("utf-8"))
         return LastRun(
-            str(told["target"]),
-            dict(told["options"]),
-            tuple((str(name), str(value)) for name, value in told["headers"]),
-            tuple(map(str, told["withheld"])),
-            tuple(Failed(**one) for one in told["failed"]),
+            str(note["target"]),
+            dict(note["options"]),
+            tuple((str(name), str(value)) for name, value in note["headers"]),
+            tuple(map(str, note["withheld"])),
+            tuple(Failed(**failure) for failure in note["failed"]),
         )
     except FileNotFoundError as error:
         raise NothingKeptError(

@@ -27,15 +27,15 @@ def _shown_by() -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a run tells of a profile."""
+    """The standing of a server in a profile."""
 
     name: str
     requirements: int
     decided: int
-    """Those of which something was seen, right or wrong."""
+    """Those with evidence, right or wrong."""
     violated: int
     shown: bool
-    """Something was decided that needs what the profile is about: nothing else says that it holds."""
+    """Whether a requirement was decided that needs what the profile is about."""
 
 
 def standing(name: str, decided: Collection[str], violated: Collection[str]) -> Standing:
@@ -44,13 +44,13 @@ def standing(name: str, decided: Collection[str], violated: Collection[str]) -> 
     The name must be known.
     """
     known, needs, members = load_requirements(), _shown_by()[name], load_profiles()[name]
-    own = [one for one in members if one in decided]
-    shown = any(needs & set(known[one].applies_when) for one in own) if needs else bool(own)
-    return Standing(name, len(members), len(own), sum(one in violated for one in own), shown)
+    evident = [member for member in members if member in decided]
+    shown = any(needs & set(known[member].applies_when) for member in evident) if needs else bool(evident)
+    return Standing(name, len(members), len(evident), sum(member in violated for member in evident), shown)
 
 
 @dataclass(frozen=True)
-class DatedLevel:
+class _DatedLevel:
     """What a server can say of itself: how many MUSTs of a profile hold, at the date of the levels."""
 
     name: str
@@ -67,28 +67,28 @@ class DatedLevel:
     """As of `Standing`."""
 
 
-def dated_levels(verdicts: Mapping[str, Verdict]) -> list[DatedLevel]:
+def dated_levels(verdicts: Mapping[str, Verdict]) -> list[_DatedLevel]:
     """What the verdict on each requirement amounts to, for each profile that was judged as a whole."""
     written = read_yaml(_FOLDER / "levels.yaml")
     known, decided = load_requirements(), {Verdict.PASS, Verdict.WARN, Verdict.FAIL}
-    told = []
+    levels = []
     for name, members in load_profiles().items():
         if not verdicts.keys() >= set(members):
             continue
-        own = [verdicts[one] for one in members if known[one].level is Level.MUST]
-        stands = standing(name, [one for one in members if verdicts[one] in decided], ())
-        told.append(
-            DatedLevel(
+        musts = [verdicts[member] for member in members if known[member].level is Level.MUST]
+        stands = standing(name, [member for member in members if verdicts[member] in decided], ())
+        levels.append(
+            _DatedLevel(
                 name,
                 str(written["date"]),
                 **written["levels"][name],
-                holds=own.count(Verdict.PASS),
-                of=len(own) - own.count(Verdict.UNSUPPORTED),
-                violated=own.count(Verdict.FAIL),
+                holds=musts.count(Verdict.PASS),
+                of=len(musts) - musts.count(Verdict.UNSUPPORTED),
+                violated=musts.count(Verdict.FAIL),
                 shown=stands.shown,
             )
         )
-    return told
+    return levels
 
 
 def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> list[Requirement] | None:
@@ -99,5 +99,5 @@ def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> l
     known = load_requirements()
     if requirements:
         return [known[name] for name in requirements]
-    wanted = {one for name in profiles for one in load_profiles()[name]}
+    wanted = {member for name in profiles for member in load_profiles()[name]}
     return [row for row in known.values() if row.id in wanted] if profiles else None

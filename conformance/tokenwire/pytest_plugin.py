@@ -46,20 +46,20 @@ _NOT_FOR_VERDICTS = (
     *("-p", "no:faulthandler"),
     *("-p", "no:logging"),
 )
-"""Plugins that look after what tests do: the first collects garbage five times over, among all that was
-recorded. Verdicts open nothing, start nothing and log nothing, and there are thousands of them.
+"""Plugins that watch tests for leaks and logs. Verdicts open, start and log nothing, and there are thousands
+of them; the first plugin alone collects garbage five times.
 """
 
 
-class RequirementViolated(Exception):  # noqa: N818  # a verdict, not an error of the program
+class _RequirementViolated(Exception):  # noqa: N818  # a verdict, not an error of the program
     """A MUST was violated."""
 
 
-class BaselineFaulty(Exception):  # noqa: N818  # as above
+class _BaselineFaulty(Exception):  # noqa: N818  # as above
     """An entry of the baseline does not hold."""
 
 
-class HarnessFailed(Exception):  # noqa: N818  # as above
+class _HarnessFailed(Exception):  # noqa: N818  # as above
     """The suite failed; its own traceback is the message."""
 
 
@@ -92,21 +92,21 @@ class ConformanceItem(pytest.Item):
             self.add_marker(mark)
 
     def setup(self) -> None:
-        """Raise what is the suite's own failure here: pytest calls that an error, not a failure."""
+        """Raise a failure of the suite here: pytest reports it as an error, not as a failure."""
         if self.judgement.verdict is Verdict.HARNESS_ERROR:
-            raise HarnessFailed(self.judgement.message)
+            raise _HarnessFailed(self.judgement.message)
 
     def runtest(self) -> None:
         if self.judgement.known:
             pytest.xfail(f"known: {self.judgement.message}: {self.judgement.known}")
         if self.judgement.verdict is Verdict.FAIL:
-            raise RequirementViolated(self.judgement.message)
+            raise _RequirementViolated(self.judgement.message)
         if self.judgement.verdict in _UNDECIDED:
             pytest.skip(f"{self.judgement.verdict}: {self.judgement.message}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
         """The failure in this suite's words; pytest's own traceback would show only this file."""
-        if isinstance(excinfo.value, RequirementViolated):
+        if isinstance(excinfo.value, _RequirementViolated):
             return failure(row(self.judgement, self.subject, most=0))
         return str(excinfo.value)
 
@@ -114,7 +114,7 @@ class ConformanceItem(pytest.Item):
         return self.path, None, self.name
 
 
-class BaselineItem(pytest.Item):
+class _BaselineItem(pytest.Item):
     """One entry of the baseline that does not hold."""
 
     def __init__(self, *, fault: Fault, **node: Any) -> None:  # pytest's own
@@ -124,7 +124,7 @@ class BaselineItem(pytest.Item):
         self.add_marker("tokenwire")
 
     def runtest(self) -> None:
-        raise BaselineFaulty(f"{self.fault.kind}: {self.fault.message}")
+        raise _BaselineFaulty(f"{self.fault.kind}: {self.fault.message}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
         """The fault in words; its traceback would show only this file."""
@@ -135,8 +135,8 @@ class BaselineItem(pytest.Item):
 
 
 @dataclass
-class ConformanceItems:
-    """The plugin that puts the items of one run in the place of test files, and notes which of them ran."""
+class _ConformanceItems:
+    """The plugin that replaces test files by the items of one run, and notes which of them ran."""
 
     judgements: Sequence[Judgement]
     subject: Subject
@@ -144,17 +144,15 @@ class ConformanceItems:
     faults: Sequence[Fault] = ()
     """Entries of the baseline that do not hold: an item each."""
     quiet: bool = False
-    """Leave the terminal to this suite's own report."""
+    """Print nothing: the suite prints its own report."""
     failures_only: bool = False
-    """Make items only of what fails, and of what failed last time: pytest remembers nothing of the others,
-    and they are thousands.
-    """
+    """Make items only of what fails or failed last time: pytest remembers nothing of the others."""
     on_unwritten: Callable[[OSError], object] | None = None
-    """Told where pytest cannot write its file; without it, that is an error of pytest's."""
+    """Called if pytest cannot write its file; if None, that error is raised."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Take pytest's terminal report away where this suite prints its own."""
+        """Register the markers, and drop pytest's terminal report if this suite prints its own."""
         for marker in _MARKERS:
             config.addinivalue_line("markers", marker)
         if self.quiet:
@@ -162,7 +160,7 @@ class ConformanceItems:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
-        """Make the items; whatever tests lie in the working directory are none of this run's business."""
+        """Make the items; tests in the working directory are not collected."""
         session.items = [
             ConformanceItem.from_parent(
                 session,
@@ -171,10 +169,10 @@ class ConformanceItems:
                 judgement=judgement,
                 subject=self.subject,
             )
-            for judgement in self._told_one_by_one(session.config)
+            for judgement in self._judgements_to_run(session.config)
         ]
         session.items += [
-            BaselineItem.from_parent(session, name=fault.name, nodeid=f"baseline::{fault.name}", fault=fault)
+            _BaselineItem.from_parent(session, name=fault.name, nodeid=f"baseline::{fault.name}", fault=fault)
             for fault in self.faults
         ]
         session.config.hook.pytest_collection_modifyitems(
@@ -184,7 +182,7 @@ class ConformanceItems:
         session.testscollected = len(session.items)
         return True
 
-    def _told_one_by_one(self, config: pytest.Config) -> Iterator[Judgement]:
+    def _judgements_to_run(self, config: pytest.Config) -> Iterator[Judgement]:
         """The judgements that become items."""
         cache = config.cache if self.failures_only else None  # there is none where its plugin is left out
         failed = cache.get("cache/lastfailed", {}) if cache is not None else {}
@@ -195,7 +193,7 @@ class ConformanceItems:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
-        """A disk that is full costs the file and no verdict."""
+        """Keep the verdicts if the disk is full."""
         try:
             yield
         except OSError as error:
@@ -219,12 +217,10 @@ def run_items(
     faults: Sequence[Fault] = (),
     on_unwritten: Callable[[OSError], object] | None = None,
 ) -> tuple[list[Judgement], int]:
-    """Run the judgements as pytest items, silently; those that ran, and pytest's own exit code.
+    """Run the judgements as pytest items, silently; returns those that ran, and pytest's exit code.
 
-    `on_unwritten` is told where `junit` cannot be written.
-
-    The settings and plugins of whatever project lies in the working directory, and of whatever is installed
-    beside us, are not read.
+    `on_unwritten` is called if `junit` cannot be written. Settings and plugins of the project in the working
+    directory, and installed plugins, are not loaded.
     """
     options = [
         "-c",
@@ -240,9 +236,9 @@ def run_items(
     options += ["-x"] if stop_at_first else []
     options += ["--lf"] if last_failed else []
     options += [f"--junitxml={junit}"] if junit else []
-    # Without a choice to make and a file to write, all that is left to pytest is to remember what failed.
+    # Without a selection and a file to write, pytest only remembers what failed.
     plain = not (keyword or stop_at_first or last_failed or junit)
-    plugin = ConformanceItems(
+    plugin = _ConformanceItems(
         judgements, subject, faults=faults, quiet=True, failures_only=plain, on_unwritten=on_unwritten
     )
     with pytest.MonkeyPatch.context() as environment:
@@ -264,12 +260,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tokenwire-capture", metavar="PATH", help="judge the exchanges of this capture")
     group.addoption("--tokenwire-baseline", metavar="FILE", help="tolerate the failures that this file knows")
     group.addoption(
-        "--tokenwire-budget", choices=[each.value for each in Budget], help="how much to ask the server"
+        "--tokenwire-budget", choices=[budget.value for budget in Budget], help="how much to ask the server"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the items of a target or of a capture in the place of test files, where one is named."""
+    """Replace test files by the items of a target or of a capture, if one is named."""
     target, capture = config.getoption("--tokenwire-target"), config.getoption("--tokenwire-capture")
     if target and capture:
         raise pytest.UsageError("--tokenwire-target and --tokenwire-capture exclude each other; give one")
@@ -290,11 +286,11 @@ def pytest_configure(config: pytest.Config) -> None:
         complete = covers_baseline(baseline, subject, settings.budget if target else None)
         held = apply_baseline(baseline, outcomes_of(judgements), complete=complete, today=date.today())
         judgements, faults = with_reasons(judgements, held), held.faults
-    config.pluginmanager.register(ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")
+    config.pluginmanager.register(_ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")
 
 
 def _asked(settings: Settings) -> Subject:
-    """What a target answers to the questions of a run. Raises UsageError."""
+    """Ask a target. Raises UsageError."""
     from tokenwire.asking.planning import NotPlanned, planned
     from tokenwire.asking.run import NoSuchTarget, Progress, Unreached, interrogate  # replays need no network
 

@@ -36,9 +36,9 @@ def test_every_key_is_read_as_its_own_example_says(tmp_path: Path) -> None:
     assert config.defaults["max_concurrency"] == 16
     assert config.defaults["tokenizer"] == str(tmp_path / "models/mine")
     for name, keys in TABLES.items():
-        assert set(config.own[name]) == {option.name for option in keys.values()}
-    assert config.own["watch"]["record"] == str(tmp_path / "violations")
-    assert config.own["watch"]["record_cap"] == 256
+        assert set(config.of_command[name]) == {option.name for option in keys.values()}
+    assert config.of_command["watch"]["record"] == str(tmp_path / "violations")
+    assert config.of_command["watch"]["record_cap"] == 256
 
 
 def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_table_is_named_as_it_stands_in_the_shared_file(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"it belongs below \[tool\.tokenwire\.watch\]"):
         read_config(path)
     write(tmp_path, "[tool.tokenwire.watch]\ndrain = 1\n", "pyproject.toml")
-    assert read_config(path).own == {"watch": {"drain": 1}}
+    assert read_config(path).of_command == {"watch": {"drain": 1}}
 
 
 def test_two_files_of_one_folder_do_not_both_hold_settings(tmp_path: Path) -> None:

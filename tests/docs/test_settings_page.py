@@ -32,4 +32,4 @@ def test_the_guide_to_watching_says_what_a_file_may_say(tmp_path: Path) -> None:
     guide = (DOCS / "guides" / "watch-traffic.md").read_text("utf-8")
     [text] = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
     (tmp_path / "tokenwire.toml").write_text(text, "utf-8")
-    assert read_config(tmp_path / "tokenwire.toml").own["watch"]["listen"] == "0.0.0.0:8000"
+    assert read_config(tmp_path / "tokenwire.toml").of_command["watch"]["listen"] == "0.0.0.0:8000"

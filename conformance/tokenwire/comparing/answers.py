@@ -21,17 +21,17 @@ from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import join
 
-_OWN = frozenset({"model", "rid", "request_id"})
-"""What two requests may say each in its own way and still ask the same."""
+_NAMES = frozenset({"model", "rid", "request_id"})
+"""Fields in which two requests that ask the same may differ."""
 _VOLATILE = frozenset(
     {"id", "created", "request_id", "rid", "dp_rank", "num_retractions", "system_fingerprint", "queue_time"}
 )
 _VOLATILE_ENDS = ("_ts", "_time", "_latency", "_timestamp", "latency", "throughput")
-"""Names of values that differ from answer to answer of one server."""
+"""Names of values that differ between answers of one server."""
 ABORTING = frozenset({"abort", "abort-of-one"})
-"""Scenarios that abort what they asked."""
+"""Scenarios that abort their requests."""
 RACING = frozenset({"id-in-use"})
-"""Scenarios whose requests race each other: which of them comes too late is decided by their times."""
+"""Scenarios whose requests race: which of them is too late depends on timing."""
 _MOST_EVENTS = 5
 _ABSENT = object()
 
@@ -43,7 +43,7 @@ class Difference:
     kind: str
     """status, field, ids, text, series, finish, counter, value; events and request are remarks."""
     subject: str
-    """The field or path, where there is one: differences of one kind and subject belong together."""
+    """The field or path, or empty; differences of one kind and subject are one finding."""
     message: str
     exchange: str
     one: Place | None = None
@@ -51,7 +51,7 @@ class Difference:
 
     @property
     def decides(self) -> bool:
-        """Whether it makes the answers different. How a stream is cut is the server's choice."""
+        """Whether it makes the answers different; the cuts of a stream, for example, do not."""
         return self.kind not in {"events", "request"}
 
 
@@ -60,28 +60,30 @@ def _is_volatile(path: str) -> bool:
     return name in _VOLATILE or name.endswith(_VOLATILE_ENDS) or "cached" in path
 
 
-def _asked(request: HttpRequest) -> Any:
+def _body(request: HttpRequest) -> Any:
     body = request.body
     if request.raw_body is not None:
         try:
             body = strict_json.loads(request.raw_body.decode())
         except ValueError:
             return request.raw_body
-    return {name: held for name, held in body.items() if name not in _OWN} if isinstance(body, dict) else body
+    if not isinstance(body, dict):
+        return body
+    return {name: value for name, value in body.items() if name not in _NAMES}
 
 
-def _without_own(held: Any, stream: Stream) -> Any:
-    """A value in which what the request said in its own way has the name of its field instead."""
+def _without_names(found: Any, stream: Stream) -> Any:
+    """A value in which the names from the request are replaced by their fields."""
     body = stream.exchange.request.body
-    if isinstance(held, str) and isinstance(body, dict):
-        for name in sorted(_OWN & body.keys()):
+    if isinstance(found, str) and isinstance(body, dict):
+        for name in sorted(_NAMES & body.keys()):
             if isinstance(body[name], str) and body[name]:
-                held = held.replace(body[name], name)
-    return held
+                found = found.replace(body[name], name)
+    return found
 
 
 def _first_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """The first place at which two JSON values differ by more than rounding, volatile ones left out."""
+    """The first path at which two JSON values differ by more than rounding, except volatile ones."""
     if _is_volatile(path):
         return None
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -89,9 +91,8 @@ def _first_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, A
             (name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in {**one, **other}
         )
     elif isinstance(one, list) and isinstance(other, list):
-        pairs = (
-            (at, ours, theirs) for at, (ours, theirs) in enumerate(zip_longest(one, other, fillvalue=_ABSENT))
-        )
+        entries = zip_longest(one, other, fillvalue=_ABSENT)
+        pairs = ((index, ours, theirs) for index, (ours, theirs) in enumerate(entries))
     else:
         return None if alike(one, other) else (path, one, other)
     for key, ours, theirs in pairs:
@@ -120,10 +121,10 @@ def _observed(
 
 
 def _fields(one: Stream, other: Stream, names: tuple[str, str]) -> Iterator[Difference]:
-    told = told_by(one), told_by(other)
+    paths = told_by(one), told_by(other)
     for side in (0, 1):
-        for path in sorted(told[side].keys() - told[1 - side].keys()):
-            place = told[side][path]
+        for path in sorted(paths[side].keys() - paths[1 - side].keys()):
+            place = paths[side][path]
             places = (place, None) if side == 0 else (None, place)
             yield Difference("field", path, f"only in {names[side]}", one.exchange.name, *places)
 
@@ -142,7 +143,7 @@ def _record(ours: Choice, theirs: Choice, source: str, both: Comparison) -> Iter
 
 
 def _record_paths(stream: Stream) -> frozenset[str]:
-    """The paths of what the record holds, positions left out: compared joined, not as they stand."""
+    """The paths, without indices, of the fields in the record: they are compared joined."""
     return frozenset(
         "".join(f"/{key}" for key in pointer.split("/")[1:] if not key.isdecimal())
         for emission in stream.emissions()
@@ -152,30 +153,28 @@ def _record_paths(stream: Stream) -> frozenset[str]:
 
 
 def _values(stream: Stream) -> dict[str, tuple[Any, Place]]:
-    """The last value of each path outside the record that is no text of many."""
+    """The last value, with its place, of each path outside the record."""
     record = _record_paths(stream)
     last: dict[str, tuple[Any, Place]] = {}
     for event in stream.events:
-        for path, held in fields_of(event.data):
-            if not _is_volatile(path) and not any(
-                path == one or path.startswith(f"{one}/") for one in record
-            ):
-                last[path] = (held, event.place)
+        for path, found in fields_of(event.data):
+            if not _is_volatile(path) and not any(f"{path}/".startswith(f"{field}/") for field in record):
+                last[path] = (found, event.place)
     return last
 
 
 def _other_values(one: Stream, other: Stream, source: str) -> Iterator[Difference]:
     if len(one.choices) > 1 and one.asked.stream:
-        return  # which choice comes last is the server's choice
+        return  # the server chooses which choice comes last
     ours, theirs = _values(one), _values(other)
     for path in sorted(ours.keys() & theirs.keys()):
-        if not alike(_without_own(ours[path][0], one), _without_own(theirs[path][0], other)):
+        if not alike(_without_names(ours[path][0], one), _without_names(theirs[path][0], other)):
             message = f"{value(theirs[path][0])}, but {value(ours[path][0])} in {source}"
             yield Difference("value", path, message, one.exchange.name, ours[path][1], theirs[path][1])
 
 
 def _events(one: Stream, other: Stream) -> Iterator[Difference]:
-    """The first field that differs of each event; of streams that are cut alike."""
+    """The first difference of each event, if both streams have the same number of events."""
     name = one.exchange.name
     if len(one.events) != len(other.events):
         yield Difference("events", "", f"cut into {len(one.events)} and {len(other.events)} events", name)
@@ -189,15 +188,15 @@ def _events(one: Stream, other: Stream) -> Iterator[Difference]:
 
 
 def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
-    """In what two answers to requests of one name differ. `names` are what the sides are called.
+    """The differences between two answers to requests of one name. `names` are those of the sides.
 
-    Values are compared only where both sides were seen to repeat themselves; what may differ by chance only
-    where neither was seen to answer in two ways, or both gave these answers again. What depends on the moment
-    is no difference: how far an aborted answer had come, or which of two requests with one id was the first.
+    Values are compared only if both sides repeat themselves. What may differ by chance is compared only if
+    neither side answered in two ways, or both gave these answers again. What depends on timing is no
+    difference: the length of an aborted answer, or which of two requests with one id was first.
     """
     one, other = pair.baseline, pair.other
     name, source = one.exchange.name, names[0]
-    asked = _first_difference(_asked(one.exchange.request), _asked(other.exchange.request))
+    asked = _first_difference(_body(one.exchange.request), _body(other.exchange.request))
     if asked is not None:
         message = f"asked differently at {asked[0] or 'the whole'}: {_words(asked[1])} and {_words(asked[2])}"
         yield Difference("request", "", message, name)

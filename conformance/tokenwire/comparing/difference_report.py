@@ -1,4 +1,4 @@
-"""A whole comparison, as data: verdicts, and what differs in answers, gathered over all exchanges."""
+"""A comparison as data: verdicts that differ, and differences of answers, grouped over all exchanges."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tokenwire.target.determinism import AnswerPair, side_by_side
 
 _SURVIVAL = "requests-do-not-break-the-server"
 LABELS = ("A", "B")
-"""What the two sides are called."""
+"""The names of the two sides."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One difference, and all exchanges that show it."""
+    """One difference, with all exchanges that show it."""
 
     first: Difference
     exchanges: tuple[str, ...]
@@ -29,33 +29,33 @@ class Finding:
 
 @dataclass(frozen=True)
 class DifferenceReport:
-    """What differs between two sides."""
+    """The differences between two sides."""
 
     one: str
     other: str
     verdicts: tuple[VerdictDifference, ...]
     findings: tuple[Finding, ...]
     requirements: int
-    """That both sides have decided."""
+    """Those that both sides decided."""
     exchanges: int
-    """That both sides hold."""
+    """Those that both sides have."""
     repeated: int
-    """Of these, those whose values could be compared: both sides repeat themselves."""
+    """Exchanges whose values were compared, because both sides repeat themselves."""
     only_one: tuple[str, ...] = ()
-    """Exchanges that only the first side holds."""
+    """Exchanges that only the first side has."""
     only_other: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    """Why less could be compared than meets the eye, and what to do."""
+    """Why less was compared than there is, and the way out."""
 
     @property
     def differ(self) -> bool:
-        return any(each.decides for each in self.verdicts) or any(
-            each.first.decides for each in self.findings
+        return any(verdict.decides for verdict in self.verdicts) or any(
+            finding.first.decides for finding in self.findings
         )
 
     @property
     def exit_status(self) -> int:
-        """0 the same, 1 different, 4 where there was nothing to compare."""
+        """0 the same, 1 different, 4 nothing to compare."""
         if self.differ:
             return ExitStatus.VIOLATION
         return ExitStatus.CONFORMS if self.requirements or self.exchanges else ExitStatus.NOTHING_EVALUATED
@@ -66,22 +66,22 @@ def _by_name(stream: Answer) -> tuple[str, str]:
 
 
 def _gathered(found: Iterator[Difference]) -> Iterator[Finding]:
-    """Differences of one kind and subject together; those without a subject stand for themselves."""
+    """Differences grouped by kind and subject; those without a subject are findings of their own."""
     groups: dict[tuple[str, str, str], list[Difference]] = {}
-    for each in found:
-        key = each.subject or f"{each.exchange}: {each.message}"
-        side = each.message if each.kind == "field" else ""
-        groups.setdefault((each.kind, key, side), []).append(each)
+    for difference in found:
+        key = difference.subject or f"{difference.exchange}: {difference.message}"
+        side = difference.message if difference.kind == "field" else ""
+        groups.setdefault((difference.kind, key, side), []).append(difference)
     for group in groups.values():
-        yield Finding(group[0], tuple(dict.fromkeys(each.exchange for each in group)))
+        yield Finding(group[0], tuple(dict.fromkeys(difference.exchange for difference in group)))
 
 
 _MOST_FIELDS = 3
-"""Of one new object, that are told one by one."""
+"""Fields of one new object that are listed one by one."""
 
 
 def _folded(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Fields that only one side has, those of one object together: a new object is one difference."""
+    """Fold the fields of an object that only one side has: a new object is one difference."""
     objects: dict[tuple[str, str, tuple[str, ...]], list[Finding]] = {}
     for finding in findings:
         first = finding.first
@@ -93,12 +93,12 @@ def _folded(findings: Iterator[Finding]) -> Iterator[Finding]:
         if not parent or group[0].first.kind != "field" or len(group) <= _MOST_FIELDS:
             yield from group
         else:
-            told = replace(group[0].first, subject=f"{parent}/*", message=f"{message}: {len(group)} fields")
-            yield Finding(told, group[0].exchanges)
+            first = replace(group[0].first, subject=f"{parent}/*", message=f"{message}: {len(group)} fields")
+            yield Finding(first, group[0].exchanges)
 
 
 def _death(report: Mapping[str, Any]) -> str:
-    """What ended the asking before its end, in words; empty where nothing did."""
+    """What ended the run early, in words; empty if nothing did."""
     if broken_off := report["target"].get("broken_off"):
         return str(broken_off)
     died = (
@@ -117,14 +117,14 @@ def _hints(one: Side, other: Side) -> Iterator[str]:
             yield f"{label} was broken off: {why}"
     spoken = [sorted(side.report["target"].get("dialects", ())) for side in (one, other)]
     if all(spoken) and spoken[0] != spoken[1]:
-        told = " and ".join(
+        dialects = " and ".join(
             f"{label} in {', '.join(names)}" for label, names in zip(LABELS, spoken, strict=True)
         )
-        yield f"the sides were asked differently, {told}: --dialect NAME asks both alike"
+        yield f"the sides were asked differently, {dialects}: --dialect NAME asks both alike"
 
 
 def compare_sides(one: Side, other: Side) -> DifferenceReport:
-    """All in which two sides differ."""
+    """Compare two sides."""
     pairs: list[AnswerPair] = []
     for run in one.runs.keys() & other.runs.keys():
         pairs += side_by_side(one.runs[run], other.runs[run], _by_name)
@@ -132,17 +132,17 @@ def compare_sides(one: Side, other: Side) -> DifferenceReport:
         {(run, stream.exchange.name) for run, streams in side.runs.items() for stream in streams}
         for side in (one, other)
     ]
-    held = tuple({name for _, name in each} or None for each in names)
+    exchanges = [{name for _, name in keys} or None for keys in names]
     only = [
-        tuple(f"{run}: {name}" if run else name for run, name in sorted(names[at] - names[1 - at]))
-        for at in (0, 1)
+        tuple(f"{run}: {name}" if run else name for run, name in sorted(names[side] - names[1 - side]))
+        for side in (0, 1)
     ]
     both = bool(one.runs and other.runs)
     found = (each for pair in pairs for each in differences(pair.load(), LABELS))
     return DifferenceReport(
         one.name,
         other.name,
-        tuple(verdict_differences(one.report, other.report, (held[0], held[1]))),
+        tuple(verdict_differences(one.report, other.report, (exchanges[0], exchanges[1]))),
         tuple(sorted(_folded(_gathered(found)), key=lambda finding: not finding.first.decides)),
         compared(one.report, other.report),
         len(pairs),
@@ -164,10 +164,14 @@ def as_json(report: DifferenceReport) -> Mapping[str, Any]:
             "exchanges": report.exchanges,
             "repeated": report.repeated,
         },
-        "verdicts": [asdict(each) for each in report.verdicts],
+        "verdicts": [asdict(verdict) for verdict in report.verdicts],
         "differences": [
-            {**asdict(each.first), "decides": each.first.decides, "exchanges": list(each.exchanges)}
-            for each in report.findings
+            {
+                **asdict(finding.first),
+                "decides": finding.first.decides,
+                "exchanges": list(finding.exchanges),
+            }
+            for finding in report.findings
         ],
         "only_one": list(report.only_one),
         "only_other": list(report.only_other),

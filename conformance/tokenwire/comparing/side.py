@@ -16,23 +16,23 @@ from tokenwire.report.subject import Subject
 
 
 class NoReport(ValueError):  # noqa: N818  # a fact about a file
-    """A file is no JSON report; the message says which."""
+    """A file is not a JSON report; the message names it."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What is compared with another such."""
+    """A report, with the answers behind it if they are at hand."""
 
     name: str
     report: Mapping[str, Any]
     runs: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
-    """The answers of each run by the name of its file, or by nothing where there is one run."""
+    """The answers of each run, by the name of its file; empty name for a single run."""
 
 
 def side_of(name: str, subject: Subject) -> Side:
-    """Judge what was asked or read."""
+    """Judge a subject."""
     judgements = judge(subject.runs)
-    report = document(subject, judgements, exit_status(each.verdict for each in judgements))
+    report = document(subject, judgements, exit_status(judgement.verdict for judgement in judgements))
     alone = len(subject.runs) == 1
     runs = {"" if alone else Path(run.name).name: run.streams for run in subject.runs}
     return Side(name, report, runs)
@@ -45,5 +45,5 @@ def side_from_report(path: Path) -> Side:
     except ValueError as error:
         raise NoReport(f"{path} is not JSON: {error}") from error
     if not isinstance(report, dict) or not isinstance(report.get("verdicts"), list):
-        raise NoReport(f"{path} is no report of tokenwire; give what `tokenwire check --json` wrote")
+        raise NoReport(f"{path} is no report of tokenwire; give a file that `tokenwire check --json` wrote")
     return Side(str(path), report)

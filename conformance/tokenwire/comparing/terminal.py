@@ -42,17 +42,17 @@ def _place(label: str, place: Place | None) -> str:
 def _finding(finding: Finding) -> Text:
     first = finding.first
     words = " ".join(filter(None, (first.kind, first.subject)))
-    told = Text.assemble(
+    text = Text.assemble(
         (words, "bold red" if first.decides else "bold"),
         f": {first.message}\n    in {_named(finding.exchanges)}",
     )
     if first.decides:
-        told.append(_place(LABELS[0], first.one) + _place(LABELS[1], first.other), "dim")
-    return told
+        text.append(_place(LABELS[0], first.one) + _place(LABELS[1], first.other), "dim")
+    return text
 
 
 def print_difference(console: Console, report: DifferenceReport, *, verbose: bool = False) -> None:
-    """Print a comparison. `verbose` tells remarks too: undecided verdicts, cuts, unlike requests."""
+    """Print a comparison. `verbose` includes remarks: undecided verdicts, cuts, different requests."""
     for label, name in zip(LABELS, (report.one, report.other), strict=True):
         console.print(Text(f"{label}: {name}"), soft_wrap=True)
     console.print()
@@ -82,11 +82,11 @@ def print_difference(console: Console, report: DifferenceReport, *, verbose: boo
 
 
 def _counted(report: DifferenceReport) -> str:
-    """How much differs, and of how much that could be compared."""
+    """How much differs, and how much was compared."""
     verdicts = sum(row.decides for row in report.verdicts)
     answers = sum(finding.first.decides for finding in report.findings)
-    told = f"{verdicts} verdicts and {answers} things in answers; " if report.differ else ""
+    differing = f"{verdicts} verdicts and {answers} things in answers; " if report.differ else ""
     return (
-        f"{told}compared: {report.requirements} requirements, {report.exchanges} exchanges, "
+        f"{differing}compared: {report.requirements} requirements, {report.exchanges} exchanges, "
         f"{report.repeated} of them by value"
     )

@@ -10,25 +10,25 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import Summary, summaries
 
 _UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE, Verdict.HARNESS_ERROR})
-"""Say nothing of the server."""
+"""Verdicts that say nothing of the server."""
 
-Held = Collection[str] | None
-"""The names of the exchanges of a side; None where it holds none, as a report does."""
+_Exchanges = Collection[str] | None
+"""The names of the exchanges of a side; None if it has none, as a report."""
 
 
 @dataclass(frozen=True)
 class VerdictDifference:
-    """A requirement on which two reports do not say the same."""
+    """A requirement with different verdicts in two reports."""
 
     requirement: str
     level: str
     one: str
-    """The verdict of the first side; empty where it says nothing of the requirement at all."""
+    """The verdict of the first side; empty if it did not judge the requirement."""
     other: str
     why_one: str
     why_other: str
     decides: bool
-    """Both sides have decided: the servers differ. Otherwise one of the runs saw too little."""
+    """Both sides decided, so the servers differ; otherwise one of the runs saw too little."""
 
 
 def _why(summary: Summary | None) -> str:
@@ -42,25 +42,25 @@ def _why(summary: Summary | None) -> str:
     return summary.reason
 
 
-def _decided(summary: Summary | None, report: Mapping[str, Any], held: Held) -> bool:
-    """Whether a verdict says something of the server that could be seen on the other side too.
+def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exchanges) -> bool:
+    """Whether a verdict decides something that the other side could show, too.
 
-    UNSUPPORTED does where the run has shown that the server's silence can be trusted. A violation does not
-    where the other side was never asked what shows it.
+    UNSUPPORTED decides if the run showed that absence can be trusted. A violation does not if the other side
+    has none of the exchanges that show it.
     """
     if summary is None or summary.verdict in _UNDECIDED:
         return False
     if summary.verdict is Verdict.UNSUPPORTED:
         honesty = report["target"].get("honesty") or [{"trusted": False}]
-        return all(each["trusted"] for each in honesty)
-    shown_in = {one["exchange"] for row in summary.bad for one in row.get("evidence") or ()}
-    return held is None or not shown_in or any(name in held for name in shown_in)
+        return all(found["trusted"] for found in honesty)
+    shown_in = {found["exchange"] for row in summary.bad for found in row.get("evidence") or ()}
+    return exchanges is None or not shown_in or any(name in exchanges for name in shown_in)
 
 
 def verdict_differences(
-    one: Mapping[str, Any], other: Mapping[str, Any], held: tuple[Held, Held] = (None, None)
+    one: Mapping[str, Any], other: Mapping[str, Any], exchanges: tuple[_Exchanges, _Exchanges] = (None, None)
 ) -> Iterator[VerdictDifference]:
-    """Where two JSON reports differ, in the order of the specification. `held`: what each side was asked."""
+    """Where two JSON reports differ, in the order of the specification. `exchanges`: those of each side."""
     ours = {summary.requirement: summary for summary in summaries(one)}
     theirs = {summary.requirement: summary for summary in summaries(other)}
     for requirement in ours | theirs:
@@ -75,12 +75,12 @@ def verdict_differences(
             other=verdicts[1] or "",
             why_one=_why(mine),
             why_other=_why(yours),
-            decides=_decided(mine, one, held[1]) and _decided(yours, other, held[0]),
+            decides=_decided(mine, one, exchanges[1]) and _decided(yours, other, exchanges[0]),
         )
 
 
 def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
-    """How many requirements both sides have decided."""
+    """The number of requirements that both sides decided."""
     decided = [
         {summary.requirement for summary in summaries(report) if summary.verdict not in _UNDECIDED}
         for report in (one, other)
