@@ -98,12 +98,12 @@ class _Document:
     """The list whose entries tell: all of them the names of models, the first alone everything else."""
     older_path: str | None = None
 
-    def facts(self, told: object) -> Iterator[tuple[str, object]]:
+    def facts(self, document: object) -> Iterator[tuple[str, object]]:
         """What a document says, whatever its values are."""
-        items = [told] if self.items is None else find(told, parse(self.items))
-        for at, item in enumerate(items if isinstance(items, list) else ()):
+        items = [document] if self.items is None else find(document, parse(self.items))
+        for index, item in enumerate(items if isinstance(items, list) else ()):
             for fact, pointers in self.tells.items():
-                for pointer in pointers if at == 0 or fact == "models" else ():
+                for pointer in pointers if index == 0 or fact == "models" else ():
                     yield fact, _meant(find(item, parse(pointer)), self.means.get(fact))
 
 
@@ -144,8 +144,9 @@ def load_families() -> tuple[_Family, ...]:
 @cache
 def _documents() -> dict[str, _Document]:
     """The information endpoints by all of their paths, the older ones last."""
-    every = [one for family in load_families() for one in family.documents]
-    return {one.path: one for one in every} | {one.older_path: one for one in every if one.older_path}
+    every = [document for family in load_families() for document in family.documents]
+    older = {document.older_path: document for document in every if document.older_path}
+    return {document.path: document for document in every} | older
 
 
 def information_paths() -> tuple[str, ...]:
@@ -172,10 +173,10 @@ def _read(exchange: ExchangeHead) -> Mapping[str, Any]:
 def _believed(fact: str, value: object) -> Any:
     """What a server says of a fact; None where that is nothing that the fact can be."""
     try:
-        told = fitting(_KINDS[fact], value, fact)
+        fitted = fitting(_KINDS[fact], value, fact)
     except ValueError:
         return None
-    return None if told == "" or (type(told) is int and told <= 0) else told
+    return None if fitted == "" or (type(fitted) is int and fitted <= 0) else fitted
 
 
 def advertised_by(exchanges: Iterable[ExchangeHead]) -> Advertised:
@@ -194,17 +195,17 @@ def advertised_by(exchanges: Iterable[ExchangeHead]) -> Advertised:
             server = exchange.server
     families, flags = load_families(), server.flags
     named = [family for family in families if family.family == server.name]
-    documents = (one for family in families for one in family.documents if one.path in found)
+    documents = (part for family in families for part in family.documents if part.path in found)
     flagged = ((flag, name) for family in named or families if flags for name, flag in family.flags.items())
-    told: defaultdict[str, list[Any]] = defaultdict(list)
+    values: defaultdict[str, list[Any]] = defaultdict(list)
     for fact, value in (
         ("name", server.name),
-        *(fact for one in documents for fact in one.facts(found[one.path])),
+        *(fact for part in documents for fact in part.facts(found[part.path])),
         *((flag.tells, flag.fact(name, flags)) for flag, name in flagged),
         ("version", server.version),
     ):
         if (believed := _believed(fact, value)) is not None:
-            told[fact].append(believed)
+            values[fact].append(believed)
     sources = (*(f"GET {path}" for path in found), *(("the flags of the capture",) if flags else ()))
-    models = frozenset(told.pop("models", ()))
-    return Advertised(**{fact: values[0] for fact, values in told.items()}, models=models, sources=sources)
+    models = frozenset(values.pop("models", ()))
+    return Advertised(**{fact: found[0] for fact, found in values.items()}, models=models, sources=sources)

@@ -1,4 +1,4 @@
-"""Capabilities: what the target can do, as far as its answers show it.
+"""Capabilities: what the target can do, as its answers show.
 
 Three sources speak of a capability: the user declares it, the server advertises it, an answer shows it. It
 is established by its effect: a 200 to a request that asks for something is not support. What a server
@@ -56,8 +56,8 @@ def _above_zero(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _own_series(emission: Emission) -> list[str]:
-    """The series that the server itself defines, not the sampler."""
+def _server_series(emission: Emission) -> list[str]:
+    """The series that the server defines, not the sampler."""
     return [name for name, value in emission.series.items() if value and name not in emission.customized]
 
 
@@ -109,7 +109,7 @@ def least_inner_step(stream: Stream) -> int:
 def _has_top_logprobs(emission: Emission) -> bool:
     entries = _listed(emission, "logprobs_content")
     inside = any(isinstance(entry, dict) and entry.get("top_logprobs") for entry in entries)
-    return inside or any("top" in name for name in _own_series(emission))
+    return inside or any("top" in name for name in _server_series(emission))
 
 
 def _listed(emission: Emission, series: str) -> list[Any]:
@@ -157,7 +157,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         _any(lambda e: MIRRORED_ID in e.series),
         "no sampler mirrors the sampled ids into customized_info",
     ),
-    "logprobs": (_any(_own_series), "no answer carries output logprobs"),
+    "logprobs": (_any(_server_series), "no answer carries output logprobs"),
     "logprobs-length": (
         _any(lambda e: LOGPROBS_LENGTH in e.counters or LOGPROBS_LENGTH in e.details),
         f"no answer carries {LOGPROBS_LENGTH}",
@@ -168,7 +168,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "chosen-logprobs": (
         lambda s: (
-            (bool(s.asked.chosen_ids) and _any(lambda e: any("token_ids" in n for n in _own_series(e)))(s))
+            (bool(s.asked.chosen_ids) and _any(lambda e: any("token_ids" in n for n in _server_series(e)))(s))
             or (bool(s.asked.chosen_in_top) and _any(_has_top_logprobs)(s))
         ),
         "no answer carries the logprobs of chosen ids that were asked for",
@@ -322,12 +322,12 @@ class _Effects:
         )
         seen = next(pairs, None)
         says = f"the server advertises stream_interval {advertised.stream_interval}"
-        told = says if advertised.stream_interval is not None else ""
+        claim = says if advertised.stream_interval is not None else ""
         if seen is not None:
             words = f"seen in {seen[0].exchange.name} and {seen[1].exchange.name}"
-            return Capability("stream-interval", True, words, advertised=told, seen=True)
-        words = told or "neither advertised, nor did two streams of different intervals keep their own"
-        return Capability("stream-interval", bool(told), words, advertised=told)
+            return Capability("stream-interval", True, words, advertised=claim, seen=True)
+        words = claim or "neither advertised, nor did two streams of different intervals keep their own"
+        return Capability("stream-interval", bool(claim), words, advertised=claim)
 
 
 _shows_ids = shows("output-ids")
@@ -370,13 +370,13 @@ def _logprob_rules(
     shown: Answer | None, advertised: Advertised, declared: Collection[str]
 ) -> Iterable[Capability]:
     """Of which distribution the output logprobs are said to speak; whether they do is for checks to see."""
-    told = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
-    named = [name for name in LOGPROB_RULES if name in told]
+    claims = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
+    named = [name for name in LOGPROB_RULES if name in claims]
     for name in LOGPROB_RULES:
-        words = told.get(name, "neither declared nor told by the server")
-        present = name in told and shown is not None
-        yield Capability(name, present, words if present or name not in told else _SHOWN["logprobs"][1])
-    words = "; ".join(f"{name}: {told[name]}" for name in named) if named and shown else _NO_RULE
+        words = claims.get(name, "neither declared nor told by the server")
+        present = name in claims and shown is not None
+        yield Capability(name, present, words if present or name not in claims else _SHOWN["logprobs"][1])
+    words = "; ".join(f"{name}: {claims[name]}" for name in named) if named and shown else _NO_RULE
     yield Capability(DECLARED_RULE, bool(named) and shown is not None, words)
 
 
@@ -447,7 +447,10 @@ def capabilities(
     found += _logprob_rules(seen.shown.get("logprobs"), advertised, declared)
     found += _controlled(seen.names, tuple(calls))
     said = _said(advertised)
-    return {each.name: _with_sources(each, said.get(each.name, ""), each.name in declared) for each in found}
+    return {
+        capability.name: _with_sources(capability, said.get(capability.name, ""), capability.name in declared)
+        for capability in found
+    }
 
 
 def _with_sources(known: Capability, said: str, declared: bool) -> Capability:
