@@ -208,8 +208,13 @@ def test_a_load_that_does_not_tell_is_no_finding(calls: tuple[object, ...]) -> N
 LEFT_THREE = [_left(stream=True) for _ in range(3)]
 
 
-def _gone_after(*looks: tuple[float, int], tokens_per_second: int) -> list[str]:
-    """The faults found where three clients left a second after the start, and the server told its load so."""
+def with_duration(call: ControlCall, seconds: float) -> ControlCall:
+    """The call as one that took so long."""
+    return replace(call, exchange=replace(call.exchange.load(), duration=seconds))
+
+
+def _staying(tokens_per_second: int) -> Stream:
+    """The neighbour who stays."""
     staying = at(
         named(incremental(Told(ids=LONG, text=None)), "sglang-generate/one/staying"),
         0.0,
@@ -221,7 +226,12 @@ def _gone_after(*looks: tuple[float, int], tokens_per_second: int) -> list[str]:
         replace(e, event=replace(e.event, place=e.event.place._replace(time=reads[e.event.index])))
         for e in choice.emissions
     )
-    staying = replace(staying, choices=(replace(choice, emissions=emissions),))
+    return replace(staying, choices=(replace(choice, emissions=emissions),))
+
+
+def _gone_after(*looks: tuple[float, int], tokens_per_second: int) -> list[str]:
+    """The faults found where three clients left a second after the start, and the server told its load so."""
+    staying = _staying(tokens_per_second)
     left = [named(one, f"sglang-generate/one/leaving-{place}") for place, one in enumerate(LEFT_THREE)]
     calls = (told(-1.0, 0), *(told(when, live) for when, live in looks))
     seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
@@ -232,12 +242,23 @@ def test_only_a_look_that_shows_live_requests_says_that_clients_who_left_are_sti
     """A stream of four tokens an event was 300 tokens further at the first look, which showed nobody live."""
     assert _gone_after((0.5, 4), (1.9, 0), tokens_per_second=300) == []
     found = _gone_after((0.5, 4), (1.9, 4), (1.98, 1), tokens_per_second=300)
-    assert found == ["3 clients left, and 273 tokens later 4 of 4 requests were still live"]
+    assert found == ["3 clients left, and 270 tokens later 4 of 4 requests were still live"]
 
 
 def test_a_look_that_began_while_the_last_client_was_leaving_shows_that_all_are_gone() -> None:
     """As vLLM was asked: a look sent before the last hang-up was over, answered after it."""
     assert _gone_after((0.5, 4), (0.995, 1), (2.9, 0), tokens_per_second=160) == [""]
+
+
+def test_a_look_sent_before_the_last_client_left_shows_nobody_as_still_served() -> None:
+    """As SGLang's router was asked: the look was sent 4 ms too early, and read 2.4 s later."""
+    staying = _staying(300)
+    left = [named(one, f"sglang-generate/one/leaving-{place}") for place, one in enumerate(LEFT_THREE)]
+    early, late = (with_duration(told(sent, 4), seconds) for sent, seconds in ((0.99, 0.9), (1.9, 0.01)))
+    for look_at, found in ((early, []), (late, [False])):
+        calls = (told(-1.0, 0), told(0.5, 4), look_at)
+        seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
+        assert [one.holds for one in seen] == found
 
 
 def test_a_server_that_has_not_counted_all_requests_yet_says_nothing() -> None:

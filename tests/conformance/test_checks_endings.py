@@ -62,6 +62,18 @@ def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
     )
 
 
+@pytest.mark.parametrize("seconds", [-3.0, 30.0], ids=["before both", "behind both"])
+def test_an_abort_of_everything_touches_only_ended_ids_under_way_beside_it(seconds: float) -> None:
+    """One such abort in a standard run switched the row off for the whole run."""
+    elsewhere = Target(calls=(abort(seconds, everything=True),))
+    assert look("ended-id-is-free-again", (FIRST, AGAIN), elsewhere)
+    assert not all(
+        one.holds for one in look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), elsewhere)
+    )
+    beside = Target(calls=(abort(1.6, everything=True),))
+    assert look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), beside) == []
+
+
 def test_a_name_of_the_whole_request_is_no_name_of_one_choice() -> None:
     by_all = Target(calls=(abort(0.05, "r-1"), abort(0.05, "r-1_1")))
     assert look("abort-of-a-choice-is-of-that-alone", several(CUT, CUT), by_all) == []

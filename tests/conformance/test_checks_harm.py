@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from control_calls import abort, at
 from stream_builder import IDS, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
@@ -36,6 +37,19 @@ def harmed(*streams: Stream, target: Target | None = None) -> list[Observation]:
 def test_an_answer_that_changed_after_a_bad_request_is_found_though_it_contradicts_itself() -> None:
     found = harmed(*OTHER_KEY, BEFORE, AGAIN, refusal(), CHANGED)
     assert [one.place.exchange for one in found] == ["generate/bad-control"]
+
+
+def test_an_abort_of_everything_elsewhere_excuses_no_bad_request() -> None:
+    """One such abort in a standard run switched the row off for the whole run."""
+    streams = [
+        at(stream, 10.0 * index)
+        for index, stream in enumerate((*OTHER_KEY, BEFORE, AGAIN, refusal(), CHANGED))
+    ]
+    seen = determinism(streams)
+    target = Target(repeated=seen.repeated, contradicted=seen.contradicted)
+    elsewhere, beside = (replace(target, calls=(abort(when, everything=True),)) for when in (35.0, 50.5))
+    assert len(harmed(*streams, target=elsewhere)) == 1
+    assert harmed(*streams, target=beside) == []
 
 
 def verdicts(*streams: Stream) -> set[Verdict]:

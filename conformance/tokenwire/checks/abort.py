@@ -15,7 +15,7 @@ from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Stream, as_list, integer
 from tokenwire.requirement import tolerance
-from tokenwire.wire.exchange import Ending
+from tokenwire.wire.exchange import Ending, ExchangeHead
 
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
 """So many tokens of a neighbour may come before a request whose client has left has to be gone."""
@@ -304,8 +304,9 @@ def _left_by_clients(streams: tuple[Answer, ...], *, stream: bool) -> Iterator[l
 def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Whether a server's load falls once clients have left, before a neighbour has got many more tokens.
 
-    A look that shows the requests gone proves it if it came in time; a look that comes later and shows them
-    still live disproves it. One that comes later and shows them gone says nothing of when they went.
+    A look shows the state of some moment between its sending and its reading. One that shows the requests
+    gone proves it if it was read in time; one that was sent later and shows them still live disproves it. One
+    that is read later and shows them gone says nothing of when they went.
     """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
     looks = _looks(target, scenario, dialect)
@@ -324,19 +325,20 @@ def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Targ
     neighbour, busy = neighbours[0], _live(running)
     if busy <= len(left):
         return  # not all of them were seen at once, with the neighbour
-    more, end = _more_tokens(neighbour, moment), over(neighbour.exchange) or 0.0
+    more, end = _more_tokens(neighbour, moment, over), over(neighbour.exchange) or 0.0
     later = [call for call in looks[looks.index(running) + 1 :] if call.load is not None]
     while_clocked = [call for call in later if (began(call.exchange) or 0.0) <= end]
     freed = [c for c in while_clocked if _live(c) <= busy - len(left)]
     in_time = [c for c in freed if more(c) <= TOKENS_AFTER_LEAVING]
-    late = [c for c in later if _live(c) > busy - len(left) and more(c) >= TOKENS_AFTER_LEAVING]
+    sent_after = _more_tokens(neighbour, moment, began)
+    late = [c for c in later if _live(c) > busy - len(left) and sent_after(c) >= TOKENS_AFTER_LEAVING]
     for call in (in_time or late)[:1]:
-        still = _live(call)
+        still, tokens = _live(call), more if in_time else sent_after
         yield expect(
             end_place(left[0]),
             f"at most {busy - len(left)} live requests",
             still,
-            f"{len(left)} clients left, and {more(call)} tokens later {still} of {busy} requests "
+            f"{len(left)} clients left, and {tokens(call)} tokens later {still} of {busy} requests "
             "were still live",
             holds=bool(in_time),
         )
@@ -359,11 +361,13 @@ def _live(look: ControlCall) -> int:
     return look.load.live if look.load is not None else 0
 
 
-def _more_tokens(neighbour: Answer, moment: float) -> Callable[[ControlCall], int]:
-    """How many more tokens than at a moment a neighbour had got when a look was over."""
+def _more_tokens(
+    neighbour: Answer, moment: float, when: Callable[[ExchangeHead], float | None]
+) -> Callable[[ControlCall], int]:
+    """How many more tokens than at a moment a neighbour had got when a look began, or was over."""
     stream = neighbour.load()
     so_far = delivered_at(stream, moment) or 0
-    return lambda look: (delivered_at(stream, over(look.exchange) or 0.0) or 0) - so_far
+    return lambda look: (delivered_at(stream, when(look.exchange) or 0.0) or 0) - so_far
 
 
 @check_run("left-stream-is-ended")

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Self, TypeVar, cast
 
 from tokenwire.checks.about import ANY, About, traits_of
+from tokenwire.checks.deeds import Deeds
 from tokenwire.checks.evidence import Observation, in_wire_order
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
@@ -56,10 +57,9 @@ class Target:
         return tuple(call for call in self.calls if call.action is Action.ABORT and call.done)
 
     @cached_property
-    def aborted(self) -> tuple[bool, frozenset[str]]:
-        """Whether an abort named all requests, and the ids that aborts named."""
-        aborts = [call for call in self.calls if call.action is Action.ABORT]
-        return any(call.everything for call in aborts), frozenset().union(*(call.ids for call in aborts))
+    def deeds(self) -> Deeds:
+        """What was done to the target, and its ends, each with its time."""
+        return Deeds(self.calls, self.deaths)
 
 
 class Answers(tuple[Answer, ...]):

@@ -12,7 +12,7 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.reading import count_of, end_place, read_once
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
-from tokenwire.dialects.control import ControlCall
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Answer, ChoiceFacts, Stream
 from tokenwire.target.death import codes_of
@@ -193,13 +193,15 @@ def ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Itera
     for stream in named_by_clients(streams):
         if (own := known_as(stream)) and began(stream.exchange) is not None:
             named.setdefault(own, []).append(stream)
-    every_one, aborted = target.aborted
     for name, group in named.items():
         pairs = list(pairwise(sorted(group, key=lambda one: began(one.exchange) or 0.0)))
-        if every_one or name in aborted or any(overlap(one.exchange, other.exchange) for one, other in pairs):
+        if any(overlap(one.exchange, other.exchange) for one, other in pairs):
             continue
         for before, stream in pairs:
-            if not ended(before) or not ended(stream):
+            # An abort that comes between the two may still find the second.
+            span = began(before.exchange), over(stream.exchange)
+            aborted = any(deed.names((name,)) for deed in target.deeds.during(*span, Action.ABORT))
+            if aborted or not ended(before) or not ended(stream):
                 continue
             for choice in finished_choices(stream):
                 count = count_of(stream, choice)

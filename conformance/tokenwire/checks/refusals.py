@@ -17,6 +17,7 @@ from tokenwire.checks.check import Target, check, check_run
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading import end_place, start_place
+from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
 from tokenwire.record import Answer, Asked, Stream, fact, integer
 from tokenwire.target.death import ORDINARY
@@ -228,9 +229,8 @@ def _is_bad(stream: Answer, target: Target) -> bool:
 
 
 def _was_aborted(stream: Answer, target: Target) -> bool:
-    """Whether an abort named a request: what became of it is the abort's doing."""
-    everything, ids = target.aborted
-    return everything or bool(ids and ids & names_of(stream))
+    """Whether an abort named a request while it was under way: what became of it is the abort's doing."""
+    return any(deed.names(names_of(stream)) for deed in target.deeds.beside(stream.exchange, Action.ABORT))
 
 
 def suspicion(stream: Answer, target: Target) -> int:

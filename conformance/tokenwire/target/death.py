@@ -53,6 +53,10 @@ class Death:
     """It cut requests that have nothing to do with its cause: the asking was far from its end."""
     final: bool
     """The server was not started again."""
+    began: float | None = None
+    """When the last sign of life came, in seconds of the Unix epoch."""
+    ended: float | None = None
+    """When the first request failed for it."""
 
     @property
     def name(self) -> str:
@@ -218,7 +222,7 @@ def _end(
     cut |= {of.stream.exchange.name}
     strangers = any(one.talk != of.talk and one.stream.exchange.scenario != VITALS for one in left)
     early = strangers or suspicion(of.stream) >= ORDINARY
-    return Death(of.stream, max(1, len(under_way)), frozenset(cut), early, final)
+    return Death(of.stream, max(1, len(under_way)), frozenset(cut), early, final, since, until)
 
 
 def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
