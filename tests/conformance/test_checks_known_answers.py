@@ -19,6 +19,7 @@ from tokenwire.parrot.script import Script
 from tokenwire.record import Finish, SentField, Stream
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.target.advertised import Advertised
+from tokenwire.target.noise import Noise
 from tokenwire.wire.exchange import Ending, HttpRequest
 
 ROWS = [name for name, row in load_requirements().items() if row.oracle == "script"]
@@ -230,7 +231,7 @@ def test_logprobs_may_lie_as_far_apart_as_those_of_one_request(by: float) -> Non
     stream = whole(told, **ASKED)
     rows = [name for name in ROWS if "logprobs" in name]
     assert any(not one.holds for one in look(stream, rows))
-    noisy = replace(PARROT, rounding=0.008)
+    noisy = replace(PARROT, noise=Noise({("any", "any"): 0.002}))
     assert all(one.holds for one in look(stream, rows, noisy)) is (by < 0.008)
 
 

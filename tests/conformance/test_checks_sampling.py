@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sampling_pairs import GREEDY, OTHER_IDS, SURE, answer, biased, scored, truncated, warm
@@ -84,3 +85,15 @@ def test_stops_end_the_last_answer_early_and_others_later() -> None:
     answers = [(1, 2, 3, 4, 5, 6), (1, 2, 3, 9, 9, 9), (7, 8, 1, 2, 3, 4)]
     assert stops_apart(answers) == (8, 5)
     assert stops_apart([(1, 2, 3)] * 2) == ()
+
+
+def test_an_endpoint_that_repeats_itself_has_to_keep_seeds_though_another_does_not() -> None:
+    asked = {"greedy": False, "temperature": 1.0, "seed": 7, "key": "seeded"}
+    seeded = [named(whole(**asked), "one"), named(whole(Told(ids=OTHER_IDS), **asked), "two")]
+    unsteady = named(whole(key="unsteady"), "greedy")
+    target = Target(contradicted=frozenset({"unsteady"}))
+    check = CHECKS["seed-is-kept"].on_run
+    assert check is not None
+    elsewhere = replace(unsteady, dialect="sglang-chat")
+    assert [one.holds for one in check((*seeded, elsewhere), target)] == [False]
+    assert list(check((*seeded, unsteady), target)) == []

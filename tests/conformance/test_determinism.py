@@ -16,8 +16,9 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import load_requirements
-from tokenwire.target.alike import alike, apart
+from tokenwire.target.alike import ROUNDING, alike, apart
 from tokenwire.target.determinism import PROBE, determinism, side_by_side
+from tokenwire.target.noise import Noise
 
 RECORDINGS = Path(__file__).parent / "recordings"
 APART = [*IDS[:3], 94, 95, 96]
@@ -194,8 +195,34 @@ def test_a_dialect_whose_numbers_were_never_repeated_is_held_to_what_the_others_
     """One server computes them all. Answers that were repeated without numbers show nothing."""
     first, second = (named(whole(moved(by)), f"generate/{by}") for by in (0.0, 0.002))
     silent = [replace(one, dialect="sglang-chat") for one in copies(whole(), "ab")]
-    assert determinism([first, second, *silent]).noise == pytest.approx(0.002)
-    assert determinism(silent).noise == 0.0
+    noise = determinism([first, second, *silent]).noise
+    assert noise.rounding(silent[0], "output_token_logprobs") == pytest.approx(0.008)
+    assert determinism(silent).noise == Noise()
+
+
+def test_one_request_whose_numbers_jump_widens_no_other_comparison() -> None:
+    """As a penalty of SGLang that depends on the neighbours: 0.5 apart, in one request of the run."""
+    jumping = [whole(moved(by), key="penalties") for by in (0.0, 0.5)]
+    steady, streamed = whole(moved(0.0)), incremental(moved(0.002))
+    streams = [
+        *copies(jumping[0], "a"),
+        *copies(jumping[1], "b"),
+        *copies(steady, "cd"),
+        *copies(streamed, "ef"),
+    ]
+    assert verdicts("stream-series-equal-whole", *streams) == {Verdict.FAIL}
+    noise = determinism(streams).noise
+    name = "output_token_logprobs"
+    assert noise.rounding(steady, name) == ROUNDING
+    assert noise.rounding(jumping[0], name) > 0.5
+
+
+def test_noise_of_one_kind_or_endpoint_is_not_that_of_another() -> None:
+    first, second = (whole(moved(by)) for by in (0.0, 0.002))
+    there = [replace(one, dialect="sglang-chat") for one in (*copies(first, "c"), *copies(first, "d"))]
+    noise = determinism([*copies(first, "a"), *copies(second, "b"), *there]).noise
+    assert noise.rounding(first, "output_token_logprobs") == pytest.approx(0.008)
+    assert noise.rounding(there[0], "output_token_logprobs") == ROUNDING
 
 
 def test_candidates_under_one_name_are_not_taken_for_each_other() -> None:
@@ -207,7 +234,7 @@ def test_candidates_under_one_name_are_not_taken_for_each_other() -> None:
         for row in (*several, *turned)
     ]
     found = determinism([*copies(whole(entries[0]), "a"), *copies(whole(entries[1]), "b")])
-    assert found.noise == 0.0
+    assert not any(found.noise.furthest.values())
 
 
 def test_numbers_that_vary_like_those_of_different_positions_tell_nothing() -> None:

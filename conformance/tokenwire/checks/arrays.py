@@ -241,12 +241,13 @@ def array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Obse
             if pair[0] is None or pair[1] is None:
                 continue
             (emission, expected), (other, actual) = pair[0], pair[1]
+            rounding = comparison.noise.rounding(comparison.other, rule.name)
             yield expect(
                 other.at(rule.name),
                 "the rows of the whole answer",
                 f"{len(actual.rows)} rows" if actual.shaped else f"{len(actual.rows[0])} numbers",
                 f"{rule.name} differs between two answers to one request",
-                holds=_alike(expected.rows, actual.rows, comparison.rounding),
+                holds=_alike(expected.rows, actual.rows, rounding),
                 related=(emission.at(rule.name),),
                 by_chance=True,
             )

@@ -16,9 +16,9 @@ from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Answer, Choice, Delivery, Stream, fact
 from tokenwire.target.advertised import Advertised
-from tokenwire.target.alike import ROUNDING
 from tokenwire.target.death import Death
 from tokenwire.target.determinism import Comparison
+from tokenwire.target.noise import Noise
 from tokenwire.target.tokenizer import Tokenizer
 
 
@@ -46,7 +46,7 @@ class Target:
     """Keys of requests that were answered whole with different results."""
     deaths: tuple[Death, ...] = ()
     """The ends of the server in the run."""
-    rounding: float = ROUNDING
+    noise: Noise = field(default_factory=Noise)
     """How far numbers of two answers may lie apart: by the tolerance, or more where the target varies."""
     markup: Markup = field(default_factory=Markup)
     """What its parsers take out of text, as far as answers show it."""

@@ -6,7 +6,7 @@ lost or change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from tokenwire.checks.about import ended
@@ -144,18 +144,21 @@ def gateway_keeps_the_text(comparison: Comparison, _target: Target) -> Iterator[
 @compare("gateway-keeps-the-series")
 def gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Every per-token series of output and prompt, up to rounding."""
+    rounding_of = partial(comparison.noise.rounding, comparison.other)
     for ours, theirs in _pairs(comparison):
-        yield from same_series((ours, theirs), _SOURCE, comparison.rounding)
-        yield from _same_prompt_series(ours, theirs, comparison.rounding)
+        yield from same_series((ours, theirs), _SOURCE, rounding_of)
+        yield from _same_prompt_series(ours, theirs, rounding_of)
 
 
-def _same_prompt_series(ours: Choice, theirs: Choice, rounding: float) -> Iterator[Observation]:
+def _same_prompt_series(
+    ours: Choice, theirs: Choice, rounding_of: Callable[[str], float]
+) -> Iterator[Observation]:
     for name in sorted(names_of_prompt(ours) & names_of_prompt(theirs)):
         first, other = (first_of_prompt(choice, name, empty=False) for choice in (ours, theirs))
         if first is None or other is None:
             continue
         expected, actual = first[1], other[1]
-        position = first_difference(expected, actual, partial(alike, tolerance=rounding))
+        position = first_difference(expected, actual, partial(alike, tolerance=rounding_of(name)))
         message = f"{name} differs from {_SOURCE} at position {position}"
         yield expect(
             other[0].at(name),

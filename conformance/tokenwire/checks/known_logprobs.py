@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tokenwire.checks.check import Target, check
@@ -29,7 +30,7 @@ from tokenwire.checks.logprob_entry import (
     read_position,
 )
 from tokenwire.checks.prompt import prompt_logprobs
-from tokenwire.checks.reading import bringing
+from tokenwire.checks.reading import bringing, names_of_prompt
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
 from tokenwire.parrot.recognition import Ids
@@ -37,6 +38,7 @@ from tokenwire.parrot.script import Truth
 from tokenwire.parrot.vocabulary import Words
 from tokenwire.record import Choice, Place, Stream, as_list, integer
 from tokenwire.requirement import tolerance
+from tokenwire.target.alike import ROUNDING
 
 _MOST_RANKED = 20
 """So many of the likeliest are known in their order, whatever the type of the weights."""
@@ -104,10 +106,12 @@ def _numbers_of(target: Target) -> Parrot | None:
 def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Right]]:
     """The choices whose logprobs are known and complete; thoughts may have taken theirs along."""
     law = _numbers_of(target)
+    rounding_of = partial(target.noise.rounding, stream)
     if law is not None and stream.asked.uniform:
         for known in known_choices(stream, target):
             if not known.choice.parsed and not known.right.barred:
-                yield known, _Right(law, target.rounding)
+                names = known.choice.series_names | names_of_prompt(known.choice)
+                yield known, _Right(law, max(map(rounding_of, names), default=ROUNDING))
 
 
 def _due(stream: Stream, known: Known, reported: int, name: str) -> Ids | None:

@@ -197,7 +197,7 @@ def stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> 
                 expected=expected[1],
                 actual=entries,
                 source="the whole answer",
-                same=partial(alike, tolerance=target.rounding),
+                same=partial(alike, tolerance=target.noise.rounding(comparison.other, name)),
                 related=(expected[0].at(name),),
                 by_chance=alike(expected[1], entries, DRIFT),
             )

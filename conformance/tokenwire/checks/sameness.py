@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -116,15 +116,25 @@ def same_text(pair: Pair, source: str) -> Iterator[Observation]:
         )
 
 
-def same_series(pair: LoadedPair, source: str, rounding: float = ROUNDING) -> Iterator[Observation]:
+def _rounding(_series: str) -> float:
+    return ROUNDING
+
+
+def same_series(
+    pair: LoadedPair, source: str, rounding_of: Callable[[str], float] = _rounding
+) -> Iterator[Observation]:
     """Look whether the series that both choices carry are the same up to rounding.
 
     Logprobs that vary as much as those of different positions do are not compared.
     """
-    same = partial(alike, tolerance=rounding)
     customized = pair[0].customized & pair[1].customized
     for name in sorted(pair[0].series_names & pair[1].series_names):
-        ours, theirs = as_list(pair[0].series(name)), as_list(pair[1].series(name))
+        ours, theirs, rounding = (
+            as_list(pair[0].series(name)),
+            as_list(pair[1].series(name)),
+            rounding_of(name),
+        )
+        same = partial(alike, tolerance=rounding)
         if ours is None or theirs is None or (rounding > DRIFT and name not in customized):
             continue
         position = first_difference(ours, theirs, same)
@@ -176,7 +186,7 @@ def result_independent_of_interval(comparison: Comparison, target: Target) -> It
     for pair in _pairs(comparison):
         yield from same_ids(pair, source)
         yield from same_text(pair, source)
-        yield from same_series(pair, source, target.rounding)
+        yield from same_series(pair, source, partial(target.noise.rounding, theirs))
         yield from same_finish(pair, source)
 
 
@@ -198,7 +208,7 @@ def stream_text_equals_whole(comparison: Comparison, _target: Target) -> Iterato
 def stream_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """No entry is lost, repeated or changed by streaming."""
     for pair in _with_whole(comparison):
-        yield from same_series(pair, "the whole answer", target.rounding)
+        yield from same_series(pair, "the whole answer", partial(target.noise.rounding, comparison.other))
 
 
 @compare("customized-info-in-streams")
@@ -248,9 +258,13 @@ def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator
     """
     asked = comparison.other.asked
     interval, stop = interval_of(comparison.other, target), () if asked.no_stop_trim else asked.stop
-    rounding = target.rounding
-    for pair in _with_whole(comparison) if rounding <= DRIFT else ():
+    rounding_of = partial(target.noise.rounding, comparison.other)
+    for pair in _with_whole(comparison):
         ours, theirs = pair
+        compared = ours.series_names & theirs.series_names - ours.customized
+        rounding = max(map(rounding_of, compared), default=ROUNDING)
+        if rounding > DRIFT:
+            continue
         rules = Rules(theirs.delivery, interval, rounding, stop)
         delivered = deliveries_of(theirs)
         verdict, loose = accept(record_of(ours), delivered, rules), replace(rules, logprob_tolerance=DRIFT)

@@ -250,11 +250,12 @@ def _seeded(stream: Stream) -> bool:
 def seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """One request with one seed has one output, on a server that repeats what it says greedily."""
     seeded = [stream for stream in _seeded(streams) if completed(stream)]
-    greedy = (stream for stream in streams if stream.asked.greedy)
-    if seeded and target.contradicted and any(one.asked.key in target.contradicted for one in greedy):
-        return
+    greedy = (stream for stream in streams if stream.asked.greedy and stream.asked.key in target.contradicted)
+    unsteady = {stream.dialect for stream in greedy} if seeded and target.contradicted else set()
     first: dict[str, Answer] = {}
     for stream in seeded:
+        if stream.dialect in unsteady:
+            continue
         asked = stream.asked
         before = first.setdefault(asked.key, stream)
         for one, other in zip(before.choices, stream.choices, strict=False) if before is not stream else ():

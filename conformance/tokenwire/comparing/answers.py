@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -133,7 +134,9 @@ def _record(ours: Choice, theirs: Choice, source: str, both: Comparison) -> Iter
     pair, name = (ours, theirs), both.baseline.exchange.name
     yield from _observed("ids", "output_ids", same_ids(pair, source), both)
     yield from _observed("text", "text", same_text(pair, source), both)
-    yield from _observed("series", "", same_series(pair, source, both.rounding), both)
+    yield from _observed(
+        "series", "", same_series(pair, source, partial(both.noise.rounding, both.other)), both
+    )
     yield from _observed("finish", "finish_reason", same_finish(pair, source), both)
     for counter in COUNTERS if both.steady or not goes_apart(pair) else ("prompt_tokens",):
         one, other = ours.counter(counter), theirs.counter(counter)

@@ -225,7 +225,7 @@ class Run:
             advertised=replace(self.advertised, vocab_size=vocabulary),
             repeated=self.determinism.repeated,
             contradicted=self.determinism.contradicted,
-            rounding=self.determinism.rounding,
+            noise=self.determinism.noise,
             markup=self.markup,
         )
 

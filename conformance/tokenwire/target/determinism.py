@@ -14,8 +14,9 @@ from marshal import dumps
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
-from tokenwire.target.alike import ROUNDING, apart
+from tokenwire.record import Answer, Choice, Stream, fact
+from tokenwire.target.alike import apart
+from tokenwire.target.noise import Difference, Noise, noise_of
 from tokenwire.wire.exchange import Ending
 
 PROBE = "probe"
@@ -24,8 +25,6 @@ AGAIN = 2
 """So often an answer is asked for again that differs from another by chance, before the target is blamed."""
 OFTEN = 6
 """And so often where the target was seen not to repeat itself: few alike answers prove little there."""
-_OF_NOISE = 4
-"""Numbers may differ by so many times the most by which the target's own repetitions do."""
 _MEND = (
     "start it so that greedy requests are repeatable (SGLang: --enable-deterministic-inference), "
     "or ask it alone, with --max-concurrency 1"
@@ -51,8 +50,7 @@ class Determinism:
     """
     unsteady: Mapping[str, str] = field(default_factory=dict)
     """Exchanges whose very request was answered otherwise too, each with one that was."""
-    noise: float = 0.0
-    """How far apart numbers at one place of repeated answers were at most, in whatever dialect."""
+    noise: Noise = field(default_factory=Noise)
 
     def trusts(self, stream: Answer) -> bool:
         """Whether an answer may be held against others to the same request.
@@ -65,11 +63,6 @@ class Determinism:
     @property
     def anywhere(self) -> bool:
         return bool(self.repeated) or self.probed
-
-    @property
-    def rounding(self) -> float:
-        """How far numbers of two answers may lie apart."""
-        return max(ROUNDING, _OF_NOISE * self.noise)
 
 
 @dataclass(frozen=True)
@@ -89,12 +82,12 @@ class AnswerPair:
     """Both answers were given again, or nothing was seen to be answered in two ways: what the two differ in
     by chance is a difference.
     """
-    rounding: float = ROUNDING
-    """How far numbers of the two may lie apart."""
+    noise: Noise = field(default_factory=Noise)
+    """That of both sides."""
 
     def load(self) -> Comparison:
         """The same with the content of both."""
-        return Comparison(self.baseline.load(), self.other.load(), self.repeats, self.steady, self.rounding)
+        return Comparison(self.baseline.load(), self.other.load(), self.repeats, self.steady, self.noise)
 
 
 @dataclass(frozen=True)
@@ -229,13 +222,13 @@ def determinism(streams: Iterable[Answer]) -> Determinism:
             probed = probed or any(one.stream.exchange.scenario == PROBE for one in alike)
     times = Counter((one.form, one.shown) for one in answers)
     unsteady: dict[str, str] = {}
-    furthest = 0.0
+    differences: list[Difference] = []
     for group in _grouped(answers, attrgetter("request")):
         last = {one.result: one.stream.exchange.name for one in group}
         for one in group if len(last) > 1 else ():
             unsteady[one.stream.exchange.name] = next(last[k] for k in last if k != one.result)
         first, *others = (one.stream for one in group)
-        furthest = max((furthest, *(_numbers_apart(first, other) for other in others)))
+        differences += _numbers_apart(first, others)
     steady = {one.stream.exchange.name: times[one.form, one.shown] - 1 for one in answers}
     return Determinism(
         frozenset(repeated - contradicted),
@@ -243,34 +236,39 @@ def determinism(streams: Iterable[Answer]) -> Determinism:
         probed and not contradicted,
         {name: often for name, often in steady.items() if often and name not in unsteady},
         unsteady,
-        furthest,
+        noise_of(differences),
     )
 
 
-def _numbers_apart(one: Answer, other: Answer) -> float:
-    """How far numbers at one place of two answers lie apart at most, as far as their results are the same."""
-    others = {choice.index: choice for choice in other.choices}
-    pairs = [(choice, others[choice.index]) for choice in one.choices if choice.index in others]
-    differing = {ours.index for ours, theirs in pairs if _differ_in_numbers(ours, theirs)}
-    if not differing:
-        return 0.0
-    ours, theirs = ({choice.index: choice for choice in side.load().choices} for side in (one, other))
-    return max(_series_apart(ours[index], theirs[index]) for index in differing)
+def _numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Difference]:
+    """How far numbers at one place of answers to one request lie apart at most, for each series, as far as
+    their results are the same.
+    """
+    furthest: dict[str, float] = {}
+    for other in others:
+        theirs = {choice.index: choice for choice in other.choices}
+        for choice in first.choices:
+            twin = theirs.get(choice.index)
+            if twin is None or (choice.output_ids, choice.text) != (twin.output_ids, twin.text):
+                continue
+            differing = _numbers(choice) != _numbers(twin)
+            found = _series_apart(choice.load(), twin.load()) if differing else {}
+            for name in _series_of_numbers(choice) & _series_of_numbers(twin):
+                furthest[name] = max(furthest.get(name, 0.0), found.get(name, 0.0))
+    return [Difference(first.asked.key, (first.dialect, name), most) for name, most in furthest.items()]
 
 
-def _differ_in_numbers(one: ChoiceFacts, other: ChoiceFacts) -> bool:
-    """Whether two choices have one result, and other numbers."""
-    return one.output_ids == other.output_ids and one.text == other.text and _numbers(one) != _numbers(other)
+def _series_apart(one: Choice, other: Choice) -> dict[str, float]:
+    ours, theirs = _of_prompt(one), _of_prompt(other)
+    of_prompt = {name: _entries_apart(entries, theirs.get(name)) for name, entries in ours.items()}
+    names = one.series_names & other.series_names - one.customized
+    return of_prompt | {name: _entries_apart(one.series(name), other.series(name)) for name in names}
 
 
-def _series_apart(one: Choice, other: Choice) -> float:
-    furthest = 0.0
-    for name in one.series_names & other.series_names - one.customized:
-        furthest = max(furthest, _entries_apart(one.series(name), other.series(name)))
-    theirs = _of_prompt(other)
-    for name, entries in _of_prompt(one).items():
-        furthest = max(furthest, _entries_apart(entries, theirs.get(name)))
-    return furthest
+@fact(Choice)
+def _series_of_numbers(choice: Choice) -> frozenset[str]:
+    """The series whose numbers are compared, of output and prompt."""
+    return choice.series_names - choice.customized | _of_prompt(choice).keys()
 
 
 @fact(Choice)
@@ -318,7 +316,7 @@ def side_by_side(
     `asked` tells by what two requests are known for the same.
     """
     seen = (determinism(worker), determinism(gateway))
-    rounding, enough = max(side.rounding for side in seen), times_to_repeat(seen)
+    noise, enough = seen[0].noise | seen[1].noise, times_to_repeat(seen)
     ours = {asked(stream): stream for stream in worker}
     pairs = []
     for theirs in gateway:
@@ -332,7 +330,7 @@ def side_by_side(
             steady = enough == 1 or all(
                 side.steady.get(stream.exchange.name, 0) >= enough for stream, side in both
             )
-            pairs.append(AnswerPair(baseline, theirs, repeats, steady, rounding))
+            pairs.append(AnswerPair(baseline, theirs, repeats, steady, noise))
     return pairs
 
 

@@ -1,0 +1,78 @@
+"""Noise: how far numbers of repeated answers lie apart, for each endpoint and kind of number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from tokenwire.record import Answer
+from tokenwire.requirement import tolerance
+from tokenwire.target.alike import ROUNDING
+
+Key = TypeVar("Key")
+
+_OF_NOISE = 4
+"""Numbers may differ by so many times the most by which the target's own repetitions do."""
+_DRIFT = tolerance("drift")
+
+Kind = tuple[str, str]
+"""A dialect, and the name of a series of logprobs."""
+
+
+class Difference(NamedTuple):
+    """How far numbers of one kind lay apart at most in answers to one request."""
+
+    request: str
+    """The key of what was asked (`Asked.key`)."""
+    kind: Kind
+    most: float
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far numbers may lie apart that are the same but for the order of computing."""
+
+    furthest: Mapping[Kind, float] = field(default_factory=dict)
+    unsteady: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """The same for requests of which numbers lay further apart than drift, by key and name of the series."""
+
+    def rounding(self, answer: Answer, name: str) -> float:
+        """How far two numbers of a series of an answer may lie apart.
+
+        Where its kind was never repeated, the same series at other endpoints stands for it, or else all that
+        were: one server computes them all.
+        """
+        if (answer.dialect, name) in self.furthest:
+            known = [self.furthest[answer.dialect, name]]
+        else:
+            known = [most for (_, other), most in self.furthest.items() if other == name]
+        own = self.unsteady.get((answer.asked.key, name), 0.0)
+        return max(ROUNDING, _OF_NOISE * max(own, max(known or self.furthest.values(), default=0.0)))
+
+    def __or__(self, other: Noise) -> Noise:
+        """The greater of two, for each kind."""
+        return Noise(_greater(self.furthest, other.furthest), _greater(self.unsteady, other.unsteady))
+
+
+def _greater(one: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key, float]:
+    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in one.keys() | other.keys()}
+
+
+def noise_of(differences: Iterable[Difference]) -> Noise:
+    """The noise of a target, from all requests that it answered more than once.
+
+    Where numbers of one request alone lie further apart than drift, that is no noise of its endpoint.
+    """
+    found: defaultdict[Kind, list[float]] = defaultdict(list)
+    unsteady = {}
+    for request, kind, most in differences:
+        found[kind].append(most)
+        if most > _DRIFT:
+            unsteady[request, kind[1]] = most
+    return Noise({kind: _furthest(sorted(values, reverse=True)) for kind, values in found.items()}, unsteady)
+
+
+def _furthest(differences: list[float]) -> float:
+    return differences[differences[0] > _DRIFT and len(differences) > 1]
