@@ -6,7 +6,7 @@ import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tokenwire_faults.catalogue import make_fault
+from tokenwire_faults.catalogue import find_fault
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.seams import use_seams
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
@@ -26,13 +26,13 @@ class FaultyWire:
             await self._app(scope, receive, send)
             return
         try:
-            fault = make_fault(name)
+            known = find_fault(name)
         except ValueError as error:
             await refusal_answer(scope["path"], RefusalError(str(error)))(scope, receive, send)
             return
+        fault = Fault(known, scope["path"], scope["app"].state.served.tokenizer)
         use_seams(fault)
         scope.pop("extensions", None)  # what a stream writes has to pass here
-        fault.path, fault.tokenizer = scope["path"], scope["app"].state.served.tokenizer
         await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))
 
 

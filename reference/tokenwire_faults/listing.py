@@ -10,14 +10,13 @@ from rich.text import Text
 
 from tokenwire_faults.catalogue import KnownFault, load_faults
 
-_TOLD = tuple(field.name for field in fields(KnownFault) if field.name != "make")
+_LISTED = (*(field.name for field in fields(KnownFault) if field.name != "acts"), "kills")
 
 
 def faults_as_json() -> str:
-    """The catalogue as a JSON list; the keys are those of `KnownFault`, with `kind`, `room` and `does`."""
-    told = (*_TOLD, "kind", "kills", "room", "does")
+    """The catalogue as a JSON list; the keys are those of `KnownFault`."""
     return json.dumps(
-        [{name: getattr(fault, name) for name in told} for fault in load_faults().values()], indent=2
+        [{name: getattr(fault, name) for name in _LISTED} for fault in load_faults().values()], indent=2
     )
 
 

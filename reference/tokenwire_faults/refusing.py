@@ -6,523 +6,291 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
-from typing import Any, ClassVar
 
 import orjson
 
-from tokenwire_faults.catalogue import STREAMED, WHOLE, fault
-from tokenwire_faults.fault import Fault, Json
+from tokenwire_faults.acts import DONE, at
+from tokenwire_faults.answers import Json, Object, parameters_of
+from tokenwire_faults.fault import Fault
+
+Answered = tuple[int, Json]
 
 _KILLED = 137
 """The exit status of a process that was killed."""
+_PROMPTS = ("input_ids", "prompt", "token_ids")
+"""Where endpoints have ids."""
 
 
 def _number(value: Json) -> int:
     return int(value) if isinstance(value, int | float) or (isinstance(value, str) and value.isdigit()) else 0
 
 
-@fault(
-    "malformed-ids-coerced",
-    "X24",
-    upstream=("vllm-project/vllm PR #9634", "vllm-project/vllm PR #51795"),
-    shows_in=(WHOLE,),
-)
-class MalformedIdsCoerced(Fault):
-    """What is no list of integers is made one, and run."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        ids = body.get("input_ids")
-        if isinstance(ids, str):
-            return {**body, "input_ids": [_number(word) for word in ids.split()]}
-        if isinstance(ids, list) and ids and not any(isinstance(one, list) for one in ids):
-            return {**body, "input_ids": [_number(one) for one in ids]}
-        return body
+@at("asked")
+def malformed_ids_coerced(body: Object) -> Object:
+    ids = body.get("input_ids")
+    if isinstance(ids, str):
+        return {**body, "input_ids": [_number(word) for word in ids.split()]}
+    if isinstance(ids, list) and ids and not any(isinstance(entry, list) for entry in ids):
+        return {**body, "input_ids": [_number(entry) for entry in ids]}
+    return body
 
 
-@fault(
-    "empty-ids-run",
-    "X24",
-    upstream=("mmcdermott/MEDS_EIC_AR issue #176",),
-    shows_in=(WHOLE,),
-)
-class EmptyIdsRun(Fault):
-    """An empty prompt is given a token and run."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {**body, "input_ids": [0]} if body.get("input_ids") == [] else body
+@at("asked")
+def empty_ids_in_a_batch_run(body: Object) -> Object:
+    for name in ("input_ids", "prompt"):
+        ids = body.get(name)
+        if isinstance(ids, list) and any(isinstance(entry, list) and entry for entry in ids):
+            body[name] = [entry or [0] for entry in ids]
+    return body
 
 
-@fault(
-    "empty-ids-in-a-batch-run",
-    "X24",
-    upstream=("mmcdermott/MEDS_EIC_AR issue #176",),
-    shows_in=(WHOLE,),
-)
-class EmptyIdsInABatchRun(Fault):
-    """Only a prompt by itself is looked at: an empty one among others is given a token and run."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        for name in ("input_ids", "prompt"):
-            ids = body.get(name)
-            if isinstance(ids, list) and any(isinstance(one, list) and one for one in ids):
-                body[name] = [one or [0] for one in ids]
-        return body
+@at("answered")
+def refusal_is_a_server_error(status: int, answer: Json) -> Answered:
+    return (500 if status == 400 else status), answer
 
 
-@fault(
-    "refusal-is-a-server-error",
-    "X24",
-    upstream=("sgl-project/sglang issue #7727", "NVIDIA/TensorRT-LLM PR #6845"),
-)
-class RefusalIsAServerError(Fault):
-    """A bad request fails with 500: it was not validated before it was used."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        return (500 if status == 400 else status), answer
+@at("answered")
+def refusal_is_plain_text(status: int, answer: Json) -> Answered:
+    return status, b"Bad Request" if status == 400 else answer
 
 
-@fault(
-    "refusal-is-plain-text",
-    "X15",
-    upstream=("strands-rl/strands-sglang issue #31",),
-)
-class RefusalIsPlainText(Fault):
-    """A refusal is a line of text."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        return status, b"Bad Request" if status == 400 else answer
+def _error_of(answer: Object) -> Object:
+    error: Object = answer.get("error", answer)
+    return error
 
 
-@fault(
-    "refusal-without-words",
-    "X15",
-    upstream=("sgl-project/sglang PR #23751",),
-)
-class RefusalWithoutWords(Fault):
-    """A refusal does not say why."""
+@at("answered")
+def refusal_without_words(status: int, answer: Json) -> Answered:
+    if status == 400:
+        _error_of(answer)["message"] = ""
+    return status, answer
 
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        if status == 400:
-            answer.get("error", answer)["message"] = ""
+
+@at("answered")
+def refusal_does_not_name_the_field(status: int, answer: Json) -> Answered:
+    if status == 400:
+        _error_of(answer)["message"] = "this is not supported"
+    return status, answer
+
+
+@at("answered")
+def refusals_of_two_shapes(status: int, answer: Json) -> Answered:
+    if status == 400 and "max_" in str(answer):
+        return status, {"error": _error_of(answer)["message"]}
+    return status, answer
+
+
+@at("answered")
+def refusal_shows_a_traceback(status: int, answer: Json) -> Answered:
+    if status == 400:
+        _error_of(answer)["message"] += '\n\n  File "/opt/server/server/http.py", line 928'
+    return status, answer
+
+
+@at("media_type", "refused-stream-has-a-token")
+def _be_a_stream(fault: Fault, given: str) -> str:
+    return "text/event-stream; charset=utf-8" if fault.path == "/generate" and "json" in given else given
+
+
+@at("answered")
+def refused_stream_has_a_token(fault: Fault, status: int, answer: Json) -> Answered:
+    if fault.path != "/generate" or status != 400:
         return status, answer
+    words = answer["error"]["message"]
+    finish = {"type": "abort", "message": words, "status_code": 400, "err_type": "BadRequestError"}
+    counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
+    info = {"id": "refused", "finish_reason": finish, **counts, "weight_version": "default"}
+    event = {"text": " R", "output_ids": [75], "meta_info": info}
+    return 200, b"data: " + orjson.dumps(event) + b"\n\n" + DONE
 
 
-@fault(
-    "refusal-does-not-name-the-field",
-    "X15",
-    upstream=("sgl-project/sglang PR #23751",),
-    shows_in=STREAMED,
-)
-class RefusalDoesNotNameTheField(Fault):
-    """A refusal says that something is not supported, and not what."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        if status == 400:
-            answer.get("error", answer)["message"] = "this is not supported"
-        return status, answer
+@at("asked", "refused-inside-the-stream")
+def _refuse_later(fault: Fault, body: Object) -> Object:
+    fields = ("return_prompt_token_ids", "return_token_ids", "return_meta_info")
+    if any(map(body.get, fields)):
+        fault.memory["refused"] = True
+        return {name: value for name, value in body.items() if name not in fields}
+    return body
 
 
-@fault(
-    "refusals-of-two-shapes",
-    "X15",
-    upstream=("tenstorrent/tt-inference-server issue #2750",),
-    shows_in=(WHOLE,),
-)
-class RefusalsOfTwoShapes(Fault):
-    """What is wrong with a prompt is said by another layer than what is wrong with its budget."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        if status == 400 and "max_" in str(answer):
-            return status, {"error": answer.get("error", answer)["message"]}
-        return status, answer
+@at("frame")
+def refused_inside_the_stream(fault: Fault, frame: bytes) -> Iterable[bytes]:
+    if "refused" not in fault.memory or frame == DONE:
+        return [frame]
+    error = {"object": "error", "message": "not with stream", "type": "BadRequest", "code": 400}
+    return [b"data: " + orjson.dumps({"error": error}) + b"\n\n"] if fault.frames == 1 else []
 
 
-@fault("refusal-shows-a-traceback", "X15", upstream=("vllm-project/vllm PR #46415",), shows_in=(WHOLE,))
-class RefusalShowsATraceback(Fault):
-    """The words of a refusal end with the line of the server's code that refused."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        if status == 400:
-            answer.get("error", answer)["message"] += '\n\n  File "/opt/server/server/http.py", line 928'
-        return status, answer
+_refused_last: set[str] = set()
+"""Paths where the last request was refused."""
 
 
-@fault("refused-stream-has-a-token", "X15", upstream=("sgl-project/sglang PR #6803",), shows_in=STREAMED)
-class RefusedStreamHasAToken(Fault):
-    """A stream of `/generate` that is refused is aborted behind a token that was never sampled."""
-
-    def media_type(self, given: str) -> str:
-        refused = self.request.get("stream") and self.path == "/generate" and "json" in given
-        return "text/event-stream; charset=utf-8" if refused else given
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        if not (self.request.get("stream") and self.path == "/generate" and status == 400):
-            return status, answer
-        words = answer["error"]["message"]
-        finish = {"type": "abort", "message": words, "status_code": 400, "err_type": "BadRequestError"}
-        counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
-        info = {"id": "refused", "finish_reason": finish, **counts, "weight_version": "default"}
-        event = {"text": " R", "output_ids": [75], "meta_info": info}
-        return 200, b"data: " + orjson.dumps(event) + b"\n\ndata: [DONE]\n\n"
+@at("answered")
+def refusal_harms_the_next(fault: Fault, status: int, answer: Json) -> Answered:
+    harmed = fault.path in _refused_last
+    (_refused_last.add if status == 400 else _refused_last.discard)(fault.path)
+    if harmed and status == 200:
+        return 500, {"object": "error", "message": "index out of range", "code": 500}
+    return status, answer
 
 
-@fault(
-    "refused-inside-the-stream",
-    "X15",
-    upstream=("vllm-project/vllm PR #40986", "sgl-project/sglang PR #19357"),
-    shows_in=STREAMED,
-)
-class RefusedInsideTheStream(Fault):
-    """Status 200 comes first, and the refusal in an event."""
-
-    refused = False
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        fields = ("return_prompt_token_ids", "return_token_ids", "return_meta_info")
-        self.refused = bool(body.get("stream") and "messages" in body and any(map(body.get, fields)))
-        return {name: value for name, value in body.items() if not (self.refused and name in fields)}
-
-    def frame(self, frame: bytes) -> Iterable[bytes]:
-        if not self.refused or b"[DONE]" in frame:
-            return [frame]
-        error = {"object": "error", "message": "not with stream", "type": "BadRequest", "code": 400}
-        first, self.frame = orjson.dumps({"error": error}), _only_done  # type: ignore[method-assign]  # said once
-        return [b"data: " + first + b"\n\n"]
+@at("answered")
+def unknown_path_answered(status: int, answer: Json) -> Answered:
+    return (200, {}) if status == 404 else (status, answer)
 
 
-def _only_done(frame: bytes) -> Iterable[bytes]:
-    return [frame] if b"[DONE]" in frame else []
+_answered_before: dict[str, Json] = {}
+"""Path to the last body that was answered there."""
+_left_behind: set[str] = set()
+"""Paths where a request was refused since."""
 
 
-@fault(
-    "refusal-harms-the-next",
-    "X24",
-    upstream=("vllm-project/vllm issue #54195", "sgl-project/sglang PR #8383"),
-    shows_in=(WHOLE,),
-)
-class RefusalHarmsTheNext(Fault):
-    """What a refused request left behind breaks the next one."""
-
-    left_behind: ClassVar[set[str]] = set()
-    """Paths where the last request was refused."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        harmed = self.path in self.left_behind
-        (self.left_behind.add if status == 400 else self.left_behind.discard)(self.path)
-        if harmed and status == 200:
-            return 500, {"object": "error", "message": "index out of range", "code": 500}
-        return status, answer
+@at("asked", "refusal-changes-the-next")
+def _sway_the_next(fault: Fault, body: Object) -> Object:
+    if fault.path in _left_behind and _answered_before.get(fault.path) == body:
+        holder = body if body.get("sampling_params") is None else body["sampling_params"]
+        holder["logit_bias"] = {"5": 100}
+    return body
 
 
-@fault(
-    "unknown-path-answered",
-    "X15",
-    upstream=("authelia/authelia PR #1806",),
-)
-class UnknownPathAnswered(Fault):
-    """A path that is not there is answered with 200, as the page that takes all paths does."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        return (200, {}) if status == 404 else (status, answer)
+@at("answered")
+def refusal_changes_the_next(fault: Fault, status: int, answer: Json) -> Answered:
+    if status == 400:
+        _left_behind.add(fault.path)
+    elif status == 200 and _answered_before.get(fault.path) != fault.request:
+        _answered_before[fault.path] = fault.request
+        _left_behind.discard(fault.path)
+    return status, answer
 
 
-@fault(
-    "refusal-changes-the-next",
-    "X24",
-    upstream=("vllm-project/vllm issue #54195",),
-    shows_in=(WHOLE,),
-)
-class RefusalChangesTheNext(Fault):
-    """What a refused request left behind is added to the logits of the next one like the one before it."""
-
-    answered_before: ClassVar[dict[str, Json]] = {}
-    """Path to the last body that was answered there."""
-    left_behind: ClassVar[set[str]] = set()
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        if self.path not in self.left_behind or self.answered_before.get(self.path) != body:
-            return body
-        params = body.get("sampling_params")
-        if params is None:
-            return {**body, "logit_bias": {"5": 100}}
-        return {**body, "sampling_params": {**params, "logit_bias": {"5": 100}}}
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        if status == 400:
-            self.left_behind.add(self.path)
-        elif status == 200 and self.answered_before.get(self.path) != self.request:
-            self.answered_before[self.path] = self.request
-            self.left_behind.discard(self.path)
-        return status, answer
-
-
-def _parameters(body: dict[str, Any]) -> dict[str, Any]:
-    """Where a body has its sampling parameters: in an object of their own, or beside everything else."""
-    params = body.get("sampling_params")
-    return params if isinstance(params, dict) else body
-
-
-@fault(
-    "unknown-prompt-ids-clipped",
-    "X24",
-    upstream=("sgl-project/sglang PR #8383", "vllm-project/vllm PR #51795"),
-    shows_in=(WHOLE,),
-)
-class UnknownPromptIdsClipped(Fault):
-    """Ids outside the vocabulary are brought into it, and run."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        for name in ("input_ids", "prompt", "token_ids"):
-            ids = body.get(name)
-            if isinstance(ids, list) and all(type(one) is int for one in ids):
-                body[name] = [one % 200 if one < 0 or one > 1000 else one for one in ids]
-        return body
+@at("asked")
+def unknown_prompt_ids_clipped(body: Object) -> Object:
+    for name in _PROMPTS:
+        ids = body.get(name)
+        if isinstance(ids, list) and all(type(token) is int for token in ids):
+            body[name] = [token % 200 if token < 0 or token > 1000 else token for token in ids]
+    return body
 
 
 _TINY_VOCABULARY = 736
 """Of `builtin:tiny`, the model that faults are shown with."""
 
 
-@fault("one-id-too-many", "X24", upstream=("sgl-project/sglang PR #8383",), shows_in=(WHOLE,))
-class OneIdTooMany(Fault):
-    """The id that equals the size of the vocabulary is taken for one, and run as some other."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        for name in ("input_ids", "prompt", "token_ids"):
-            ids = body.get(name)
-            if isinstance(ids, list):
-                body[name] = [0 if one == _TINY_VOCABULARY else one for one in ids]
-        return body
+@at("asked")
+def one_id_too_many(body: Object) -> Object:
+    for name in _PROMPTS:
+        if isinstance(ids := body.get(name), list):
+            body[name] = [0 if token == _TINY_VOCABULARY else token for token in ids]
+    return body
 
 
-def _prompt_ids(body: dict[str, Any]) -> list[int]:
+def _prompt_ids(body: Object) -> list[int]:
     """The ids of a prompt, of all prompts of a batch; none where it is no list of integers."""
-    given: Json = next((body[name] for name in ("input_ids", "prompt", "token_ids") if name in body), [])
+    given: Json = next((body[name] for name in _PROMPTS if name in body), [])
     rows = given if isinstance(given, list) else []
-    flat = [one for row in rows for one in (row if isinstance(row, list) else [row])]
-    return flat if all(type(one) is int for one in flat) else []
+    flat = [token for row in rows for token in (row if isinstance(row, list) else [row])]
+    return flat if all(type(token) is int for token in flat) else []
 
 
-@fault(
-    "dies-of-a-negative-id",
-    "X24",
-    upstream=("sgl-project/sglang PR #8383",),
-    shows_in=(WHOLE,),
-    ends_the_server=True,
-)
-class DiesOfANegativeId(Fault):
-    """An id below 0 reads before the embedding's first row, and the process ends."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        if any(one < 0 for one in _prompt_ids(body)):
-            os._exit(_KILLED)
-        return body
+@at("asked")
+def dies_of_a_negative_id(body: Object) -> Object:
+    if any(token < 0 for token in _prompt_ids(body)):
+        os._exit(_KILLED)
+    return body
 
 
-@fault(
-    "dies-of-an-unknown-id",
-    "X24",
-    upstream=("vllm-project/vllm issue #54195",),
-    shows_in=(WHOLE,),
-    ends_the_server=True,
-)
-class DiesOfAnUnknownId(Fault):
-    """An id beyond every vocabulary reads behind the embedding's last row, and the process ends."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        if any(one >= 2**31 for one in _prompt_ids(body)):
-            os._exit(_KILLED)
-        return body
+@at("asked")
+def dies_of_an_unknown_id(body: Object) -> Object:
+    if any(token >= 2**31 for token in _prompt_ids(body)):
+        os._exit(_KILLED)
+    return body
 
 
-@fault(
-    "hangs-of-a-negative-id",
-    "X24",
-    upstream=("sgl-project/sglang PR #8383",),
-    shows_in=(WHOLE,),
-    ends_the_server=True,
-)
-class HangsOfANegativeId(Fault):
-    """An id below 0 ends the scheduler, and the process stands there and answers nothing any more."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        if any(one < 0 for one in _prompt_ids(body)):
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing here would look at it any more
-            threading.Event().wait()
-        return body
+@at("asked")
+def hangs_of_a_negative_id(body: Object) -> Object:
+    if any(token < 0 for token in _prompt_ids(body)):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing here would look at it any more
+        threading.Event().wait()
+    return body
 
 
-@fault(
-    "unknown-parameter-ids-dropped",
-    "X24",
-    upstream=("vllm-project/vllm issue #54195", "vllm-project/vllm PR #16529"),
-    shows_in=(WHOLE,),
-)
-class UnknownParameterIdsDropped(Fault):
-    """Stop ids, biased ids and chosen ids that are none are left out in silence."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        params = _parameters(body)
-        if bias := params.get("logit_bias"):
-            params["logit_bias"] = {key: value for key, value in bias.items() if 0 <= int(key) < 1000}
-        for holder, name in ((params, "stop_token_ids"), (body, "token_ids_logprob")):
-            if isinstance(holder.get(name), list):
-                holder[name] = [one for one in holder[name] if 0 <= one < 1000]
-        return body
+@at("asked")
+def unknown_parameter_ids_dropped(body: Object) -> Object:
+    params = parameters_of(body)
+    if bias := params.get("logit_bias"):
+        params["logit_bias"] = {key: value for key, value in bias.items() if 0 <= int(key) < 1000}
+    for holder, name in ((params, "stop_token_ids"), (body, "token_ids_logprob")):
+        if isinstance(holder.get(name), list):
+            holder[name] = [token for token in holder[name] if 0 <= token < 1000]
+    return body
 
 
 _INTEGERS = ("max_new_tokens", "max_tokens", "max_completion_tokens", "n", "stream_interval", "seed")
 
 
-@fault(
-    "wrong-types-ignored",
-    "X24",
-    upstream=("vllm-project/vllm PR #9634",),
-    shows_in=(WHOLE,),
-)
-class WrongTypesIgnored(Fault):
-    """A number that is no integer is as good as none: the default is taken."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        params = _parameters(body)
-        for name in _INTEGERS:
-            if type(params.get(name, 0)) is not int:
-                del params[name]
-        return body
+@at("asked")
+def wrong_types_ignored(body: Object) -> Object:
+    params = parameters_of(body)
+    for name in _INTEGERS:
+        if type(params.get(name, 0)) is not int:
+            del params[name]
+    return body
 
 
-@fault(
-    "impossible-values-clipped",
-    "X24",
-    upstream=("sgl-project/sglang issue #7727",),
-    shows_in=(WHOLE,),
-)
-class ImpossibleValuesClipped(Fault):
-    """A number that is too small becomes the smallest that is not."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        params = _parameters(body)
-        for name, least in dict.fromkeys(_INTEGERS, 1).items() | {("temperature", 0), ("min_new_tokens", 0)}:
-            if type(params.get(name)) in (int, float):
-                params[name] = max(params[name], least)
-        return body
+@at("asked")
+def impossible_values_clipped(body: Object) -> Object:
+    params = parameters_of(body)
+    for name, least in {**dict.fromkeys(_INTEGERS, 1), "temperature": 0, "min_new_tokens": 0}.items():
+        if type(params.get(name)) in (int, float):
+            params[name] = max(params[name], least)
+    return body
 
 
-@fault(
-    "unreadable-bodies-crash",
-    "X24",
-    upstream=("NVIDIA/TensorRT-LLM PR #6845",),
-    shows_in=(WHOLE,),
-)
-class UnreadableBodiesCrash(Fault):
-    """A body that is no JSON object is an accident: status 500 and a line of text."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        return (500, b"Internal Server Error") if status == 400 and not self.request else (status, answer)
+@at("answered")
+def unreadable_bodies_crash(fault: Fault, status: int, answer: Json) -> Answered:
+    return (500, b"Internal Server Error") if status == 400 and not fault.request else (status, answer)
 
 
-@fault(
-    "missing-prompt-invented",
-    "X24",
-    upstream=("mmcdermott/MEDS_EIC_AR issue #176",),
-    shows_in=(WHOLE,),
-)
-class MissingPromptInvented(Fault):
-    """Where there is no prompt, there is one token."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        if self.path == "/generate" and not body.keys() & {"input_ids", "text"}:
-            body["input_ids"] = [1]
-        return body
+@at("asked")
+def missing_prompt_invented(fault: Fault, body: Object) -> Object:
+    if fault.path == "/generate" and not body.keys() & {"input_ids", "text"}:
+        body["input_ids"] = [1]
+    return body
 
 
-@fault(
-    "misfitting-lists-stretched",
-    "X19",
-    upstream=("sgl-project/sglang PR #23751",),
-    shows_in=(WHOLE,),
-)
-class MisfittingListsStretched(Fault):
-    """A list with too few entries for its batch is repeated, one with too many cut."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        prompts = body.get("input_ids")
-        if isinstance(prompts, list) and prompts and all(isinstance(one, list) for one in prompts):
-            for name in ("sampling_params", "rid"):
-                if isinstance(body.get(name), list):
-                    body[name] = (body[name] * len(prompts))[: len(prompts)]
-        return body
+@at("asked")
+def misfitting_lists_stretched(body: Object) -> Object:
+    prompts = body.get("input_ids")
+    if isinstance(prompts, list) and prompts and all(isinstance(row, list) for row in prompts):
+        for name in ("sampling_params", "rid"):
+            if isinstance(body.get(name), list):
+                body[name] = (body[name] * len(prompts))[: len(prompts)]
+    return body
 
 
-@fault(
-    "length-rule-differs-in-streams",
-    "X18",
-    upstream=("sgl-project/sglang PR #2876",),
-    shows_in=STREAMED,
-)
-class LengthRuleDiffersInStreams(Fault):
-    """A stream is refused whose prompt leaves room for less than four tokens; a whole answer is not.
-
-    Contexts are taken to be multiples of 256.
-    """
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        ids, params = body.get("input_ids"), _parameters(body)
-        if body.get("stream") and isinstance(ids, list) and len(ids) % 256 > 252:
-            for name in {"max_new_tokens", "max_tokens", "max_completion_tokens"} & params.keys():
-                params[name] = 10**6
-        return body
+@at("asked")
+def length_rule_differs_in_streams(body: Object) -> Object:
+    ids, params = body.get("input_ids"), parameters_of(body)
+    # Contexts are taken to be multiples of 256.
+    if isinstance(ids, list) and len(ids) % 256 > 252:
+        for name in {"max_new_tokens", "max_tokens", "max_completion_tokens"} & params.keys():
+            params[name] = 10**6
+    return body
 
 
-@fault(
-    "ids-need-a-tokenizer",
-    "X24",
-    upstream=("sgl-project/sglang issue #7727",),
-    shows_in=(WHOLE,),
-    server=("--skip-tokenizer-init",),
-)
-class IdsNeedATokenizer(Fault):
-    """Without a tokenizer, logprobs cannot be written: their tokens have no text."""
+@at("answered")
+def ids_need_a_tokenizer(fault: Fault, status: int, answer: Json) -> Answered:
+    if fault.tokenizer is None and fault.request.get("return_logprob") and status == 200:
+        words = "'NoneType' object has no attribute 'decode'"
+        return 500, {"object": "error", "message": words, "code": 500}
+    return status, answer
 
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        if self.tokenizer is None and self.request.get("return_logprob") and status == 200:
-            return 500, {
-                "object": "error",
-                "message": "'NoneType' object has no attribute 'decode'",
-                "code": 500,
-            }
+
+@at("answered")
+def stops_with_logprobs_refused(fault: Fault, status: int, answer: Json) -> Answered:
+    request = fault.request
+    stops = (request.get("sampling_params") or {}).get("stop") or request.get("stop")
+    if status != 200 or not stops or not (request.get("return_logprob") or request.get("logprobs")):
         return status, answer
-
-
-@fault(
-    "text-runs-without-a-tokenizer",
-    "X24",
-    upstream=("sgl-project/sglang PR #27882",),
-    shows_in=(WHOLE,),
-    server=("--skip-tokenizer-init",),
-)
-class TextRunsWithoutATokenizer(Fault):
-    """Without a tokenizer, stop strings have no effect, and are not refused."""
-
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        for name in ("stop", "stop_regex"):
-            _parameters(body).pop(name, None)
-        return body
-
-
-@fault(
-    "stops-with-logprobs-refused",
-    "X15",
-    upstream=("NVIDIA/TensorRT-LLM PR #18190",),
-    shows_in=(WHOLE,),
-)
-class StopsWithLogprobsRefused(Fault):
-    """Logprobs are not cut where a stop string cut the ids, and the request is refused for it."""
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        request = self.request
-        stops = (request.get("sampling_params") or {}).get("stop") or request.get("stop")
-        if status != 200 or not stops or not (request.get("return_logprob") or request.get("logprobs")):
-            return status, answer
-        message = "stop: token_ids and logprobs have different lengths"
-        return 400, {"object": "error", "message": message, "type": "BadRequest", "code": 400}
+    words = "stop: token_ids and logprobs have different lengths"
+    return 400, {"object": "error", "message": words, "type": "BadRequest", "code": 400}

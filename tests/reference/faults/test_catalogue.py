@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from forked_program import run_forked
 
 from tokenwire.requirement import load_requirements
-from tokenwire_faults.catalogue import EVERYWHERE, PRIMITIVES, fault, load_faults, make_fault
+from tokenwire.spec_files import read_yaml
+from tokenwire_faults.acts import entered
+from tokenwire_faults.answers import PLACES
+from tokenwire_faults.catalogue import EVERYWHERE, FAULTS_FILE, known_fault, load_faults
+from tokenwire_faults.deliveries import CUTS, MOMENTS
 from tokenwire_faults.fault import Fault
+from tokenwire_faults.primitives import PRIMITIVES
 from tokenwire_reference.core.seams import Seams
 
 FAULTS = load_faults()
+TABLE = read_yaml(FAULTS_FILE)
+ENTRIES = {name: entry for entries in TABLE["rooms"].values() for name, entry in entries.items()}
 
 
-def test_every_primitive_is_imitated():
-    assert {known.primitive for known in FAULTS.values()} == PRIMITIVES.keys()
+def test_every_kind_of_bug_is_imitated():
+    assert {known.kind for known in FAULTS.values()} == set(TABLE["kinds"].values())
 
 
 def test_the_faults_that_the_specification_names_are_in_the_catalogue():
@@ -49,35 +56,78 @@ def test_an_entry_tells_what_was_wrong_and_where_it_was_seen(known):
     assert set(known.shows_in) <= set(EVERYWHERE)
 
 
-def test_every_fault_overrides_a_seam_that_there_is():
+def test_every_fault_acts_at_a_seam_that_there_is():
     seams = {name for kind in (Fault, Seams) for name, value in vars(kind).items() if callable(value)}
-    seams -= {"published"}  # `Fault` turns it into `row`
-    used = Counter(
-        name
-        for known in FAULTS.values()
-        for name in {name for kind in known.make.__mro__[:-3] for name in vars(kind)} & seams
-    )
-    assert set(used) == seams
-    for name, known in FAULTS.items():
-        assert any(getattr(known.make, seam) is not getattr(Fault, seam) for seam in seams), name
+    seams = {name for name in seams if not name.startswith("_")} - {"event", "published"} | {"events", "row"}
+    used = {seam for known in FAULTS.values() for seam in known.acts}
+    assert used == seams
+
+
+def changes(told) -> Iterator[str]:
+    """The primitives that a change names, and those of its entries."""
+    for name, argument in ({told: None} if isinstance(told, str) else told).items():
+        yield name
+        if name.startswith("each"):
+            yield from changes(argument)
+
+
+def named_in(entry) -> dict[str, set[str]]:
+    """The primitives, places and moments that an entry names."""
+    edits = [entry.get(seam, []) for seam in ("asked", "answers", "whole", "event")]
+    edits = [edit for some in edits for edit in (some if isinstance(some, list) else [some])]
+    taken = entry.get("taken", {})
+    told = [change for edit in edits for change in edit.get("change", {}).values()]
+    told += [entry["text"]] if "text" in entry else []
+    told += [*entry.get("row", {}).values(), *entry.get("detokenizer", {}).values()]
+    told += [change for name, change in taken.items() if name != "at"]
+    return {
+        "changes": {name for change in told for name in changes(change)},
+        "places": {edit["in"] for edit in edits if "in" in edit},
+        "moments": {taken["at"]} if "at" in taken else set(),
+    }
+
+
+def test_the_table_names_every_primitive_and_none_that_there_is_not():
+    named = [named_in(entry) for entry in ENTRIES.values()]
+    used = {kind: {name for one in named for name in one[kind]} for kind in named[0]}
+    in_code = {"times", "same"}
+    assert used["changes"] == (PRIMITIVES.keys() | CUTS) - in_code
+    assert used["places"] == PLACES.keys() - {""}
+    assert used["moments"] == MOMENTS.keys()
 
 
 def test_each_request_has_a_fault_of_its_own():
-    assert make_fault("event-dropped") is not make_fault("event-dropped")
+    event = {"meta_info": {"completion_tokens": 1, "finish_reason": None}}
+    first, second = (Fault(FAULTS["event-dropped"], "/generate", None) for _ in range(2))
+    assert [len(list(first.event(event))) for _ in range(3)] == [1, 0, 1]
+    assert list(second.event(event)) == [event]
 
 
-def test_a_name_is_given_once_and_a_fault_that_nothing_sees_has_a_reason():
-    with pytest.raises(ValueError, match="'finish-twice' stands twice"):
-        fault("finish-twice", "X14")(Fault)
-    with pytest.raises(ValueError, match="of the kind 'X99'"):
-        fault("made-up", "X99")(Fault)
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"bug": {"kind": "X99"}}, "is of the kind 'X99'; the kinds are X01"),
+        ({"bug": {"kind": "X01"}}, "does nothing"),
+        ({"bug": {"kind": "X01"}, "deltas": {}}, "no primitive is for 'deltas'"),
+    ],
+)
+def test_an_entry_that_says_nothing_to_do_is_refused(entry, words):
+    with pytest.raises(ValueError, match=f"'made-up'.*{words}"):
+        known_fault("made-up", "made-up", {"does": "Nothing.", **entry}, TABLE["kinds"])
+
+
+def test_a_fault_that_nothing_sees_has_a_reason():
     assert [name for name, known in FAULTS.items() if bool(known.kills) == bool(known.unseen)] == []
+
+
+def test_every_function_is_an_act_of_a_fault_that_there_is():
+    assert entered() <= FAULTS.keys()
 
 
 def test_the_command_lists_them(tmp_path):
     command = ("tokenwire-reference", "faults")
     listed = json.loads(run_forked(*command, "--json", folder=tmp_path).stdout)
     assert [entry["name"] for entry in listed] == list(FAULTS)
-    assert {"primitive", "kind", "does", "upstream", "kills", "shows_in", "room"} <= listed[0].keys()
+    assert {"kind", "does", "upstream", "kills", "shows_in", "room"} <= listed[0].keys()
     table = run_forked(*command, folder=tmp_path).stdout
     assert f"{len(FAULTS)} faults" in table

@@ -1,0 +1,130 @@
+"""Acts: what faults do at seams, made from `faults.yaml` or, where no primitive is enough, written.
+
+An act names those parameters that it needs, as a fixture does in pytest. What passes the seam is the last of
+them, and another is given in its place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
+from typing import Any
+
+from tokenwire_faults.answers import Json, Object, edit, finish_of
+from tokenwire_faults.deliveries import EditedDetokenizer, edited_emission, edited_row
+from tokenwire_faults.fault import Act, Fault
+from tokenwire_faults.primitives import changed
+
+DONE = b"data: [DONE]\n\n"
+
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "asked": ("fault", "body"),
+    "answers": ("fault", "answer"),
+    "whole": ("fault", "answer"),
+    "answered": ("fault", "status", "answer"),
+    "media_type": ("fault", "given"),
+    "event": ("fault", "event"),
+    "events": ("fault", "event"),
+    "frame": ("fault", "frame"),
+    "stop_rules": ("fault", "rules"),
+    "due": ("fault", "request", "sent", "due"),
+    "row": ("fault", "request", "row"),
+    "detokenizer": ("fault", "detokenizer"),
+    "text": ("fault", "reader", "text"),
+    "format": ("fault", "usual"),
+    "deltas": ("fault", "parser", "ended", "deltas"),
+    "taken": ("fault", "reader", "emission"),
+    "leaving": ("fault", "leaving"),
+    "aborting": ("fault", "rid", "live", "names"),
+    "colliding": ("fault", "rid", "abort"),
+    "ended": ("fault", "rid", "abort"),
+}
+"""Seam to what its acts may name. Those of `answers`, `whole` and `event` change these in place."""
+
+
+def _whole(change: Act) -> dict[str, Act]:
+    def act(fault: Fault, status: int, answer: Json) -> tuple[int, Json]:
+        change(fault, answer)
+        return status, answer
+
+    return {"answered": act}
+
+
+def _event(change: Act) -> dict[str, Act]:
+    def act(fault: Fault, event: Object) -> Iterable[Object]:
+        change(fault, event)
+        return [event]
+
+    return {"events": act}
+
+
+def _acts(seam: str, function: Callable[..., Any]) -> dict[str, Act]:
+    """The acts that a function is, by the seams of `Fault`."""
+    needed = [PARAMETERS[seam].index(name) for name in signature(function).parameters]
+
+    def act(*given: Any) -> Any:
+        return function(*(given[place] for place in needed))
+
+    match seam:
+        case "answers":
+            return _whole(act) | _event(act)
+        case "whole":
+            return _whole(act)
+        case "event":
+            return _event(act)
+    return {seam: act}
+
+
+_written: dict[str, dict[str, Act]] = defaultdict(dict)
+
+
+def at(seam: str, *names: str) -> Callable[[Act], Act]:
+    """Enter a function as an act at a seam: of the faults with these names, or of that which has its own."""
+
+    def enter(function: Act) -> Act:
+        for name in names or [function.__name__.replace("_", "-")]:
+            _written[name] |= _acts(seam, function)
+        return function
+
+    return enter
+
+
+def entered() -> frozenset[str]:
+    """The faults that functions are acts of."""
+    return frozenset(_written)
+
+
+def written(name: str) -> Mapping[str, Act]:
+    """The acts of a fault that are functions."""
+    return _written.get(name, {})
+
+
+def _times(fault: Fault, event: Object, send: Mapping[str, Any]) -> int:
+    """How often an event is sent: `times` where it is the `nth` and has a `finish` or none, as is said."""
+    meant = send.get("nth", fault.events) == fault.events
+    if "finish" in send:
+        meant = meant and bool(finish_of(event)) is send["finish"]
+    return int(send["times"]) if meant else 1
+
+
+_PRIMITIVES: Mapping[str, Callable[[Any], Callable[..., Any]]] = {
+    "asked": lambda edits: lambda body: edit(body, edits),
+    "answers": lambda edits: lambda answer: edit(answer, edits),
+    "whole": lambda edits: lambda answer: edit(answer, edits),
+    "event": lambda edits: lambda event: edit(event, edits),
+    "events": lambda send: lambda fault, event: [event] * _times(fault, event, send),
+    "media_type": lambda other: lambda: other,
+    "frame": lambda times: lambda frame: [frame] * (times if frame == DONE else 1),
+    "row": lambda edits: lambda row: edited_row(row, edits),
+    "detokenizer": lambda changes: lambda detokenizer: EditedDetokenizer(detokenizer, **changes),
+    "text": lambda change: lambda text: changed(text, change),
+    "taken": lambda edits: lambda reader, emission: edited_emission(reader, emission, edits),
+    "leaving": lambda leaving: lambda: leaving,
+}
+"""Seam to what makes an act of its argument in `faults.yaml`."""
+
+
+def from_table(seam: str, argument: Any) -> dict[str, Act]:
+    """The acts that an entry of `faults.yaml` stands for. Raises KeyError for a seam without primitives."""
+    return _acts(seam, _PRIMITIVES[seam](argument))

@@ -1,0 +1,122 @@
+"""Edits of what a request delivers: rows of the output streamer, text, emissions that a consumer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tokenwire_faults.altered_rows import OutputRow
+from tokenwire_faults.primitives import Change, changed
+from tokenwire_reference.core.detokenizer import Detokenizer
+from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
+from tokenwire_reference.core.request import OWN_SERIES
+from tokenwire_reference.doors.request_manager import Emission, Reader
+
+Delivered = TypeVar("Delivered", OutputRow, Emission)
+
+MOMENTS: Mapping[str, Any] = {
+    "finish": lambda emission: emission.finish is not None,
+    "stop": lambda emission: emission.finish is not None and emission.finish.type == "stop",
+    "abort": lambda emission: emission.finish is not None and emission.finish.type == "abort",
+    "several": lambda emission: len(emission.output_ids) > 1,
+}
+_FIELDS = {"output_ids", "text", "completion_tokens"}
+_RECORD_FIELDS = {
+    "prompt_series",
+    "cached_tokens_device",
+    "cached_tokens_host",
+    "cached_tokens_storage",
+}
+
+CUTS = frozenset({"so_far", "sliced", "last_piece", "without_new"})
+"""Changes of emissions alone: as by another cursor. What they do, `_cut` says."""
+
+
+def edited_emission(reader: Reader, emission: Emission, edits: Mapping[str, Any]) -> Emission:
+    """An emission with fields and series changed: by primitives, or cut as by another cursor.
+
+    The names `series`, `info` and `logprobs` stand for all series, for those of customized_info, and for the
+    others. `at` says which emissions are edited.
+    """
+    if "at" in edits and not MOMENTS[edits["at"]](emission):
+        return emission
+    fields: dict[str, Any] = {}
+    of_the_record: dict[str, Any] = {}
+    series = dict(emission.series)
+    for name, change in edits.items():
+        if name in _FIELDS:
+            fields[name] = _cut(reader, emission, name, getattr(emission, name), change)
+        elif name in _RECORD_FIELDS:
+            of_the_record[name] = changed(getattr(emission.record, name), change)
+        elif name != "at":
+            for key in _named(name, emission):
+                series[key] = _cut(reader, emission, key, series[key], change)
+    if of_the_record:
+        fields["record"] = replace(emission.record, **of_the_record)
+    return replace(emission, series=series, **fields)
+
+
+def info_keys(delivered: Emission | OutputRow) -> Collection[str]:
+    """The series that a sampler backend wrote."""
+    return delivered.series.keys() - OWN_SERIES
+
+
+def _named(name: str, emission: Emission | OutputRow) -> Iterator[str]:
+    """The series that are meant, as far as there are such."""
+    for key in emission.series:
+        if name in {key, "series", "logprobs" if key in OWN_SERIES else "info"}:
+            yield key
+
+
+def _cut(reader: Reader, emission: Emission, name: str, value: Any, change: Change) -> Any:
+    """A field or a series of an emission, changed."""
+    sent, end = reader.taken_ids, emission.completion_tokens
+    match change:
+        case "so_far" if name == "text":
+            return reader.text
+        case "so_far":
+            return (reader.request.output_ids if name == "output_ids" else reader.request.series[name])[:end]
+        case "sliced" if name == "completion_tokens":
+            return end - sent
+        case "sliced":
+            return value[reader.taken_text if name == "text" else sent :]
+        case "last_piece":
+            return value[max(0, end - 1) // WHOLE_INTERVAL * WHOLE_INTERVAL :]
+        case "without_new":
+            return value[: len(value) - (end - sent)]
+    return changed(value, change)
+
+
+def edited_row(row: OutputRow, edits: Mapping[str, Change]) -> OutputRow:
+    """A row with series of its tokens, or of the prompt (`input_…`), changed by primitives."""
+    series, prompt = dict(row.series), dict(row.prompt_series)
+    for name, change in edits.items():
+        if name.startswith("input_"):
+            if prompt.get(name):
+                prompt[name] = changed(list(prompt[name]), change)
+        else:
+            for key in _named(name, row):
+                series[key] = changed(list(series[key]), change)
+    return replace(row, series=series, prompt_series=prompt)
+
+
+def with_series(delivered: Delivered, **changes: Any) -> Delivered:
+    """A row or an emission with some of its series replaced."""
+    return replace(delivered, series={**delivered.series, **changes})
+
+
+class EditedDetokenizer(Detokenizer):
+    """Changes, by primitives, the text that ids give (`push`) and the rest at the end (`flush`)."""
+
+    def __init__(self, true: Detokenizer, push: Change = "same", flush: Change = "same") -> None:
+        super().__init__(true._spelling)
+        self._push, self._flush = push, flush
+
+    def push(self, ids: Sequence[int]) -> str:
+        text: str = changed(super().push(ids), self._push)
+        return text
+
+    def flush(self) -> str:
+        text: str = changed(super().flush(), self._flush)
+        return text

@@ -1,0 +1,58 @@
+"""Primitives: what `faults.yaml` does to a value, by name and with an argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Change = str | Mapping[str, Any]
+"""The name of a primitive, or names with arguments; several are done one behind the other."""
+
+PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
+    # Of any value.
+    "same": lambda value, _: value,
+    "is": lambda _, other: other,
+    "null_if_empty": lambda value, _: value or None,
+    "negated": lambda value, _: not value,
+    # Of numbers.
+    "plus": lambda value, number: value + number,
+    "times": lambda value, number: value * number,
+    "divided_by": lambda value, number: value / number,
+    "exp": lambda value, _: math.exp(value),
+    # Of lists and texts.
+    "first": lambda value, count: value[:count],
+    "last": lambda value, count: value[-count:],
+    "without_first": lambda value, count: value[count:],
+    "without_last": lambda value, count: value[:-count],
+    "second_half": lambda value, _: value[len(value) // 2 :],
+    "reversed": lambda value, _: value[::-1],
+    "behind": lambda value, text: value + text,
+    "without": lambda value, text: value.replace(text, ""),
+    "unindented": lambda value, _: value.lstrip(" "),
+    # Of lists.
+    "last_again": lambda value, _: [*value, *value[-1:]],
+    "all_first": lambda value, _: list(value[:1]) * len(value),
+    "all_last": lambda value, _: list(value[-1:]) * len(value),
+    "second_last": lambda value, _: [*value[:1], *value[2:], *value[1:2]],
+    "zeros": lambda value, _: [0] * len(value),
+    "floats": lambda value, _: [float(entry) for entry in value],
+    "each": lambda value, change: [changed(entry, change) for entry in value],
+    # Of lists of entries [logprob, id, text].
+    "each_logprob": lambda value, change: [_with_logprob(entry, change) for entry in value],
+    "null_logprob_of": lambda value, place: [
+        [None, *entry[1:]] if at == place else entry for at, entry in enumerate(value)
+    ],
+}
+
+
+def changed(value: Any, change: Change) -> Any:
+    """A value with primitives done to it. Raises KeyError for a name that is none."""
+    for name, argument in ({change: None} if isinstance(change, str) else change).items():
+        value = PRIMITIVES[name](value, argument)
+    return value
+
+
+def _with_logprob(entry: Sequence[Any], change: Change) -> list[Any]:
+    logprob, *others = entry
+    return [logprob if logprob is None else changed(logprob, change), *others]
