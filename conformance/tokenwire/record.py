@@ -148,8 +148,8 @@ class ToolCall:
     pieces: tuple[tuple[Emission, CallPiece], ...]
 
     def _first(self, field: str) -> Any:
-        told = (getattr(piece, field) for _, piece in self.pieces)
-        return next((value for value in told if value is not None), None)
+        reported = (getattr(piece, field) for _, piece in self.pieces)
+        return next((value for value in reported if value is not None), None)
 
     @property
     def id(self) -> Any:
@@ -260,7 +260,9 @@ class Emission:
 
 def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission, ...]:
     """The emissions of a choice, each with its place among them; copies of those of another choice."""
-    placed = tuple(one if one.position == _IN_NO_CHOICE else replace(one) for one in emissions)
+    placed = tuple(
+        emission if emission.position == _IN_NO_CHOICE else replace(emission) for emission in emissions
+    )
     incremental = delivery is Delivery.INCREMENTAL
     carries_ids = any(one.output_ids is not None for one in placed)
     delivered = 0
@@ -365,7 +367,9 @@ class Choice(ChoiceFacts):
     @cached_property
     def delivered(self) -> tuple[Emission, ...]:
         """The emissions without those that report a failure."""
-        return tuple(one for one in self.emissions if one.finish is None or not one.finish.failed)
+        return tuple(
+            emission for emission in self.emissions if emission.finish is None or not emission.finish.failed
+        )
 
     @cached_property
     def calls(self) -> tuple[ToolCall, ...]:

@@ -154,7 +154,7 @@ def replay(
     Raises NothingToReplay where there is nothing, CaptureError for a file that is no capture, OSError.
     """
     runs: list[Run] = []
-    told: list[str] = []
+    reported: list[str] = []
     detected: dict[str, str] = {}
     store = store or AnswerStore()
     for path in paths:
@@ -163,7 +163,7 @@ def replay(
             run, unknown = read_run(exchanges, resolver, name, tokenizer, store)
             runs.append(run)
             detected = resolver.why | detected
-            told += remarks(run, unknown)
+            reported += remarks(run, unknown)
     if not any(run.streams for run in runs):
         raise NothingToReplay(
             f"no exchange in {', '.join(map(str, paths))} is with an endpoint that a dialect knows"
@@ -174,7 +174,7 @@ def replay(
         runs=tuple(runs),
         dialects=tuple(dialects),
         taken=dict(sorted(detected.items())),
-        remarks=tuple(told),
+        remarks=tuple(reported),
     )
 
 

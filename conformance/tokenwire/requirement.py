@@ -76,7 +76,7 @@ class Requirement:
     @property
     def profiles(self) -> tuple[str, ...]:
         """Those that it belongs to: of its subject, of contracts that state it, of purposes that need it."""
-        contracts = (one.value for one in self.basis if one in CONTRACT_PROFILES)
+        contracts = (basi.value for basi in self.basis if basi in CONTRACT_PROFILES)
         return (
             self.profile,
             *contracts,

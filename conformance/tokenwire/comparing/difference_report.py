@@ -138,7 +138,7 @@ def compare_sides(one: Side, other: Side) -> DifferenceReport:
         for side in (0, 1)
     ]
     both = bool(one.runs and other.runs)
-    found = (each for pair in pairs for each in differences(pair.load(), LABELS))
+    found = (difference for pair in pairs for difference in differences(pair.load(), LABELS))
     return DifferenceReport(
         one.name,
         other.name,

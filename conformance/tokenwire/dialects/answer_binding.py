@@ -62,9 +62,11 @@ def _fields(table: Mapping[str, Any]) -> list[_Field]:
     bound: list[_Field] = []
     for kind in _SINGLE:
         places = table.get(kind, ())
-        bound += [_Field(kind, kind, at) for at in ([places] if isinstance(places, str) else places)]
+        bound += [
+            _Field(kind, kind, pointer) for pointer in ([places] if isinstance(places, str) else places)
+        ]
     for kind in _NAMED:
-        bound += [_Field(kind, name, at) for name, at in table.get(kind, {}).items()]
+        bound += [_Field(kind, name, pointer) for name, pointer in table.get(kind, {}).items()]
     return bound
 
 
@@ -78,10 +80,10 @@ class _Parent:
     other_lists: frozenset[str] = frozenset()
 
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
-    def placed(self, at: str) -> Mapping[str, tuple[tuple[Kind, str, str], ...]]:
+    def placed(self, pointer: str) -> Mapping[str, tuple[tuple[Kind, str, str], ...]]:
         """By key, the kinds and names of the fields, and where they stand in a choice at a pointer."""
         return {
-            key: tuple((one.kind, one.name, intern(at + one.pointer)) for one in bound)
+            key: tuple((one.kind, one.name, intern(pointer + one.pointer)) for one in bound)
             for key, bound in self.fields.items()
         }
 
@@ -146,10 +148,10 @@ class AnswerBinding:
             choices=parse(table["choices"]),
             index=parse(table["index"]) if table.get("index") else None,
             parents=tuple(parents.values()),
-            finish={name: parse(at) for name, at in finish.items()},
+            finish={name: parse(pointer) for name, pointer in finish.items()},
             finish_types=finish_types,
             document=tuple(_fields(beside)),
-            of_a_call={name: parse(at) for name, at in calls.items()},
+            of_a_call={name: parse(pointer) for name, pointer in calls.items()},
             usage=parse(table["usage"]) if "usage" in table else None,
             echoed=Echoed(tuple(table["echoed"]["series"]), table["echoed"].get("from_top_logprobs", 0))
             if "echoed" in table
@@ -207,7 +209,7 @@ class AnswerBinding:
         self,
         event: Event,
         position: int,
-        at: str,
+        place: str,
         item: dict[str, Any],
         document: Sequence[tuple[_Field, Any]],
     ) -> Emission | None:
@@ -218,7 +220,7 @@ class AnswerBinding:
             holder = find(item, parent.keys) if parent.keys else item
             if not isinstance(holder, dict):
                 continue
-            placed = parent.placed(at)
+            placed = parent.placed(place)
             for key, value in holder.items():
                 bound = placed.get(key)
                 if bound is not None:
@@ -233,7 +235,7 @@ class AnswerBinding:
                     parent.holds_customized_info and isinstance(value, list) and key not in parent.other_lists
                 ):
                     values["series"][key] = value
-                    pointers[key] = at + join(*parent.keys, key)
+                    pointers[key] = place + join(*parent.keys, key)
                     customized.add(key)
         if not pointers or self._says_nothing(item, values):
             return None
@@ -260,7 +262,7 @@ class AnswerBinding:
             finish=self._finish(item, values["finish"].get("finish")),
         )
 
-    def _calls(self, told: Any, at: str) -> tuple[CallPiece, ...]:
+    def _calls(self, told: Any, pointer: str) -> tuple[CallPiece, ...]:
         """The pieces of tool calls in a list; what is no object in it is none."""
         if not isinstance(told, list):
             return ()
@@ -268,8 +270,8 @@ class AnswerBinding:
         for position, piece in enumerate(told):
             if isinstance(piece, dict):
                 found = {name: find(piece, keys) for name, keys in self.of_a_call.items()}
-                said = {name: value for name, value in found.items() if value is not ABSENT}
-                pieces.append(CallPiece(f"{at}/{position}", position, **said))
+                present = {name: value for name, value in found.items() if value is not ABSENT}
+                pieces.append(CallPiece(f"{pointer}/{position}", position, **present))
         return tuple(pieces)
 
     def _finish(self, item: dict[str, Any], reason: Any) -> Finish | None:

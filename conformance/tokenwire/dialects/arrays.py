@@ -62,8 +62,8 @@ class ArrayRule:
         """How many rows a choice of so many tokens has to have; None where the request asks for none."""
         if self.rows is Rows.OUTPUT:
             return output_ids
-        said = find(body, self.start) if self.start is not None else 0
-        start = said if type(said) is int else 0
+        stated = find(body, self.start) if self.start is not None else 0
+        start = stated if type(stated) is int else 0
         return prompt_tokens + max(output_ids - 1, 0) - start if 0 <= start <= prompt_tokens else None
 
     def read(self, value: Any) -> Array:
@@ -102,7 +102,7 @@ class Array:
         width, rest = divmod(len(numbers), count) if count > 0 else (0, 1)
         if rest or (not width and numbers):
             return None
-        return Array(tuple(numbers[at * width : (at + 1) * width] for at in range(count)))
+        return Array(tuple(numbers[position * width : (position + 1) * width] for position in range(count)))
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -124,18 +124,22 @@ def _npy(data: bytes) -> Array:
     try:
         if not data.startswith(_NPY):
             raise ValueError("it does not begin as a file of numpy")
-        size, at = (
+        size, position = (
             (struct.unpack("<H", data[8:10])[0], 10)
             if data[6] == 1
             else (*struct.unpack("<I", data[8:12]), 12)
         )
-        header = ast.literal_eval(data[at : at + size].decode("latin-1").strip())
+        header = ast.literal_eval(data[position : position + size].decode("latin-1").strip())
         shape, kind = tuple(map(int, header["shape"])), str(header["descr"])
         order, format_ = ("<" if kind[0] in "<|=" else ">"), _FORMATS[kind[1:]]
         count = math.prod(shape)
-        numbers = struct.unpack_from(f"{order}{count}{format_}", data, at + size)
-        if len(data) != at + size + count * struct.calcsize(format_) or header["fortran_order"] or not shape:
-            raise ValueError(f"it has a shape of {shape} and {len(data) - at - size} bytes of numbers")
+        numbers = struct.unpack_from(f"{order}{count}{format_}", data, position + size)
+        if (
+            len(data) != position + size + count * struct.calcsize(format_)
+            or header["fortran_order"]
+            or not shape
+        ):
+            raise ValueError(f"it has a shape of {shape} and {len(data) - position - size} bytes of numbers")
     except (struct.error, KeyError, IndexError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(f"it is no file of numpy: {type(error).__name__}: {error}") from error
     width = count // shape[0] if shape[0] else 0

@@ -176,8 +176,8 @@ class Control:
 
 def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
     """The ids that an abort names, and whether it names everything."""
-    said = [find(body, parse(row[name])) for name in ("id", "ids") if name in row]
-    values = [one for value in said for one in (value if isinstance(value, list) else [value])]
+    named = [find(body, parse(row[name])) for name in ("id", "ids") if name in row]
+    values = [one for value in named for one in (value if isinstance(value, list) else [value])]
     everything = "everything" in row and find(body, parse(row["everything"])) not in (ABSENT, None, False)
     return frozenset(value for value in values if isinstance(value, str)), everything
 

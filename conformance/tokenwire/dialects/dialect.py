@@ -86,9 +86,9 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
     That is the first that the value itself has, with a fault further in, or else the first of all.
     """
     if isinstance(error.kind, _SHAPES):
-        at = list(error.instance_path)
+        position = list(error.instance_path)
         shapes = [shape for shape in error.kind.context if shape]
-        inside = (shape for shape in shapes if all(list(one.instance_path) != at for one in shape))
+        inside = (shape for shape in shapes if all(list(one.instance_path) != position for one in shape))
         for one in next(inside, shapes[0] if shapes else []):
             yield from _faults(one)
         return
@@ -163,8 +163,8 @@ class _Schemas:
         try:
             if validator.is_valid(data):
                 return ()
-            told = (fault for error in validator.iter_errors(data) for fault in _faults(error))
-            return tuple(islice(told, _SCHEMA_ERRORS))
+            reported = (fault for error in validator.iter_errors(data) for fault in _faults(error))
+            return tuple(islice(reported, _SCHEMA_ERRORS))
         except UnicodeEncodeError:
             return (": a key holds a lone surrogate, which no reader can carry on as UTF-8",)
 
@@ -513,9 +513,9 @@ def vocabulary_told(streams: Iterable[Answer]) -> int | None:
     """
     for stream in streams:
         words = policy_of(stream).vocabulary_told
-        said = re.search(words, json.dumps(stream.error)) if words and stream.error is not None else None
-        if said is not None:
-            return int(said.group(1))
+        stated = re.search(words, json.dumps(stream.error)) if words and stream.error is not None else None
+        if stated is not None:
+            return int(stated.group(1))
     return None
 
 

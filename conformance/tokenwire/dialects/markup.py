@@ -58,13 +58,15 @@ class Form:
         """Some calls as a model writes them; empty where the form has no spelling here."""
 
         def one(name: str, arguments: Mapping[str, Any]) -> str:
-            told = {
+            reported = {
                 key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 for key, value in arguments.items()
             }
-            each = (self.parameter.replace("KEY", key).replace("VALUE", value) for key, value in told.items())
-            said = self.writes.replace("NAME", name).replace("PARAMETERS", "".join(each))
-            return said.replace("ARGUMENTS", json.dumps(arguments, ensure_ascii=False))
+            each = (
+                self.parameter.replace("KEY", key).replace("VALUE", value) for key, value in reported.items()
+            )
+            stated = self.writes.replace("NAME", name).replace("PARAMETERS", "".join(each))
+            return stated.replace("ARGUMENTS", json.dumps(arguments, ensure_ascii=False))
 
         if self.holds == "python":
             named = (f"{n}({', '.join(f'{key}={value!r}' for key, value in a.items())})" for n, a in calls)
@@ -99,11 +101,11 @@ class WrittenCall:
 
     def is_told_by(self, arguments: str) -> bool:
         """Whether the arguments of an answer are these."""
-        told = as_object(arguments)
-        if told is None or told.keys() != self.arguments.keys():
+        reported = as_object(arguments)
+        if reported is None or reported.keys() != self.arguments.keys():
             return False
         return all(
-            told[key] == value or (self.loose and _is_of(told[key], value))
+            reported[key] == value or (self.loose and _is_of(reported[key], value))
             for key, value in self.arguments.items()
         )
 
@@ -194,9 +196,9 @@ def _calls(text: str, form: Form) -> Reading:
     """The calls of a text and the content around them."""
     calls: list[WrittenCall] = []
     contents: list[str] = []
-    at = 0
-    while (begin := _first_call(form, text, at)) >= 0:
-        contents.append(text[at:begin])
+    position = 0
+    while (begin := _first_call(form, text, position)) >= 0:
+        contents.append(text[position:begin])
         body = begin + len(form.opens)
         found = _BODIES[form.holds](text, body, form)
         if found is None:
@@ -204,19 +206,19 @@ def _calls(text: str, form: Form) -> Reading:
             if not open_ended or (not form.closes and _is_balanced(text[body:])):
                 return Reading("", tuple(contents), tuple(calls), disputed="a tool call is malformed")
             return Reading("", tuple(contents), tuple(calls), cut=text[begin:])
-        written, at = found
+        written, position = found
         if form.closes:
-            behind = text[at:].lstrip()
+            behind = text[position:].lstrip()
             if not behind.startswith(form.closes):
                 if not form.closes.startswith(behind):
                     return Reading("", tuple(contents), tuple(calls), disputed="a tool call is malformed")
                 return Reading("", tuple(contents), tuple(calls), cut=text[begin:], unclosed=written[0])
-            at = len(text) - len(behind) + len(form.closes)
-        elif form.between and text[at:].lstrip().startswith(form.between):
-            at = text.index(form.between, at) + len(form.between)
+            position = len(text) - len(behind) + len(form.closes)
+        elif form.between and text[position:].lstrip().startswith(form.between):
+            position = text.index(form.between, position) + len(form.between)
         calls += written
         contents += [""] * (len(written) - 1)
-    return Reading("", (*contents, text[at:]), tuple(calls))
+    return Reading("", (*contents, text[position:]), tuple(calls))
 
 
 def _is_balanced(text: str) -> bool:
@@ -245,8 +247,10 @@ def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
     found = _FUNCTION.match(text, begin)
     if found is None:
         return None
-    told = {key: value.removeprefix("\n").removesuffix("\n") for key, value in _PARAMETER.findall(found[2])}
-    return [WrittenCall(found[1], told, loose=True)], found.end()
+    reported = {
+        key: value.removeprefix("\n").removesuffix("\n") for key, value in _PARAMETER.findall(found[2])
+    }
+    return [WrittenCall(found[1], reported, loose=True)], found.end()
 
 
 def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
@@ -256,9 +260,9 @@ def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
             listed = ast.parse(text[begin : end + 1], mode="eval").body
             assert isinstance(listed, ast.List)
             calls = [
-                WrittenCall(one.func.id, {k.arg or "": ast.literal_eval(k.value) for k in one.keywords})
-                for one in listed.elts
-                if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
+                WrittenCall(elt.func.id, {k.arg or "": ast.literal_eval(k.value) for k in elt.keywords})
+                for elt in listed.elts
+                if isinstance(elt, ast.Call) and isinstance(elt.func, ast.Name)
             ]
         except (SyntaxError, ValueError, AssertionError):
             end = text.find("]", end + 1)

@@ -63,7 +63,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) 
             return Recognised(dialect, f"the server goes by the name {dialect.family}")
     unmarked = next((dialect for dialect in candidates if not dialect.marks), None)
     if unmarked is None and not any(
-        dialect.read(one.load()).answered for one in answers for dialect in candidates
+        dialect.read(answer.load()).answered for answer in answers for dialect in candidates
     ):
         likeliest = next((dialect for dialect in candidates if dialect.likeliest), None)
         return Recognised(likeliest, "no answer was there to tell by")

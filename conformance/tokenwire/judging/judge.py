@@ -283,16 +283,16 @@ class _Part(NamedTuple):
     stop: int
 
 
-def _parts(at: int, run: Run, wanted: Sequence[Requirement]) -> Iterator[_Part]:
+def _parts(position: int, run: Run, wanted: Sequence[Requirement]) -> Iterator[_Part]:
     """All that the checks of some requirements look at in a run, what takes longest first."""
     paired = any(CHECKS[one.id].on_comparison for one in wanted)
     pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
     for nth in range(len(wanted)):
-        yield _Part(at, "run", nth, nth + 1)
+        yield _Part(position, "run", nth, nth + 1)
     for start in range(0, pairs, _TOGETHER):
-        yield _Part(at, "pairs", start, min(start + _TOGETHER, pairs))
+        yield _Part(position, "pairs", start, min(start + _TOGETHER, pairs))
     for some in together(range(len(run.heard)), lambda nth: run.heard[nth].exchange.size, _LARGE):
-        yield _Part(at, "streams", some[0], some[-1] + 1)
+        yield _Part(position, "streams", some[0], some[-1] + 1)
 
 
 def _may_see(requirement: Requirement, stream: Answer, run: Run) -> bool:
@@ -328,7 +328,7 @@ def _look_at_streams(
     checks = [(one, CHECKS[one.id]) for one in wanted if CHECKS[one.id].observe is not None]
     by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
     target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
-    for at, stream in enumerate(streams, start):
+    for position, stream in enumerate(streams, start):
         scenario, whole = stream.exchange.scenario, stream.load()
         traits = traits_of(whole)
         if traits not in by_traits:
@@ -341,7 +341,7 @@ def _look_at_streams(
         for requirement, observe in by_traits[traits]:
             if is_clouded and not _may_see(requirement, stream, run):
                 continue
-            seen = tally(observe, whole, target, position=at, empty_answers=empty_answers)
+            seen = tally(observe, whole, target, position=position, empty_answers=empty_answers)
             if seen is not NOTHING:
                 yield requirement.id, scenario, seen
 
@@ -349,13 +349,13 @@ def _look_at_streams(
 def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look]:
     for pairs in (run.comparisons, run.pairs_beside):
         comparing = [one for one in wanted if _pairs_for(one, run) is pairs]
-        for at, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
+        for position, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
             scenario = pair.other.exchange.scenario
             whole = pair.load()
             for requirement in comparing:
                 check = CHECKS[requirement.id].on_comparison
                 if check is not None:
-                    seen = tally(check, whole, run.target, position=at, empty_answers=run.empty_answers)
+                    seen = tally(check, whole, run.target, position=position, empty_answers=run.empty_answers)
                     yield requirement.id, scenario, seen
 
 
@@ -381,8 +381,10 @@ def _gather(
     """
     waiting: dict[str, list[Observation]] = defaultdict(list)
 
-    def count(scenario: str, at: int) -> None:
-        into[scenario].add(tally(iter, waiting.pop(scenario), position=at, empty_answers=run.empty_answers))
+    def count(scenario: str, position: int) -> None:
+        into[scenario].add(
+            tally(iter, waiting.pop(scenario), position=position, empty_answers=run.empty_answers)
+        )
 
     nth = 0
     try:
@@ -506,7 +508,7 @@ def _level(requirement: Requirement, violation: Observation) -> Level:
 
 def _gravest(requirement: Requirement, violations: Sequence[Observation]) -> tuple[Observation, ...]:
     """The violations that are as grave as the gravest of them."""
-    levels = [_level(requirement, one) for one in violations]
+    levels = [_level(requirement, violation) for violation in violations]
     most = min(levels, key=_GRAVEST_FIRST.index, default=None)
     return tuple(one for one, level in zip(violations, levels, strict=True) if level is most)
 
@@ -663,8 +665,8 @@ class _Work:
     wanted: tuple[tuple[Requirement, ...], ...]
 
     def parts(self) -> Iterator[_Part]:
-        for at, (run, wanted) in enumerate(zip(self.runs, self.wanted, strict=True)):
-            yield from _parts(at, run, wanted)
+        for position, (run, wanted) in enumerate(zip(self.runs, self.wanted, strict=True)):
+            yield from _parts(position, run, wanted)
 
     def seen(self, part: _Part) -> list[Look]:
         """What checks see in a part, put together."""

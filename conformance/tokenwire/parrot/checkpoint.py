@@ -92,7 +92,11 @@ def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
     """What there is to know of another model's tokenizer, and how many ids it has."""
     document = _read(folder / "tokenizer.json")
     vocabulary = document["model"]["vocab"]
-    known = vocabulary if isinstance(vocabulary, dict) else {row[0]: at for at, row in enumerate(vocabulary)}
+    known = (
+        vocabulary
+        if isinstance(vocabulary, dict)
+        else {row[0]: position for position, row in enumerate(vocabulary)}
+    )
     known = known | {token["content"]: token["id"] for token in document["added_tokens"]}
     settings = _read(folder / "tokenizer_config.json")
     eos = _id_of(settings.get("eos_token"), known)

@@ -76,8 +76,8 @@ def _prompts(stream: Answer, encode: Encode, ours: bool) -> list[Ids | None]:
 @fact(Stream)
 def _told_prompt(stream: Stream) -> Ids | None:
     emissions = (emission for choice in stream.choices for emission in choice.emissions)
-    told = (emission.prompt_token_ids for emission in emissions)
-    return _as_ids(next((ids for ids in told if ids), None))
+    reported = (emission.prompt_token_ids for emission in emissions)
+    return _as_ids(next((ids for ids in reported if ids), None))
 
 
 def _as_ids(value: object) -> Ids | None:
@@ -99,9 +99,9 @@ class _Said:
         """How far before each id of prompt and answer the same one stands last; 0 where it does not."""
         last: dict[int, int] = {}
         distances = []
-        for at, token in enumerate((*self.prompt, *self.ids)):
-            distances.append(at - last.get(token, at))
-            last[token] = at
+        for position, token in enumerate((*self.prompt, *self.ids)):
+            distances.append(position - last.get(token, position))
+            last[token] = position
         return distances
 
     def weigh(self, law: Law) -> tuple[int, int]:
@@ -127,8 +127,8 @@ def _said(streams: Iterable[Answer]) -> Iterator[_Said]:
             continue
         sent = stream.asked.input_ids or (_told_prompt(stream),)
         for choice in stream.choices:
-            at = choice.index // max(stream.asked.n, 1)
-            prompt, ids = sent[at] if at < len(sent) else None, _as_ids(choice.output_ids)
+            position = choice.index // max(stream.asked.n, 1)
+            prompt, ids = sent[position] if position < len(sent) else None, _as_ids(choice.output_ids)
             if prompt and ids:
                 yield _Said(stream.exchange.name, prompt, ids)
 
@@ -224,32 +224,32 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
     """The model behind answers, where it is a parrot and its vocabulary one of ours, or that of `other`."""
     streams = list(streams)
     said = next(_said(streams), None)
-    told = _told(streams, with_ids=said is not None)
+    reported = _told(streams, with_ids=said is not None)
     candidates: Sequence[tuple[Law, str]]
     if said is not None:
         found = _law(lambda: _said(streams), foreign=other is not None)
         candidates = [found] if found else []
     else:
         candidates = (
-            [(Parrot(0, distance), "") for distance in _DISTANCES] if any(map(_may_repeat, told)) else []
+            [(Parrot(0, distance), "") for distance in _DISTANCES] if any(map(_may_repeat, reported)) else []
         )
     if not candidates:
         return None
     best: tuple[int, KnownModel] | None = None
     for words, encode, ours in _vocabularies(other):
-        prompts = [[] if said else _prompts(one.stream, encode, ours) for one in told]
+        prompts = [[] if said else _prompts(one.stream, encode, ours) for one in reported]
         for law, name in candidates:
             sized = Parrot(len(words.pieces), law.distance) if isinstance(law, Parrot) else law
             model = KnownModel(sized, words, encode, ours, name)
             right = [
                 int(_is_spelled(words, one)) if said else _agreement(law, words, sent, one)
-                for one, sent in zip(told, prompts, strict=True)
+                for one, sent in zip(reported, prompts, strict=True)
             ]
             kept, broken = sum(map(bool, right)), right.count(0)
-            silent = bool(said) and not told  # the ids of the usual vocabulary, where no text tells
+            silent = bool(said) and not reported  # the ids of the usual vocabulary, where no text tells
             enough = kept > broken if said else 2 * kept > broken  # so long a text is not right by chance
             if (enough or silent) and (best is None or sum(right) > best[0]):
-                seen = name or told[right.index(max(right))].stream.exchange.name
+                seen = name or reported[right.index(max(right))].stream.exchange.name
                 best = sum(right), replace(model, seen_in=seen)
     return best[1] if best else None
 

@@ -150,7 +150,7 @@ def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
     known = (
         vocabulary.items()
         if isinstance(vocabulary, dict)
-        else ((row[0], at) for at, row in enumerate(vocabulary))
+        else ((row[0], position) for position, row in enumerate(vocabulary))
     )
     spelled = {token: said(token, piece) for piece, token in known}
     spelled |= {token: row["content"].encode() for token, row in added.items()}

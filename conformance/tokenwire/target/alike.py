@@ -136,7 +136,7 @@ def _tied(one: Candidates, other: Candidates, tolerance: float) -> bool:
         for name, logprob in theirs:
             known.setdefault(name, []).append(logprob)
         for name, logprob in ours:
-            if not any(_close(logprob, told, tolerance) for told in known.get(name, [last])):
+            if not any(_close(logprob, reported, tolerance) for reported in known.get(name, [last])):
                 return False
     return True
 
@@ -153,9 +153,9 @@ def _hidden(one: Candidates, other: Candidates, tolerance: float) -> bool:
     for ours, theirs in ((one, dict(other)), (other, dict(one))):
         last = min(theirs.values())
         for name, logprob in ours:
-            told = theirs.get(name)
+            reported = theirs.get(name)
             if name not in shared and not (
-                logprob <= last + tolerance if told is None else _close(logprob, told, tolerance)
+                logprob <= last + tolerance if reported is None else _close(logprob, reported, tolerance)
             ):
                 return False
     return True

@@ -392,13 +392,13 @@ def _seen(name: str, stream: Answer | None, absent: str) -> Capability:
 
 def _said(advertised: Advertised) -> dict[str, str]:
     """What a server says that it has, each with where it says so in words."""
-    said: dict[str, str] = {}
+    stated: dict[str, str] = {}
     if advertised.mirrors:
         words = f"advertised by sampling_backend {advertised.sampling_backend!r}"
-        said |= {"mirror-sampler": words, "customized-info": words}
+        stated |= {"mirror-sampler": words, "customized-info": words}
     if advertised.delivery is not None:
-        said[str(advertised.delivery)] = f"the server advertises {advertised.delivery} streams"
-    return said
+        stated[str(advertised.delivery)] = f"the server advertises {advertised.delivery} streams"
+    return stated
 
 
 _TRUSTED = ("mirror-sampler", "customized-info")
@@ -446,17 +446,19 @@ def capabilities(
     found += seen.modes()
     found += _logprob_rules(seen.shown.get("logprobs"), advertised, declared)
     found += _controlled(seen.names, tuple(calls))
-    said = _said(advertised)
+    stated = _said(advertised)
     return {
-        capability.name: _with_sources(capability, said.get(capability.name, ""), capability.name in declared)
+        capability.name: _with_sources(
+            capability, stated.get(capability.name, ""), capability.name in declared
+        )
         for capability in found
     }
 
 
-def _with_sources(known: Capability, said: str, declared: bool) -> Capability:
-    if said and not known.present and known.name in _TRUSTED:
-        known = replace(known, present=True, established=said)
-    return replace(known, advertised=known.advertised or said, declared=declared)
+def _with_sources(known: Capability, stated: str, declared: bool) -> Capability:
+    if stated and not known.present and known.name in _TRUSTED:
+        known = replace(known, present=True, established=stated)
+    return replace(known, advertised=known.advertised or stated, declared=declared)
 
 
 def known_capabilities() -> dict[str, str]:

@@ -121,8 +121,8 @@ class _Timed:
     def sign(self) -> float | None:
         """When the last of what the model wrote came; None where nothing did."""
         exchange = self.stream.exchange
-        told = exchange.status == 200 and self.stream.answered
-        return self.begun + exchange.last_read if told and exchange.last_read is not None else None
+        reported = exchange.status == 200 and self.stream.answered
+        return self.begun + exchange.last_read if reported and exchange.last_read is not None else None
 
     @property
     def talk(self) -> tuple[str, str]:
@@ -146,7 +146,9 @@ class _Timed:
 def _timed(streams: Iterable[Answer]) -> list[_Timed]:
     """The streams in the order of time; none where their times are not known."""
     try:
-        timed = [_Timed(one, datetime.fromisoformat(one.exchange.started).timestamp()) for one in streams]
+        timed = [
+            _Timed(stream, datetime.fromisoformat(stream.exchange.started).timestamp()) for stream in streams
+        ]
     except ValueError:
         return []
     return sorted(timed, key=lambda one: one.begun)
@@ -215,8 +217,8 @@ def _end(
         return None
     until = min(one.over for one in failed)
     under_way = [one for one in left if one.begun <= until and one.stream.exchange.scenario != VITALS]
-    told = [one for one in life if one is last or (since <= one.begun <= until and one not in under_way)]
-    of = _suspect(under_way, told, suspicion, killers)
+    reported = [one for one in life if one is last or (since <= one.begun <= until and one not in under_way)]
+    of = _suspect(under_way, reported, suspicion, killers)
     cut = {one.stream.exchange.name for one in left}
     cut |= {one.stream.exchange.name for one in life if one.begun > until}
     cut |= {of.stream.exchange.name}
@@ -246,7 +248,7 @@ def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
 
 def _suspect(
     under_way: Sequence[_Timed],
-    told: Sequence[_Timed],
+    reported: Sequence[_Timed],
     suspicion: Suspicion,
     killers: Sequence[tuple[str, str]],
 ) -> _Timed:
@@ -258,8 +260,8 @@ def _suspect(
     again = [one for one in under_way if _question(one.stream) in killers]
     if again:
         return again[0]
-    bad = [one for one in (*under_way, *told) if suspicion(one.stream) < ORDINARY]
+    bad = [one for one in (*under_way, *reported) if suspicion(one.stream) < ORDINARY]
     if bad:
         # Of two that began together, a prompt that need not be rendered first reaches the model first.
         return min(bad, key=lambda one: (suspicion(one.stream), one.begun, is_chat(one.stream)))
-    return max(under_way or told, key=lambda one: one.begun)
+    return max(under_way or reported, key=lambda one: one.begun)

@@ -142,10 +142,10 @@ def request_of(stream: Answer) -> Hashable:
     asked = stream.asked
     if not asked.key:
         return None
-    told = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform)
+    reported = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform)
     returned = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info)
     usage = (asked.usage, asked.continuous_usage)
-    return (stream.dialect, asked.key, asked.stream, asked.stream_interval, *told, *returned, *usage)
+    return (stream.dialect, asked.key, asked.stream, asked.stream_interval, *reported, *returned, *usage)
 
 
 def _result(stream: Answer) -> tuple[Any, ...]:
@@ -184,7 +184,7 @@ class _Answer(NamedTuple):
     @classmethod
     def of(cls, stream: Answer) -> _Answer:
         asked, result = stream.asked, _result(stream)
-        carried = tuple(any(one[at] is not None for one in result) for at in (1, 2))
+        carried = tuple(any(one[position] is not None for one in result) for position in (1, 2))
         return cls(
             stream,
             asked.key,
@@ -192,7 +192,12 @@ class _Answer(NamedTuple):
             hash(request_of(stream)),
             (asked.stream, asked.stream_interval, carried),
             _known_result(stream),
-            known_by(tuple((at, ids if text is None else text, finish) for at, ids, text, finish in result)),
+            known_by(
+                tuple(
+                    (position, ids if text is None else text, finish)
+                    for position, ids, text, finish in result
+                )
+            ),
         )
 
 
@@ -220,7 +225,7 @@ def determinism(streams: Iterable[Answer]) -> Determinism:
         elif len(results) < len(alike):
             repeated.add(alike[0].key)
             probed = probed or any(one.stream.exchange.scenario == PROBE for one in alike)
-    times = Counter((one.form, one.shown) for one in answers)
+    times = Counter((answer.form, answer.shown) for answer in answers)
     unsteady: dict[str, str] = {}
     differences: list[Difference] = []
     for group in _grouped(answers, attrgetter("request")):
@@ -229,7 +234,7 @@ def determinism(streams: Iterable[Answer]) -> Determinism:
             unsteady[one.stream.exchange.name] = next(last[k] for k in last if k != one.result)
         first, *others = (one.stream for one in group)
         differences += _numbers_apart(first, others)
-    steady = {one.stream.exchange.name: times[one.form, one.shown] - 1 for one in answers}
+    steady = {answer.stream.exchange.name: times[answer.form, answer.shown] - 1 for answer in answers}
     return Determinism(
         frozenset(repeated - contradicted),
         frozenset(contradicted),
@@ -350,10 +355,10 @@ class _Told(NamedTuple):
         return len(series), self.result == other.result, len(details), -self.at
 
 
-def _told(at: int, stream: Answer) -> _Told:
+def _told(position: int, stream: Answer) -> _Told:
     series = frozenset(name for choice in stream.choices for name in choice.series_names)
     whole, interval = not stream.asked.stream, stream.asked.stream_interval
-    return _Told(at, stream, whole, interval, series, details_named(stream), _known_result(stream))
+    return _Told(position, stream, whole, interval, series, details_named(stream), _known_result(stream))
 
 
 def comparisons(streams: Iterable[Answer], seen: Determinism) -> list[AnswerPair]:
@@ -366,15 +371,19 @@ def comparisons(streams: Iterable[Answer], seen: Determinism) -> list[AnswerPair
     pairs: list[AnswerPair] = []
     known = (stream for stream in streams if seen.trusts(stream) and completed(stream))
     for group in _grouped(known, lambda stream: stream.asked.key):
-        told = [_told(at, stream) for at, stream in enumerate(group)]
+        reported = [_told(position, stream) for position, stream in enumerate(group)]
         whole, streamed = _Firsts(), _Firsts()
-        for one in told:
+        for one in reported:
             if one.whole:
                 whole.add(one)
-        for other in told:
+        for other in reported:
             if not other.whole:
                 baselines = (whole.nearest(other), streamed.nearest(other))
-                pairs += [AnswerPair(one.stream, other.stream) for one in baselines if one is not None]
+                pairs += [
+                    AnswerPair(baseline.stream, other.stream)
+                    for baseline in baselines
+                    if baseline is not None
+                ]
                 streamed.add(other)
     return pairs
 

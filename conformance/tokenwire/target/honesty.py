@@ -42,7 +42,7 @@ class Honesty:
     def trusted(self) -> bool:
         """Whether the absence of what was asked for shows that the target does not have it."""
         fields = (UNKNOWN_FIELD, UNKNOWN_PARAMETER)
-        return not any(self.ignored.get(one) for one in fields) and any(map(self.refused.get, fields))
+        return not any(self.ignored.get(field) for field in fields) and any(map(self.refused.get, fields))
 
     @property
     def caveat(self) -> str:

@@ -95,11 +95,13 @@ class LocalTokenizer:
 
 def _known(tokenizer: Any, folder: Path) -> OtherTokenizer:
     document = json.loads(tokenizer.to_str())
-    told = [_settings(folder, name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
+    reported = [
+        _settings(folder, name).get("eos_token_id") for name in ("generation_config.json", "config.json")
+    ]
     named = _settings(folder).get("eos_token")
     name = named.get("content") if isinstance(named, dict) else named
-    told.append(tokenizer.token_to_id(name) if isinstance(name, str) else None)
-    ends = [token for each in told for token in (each if isinstance(each, list) else [each])]
+    reported.append(tokenizer.token_to_id(name) if isinstance(name, str) else None)
+    ends = [token for each in reported for token in (each if isinstance(each, list) else [each])]
     words = words_in(document, frozenset(token for token in ends if type(token) is int))
     return OtherTokenizer(words, lambda text: tuple(tokenizer.encode(text).ids))
 

@@ -357,11 +357,13 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
     for piece in pieces(path):
         begun += piece
         complete = begun.rfind(b"\n", looked) + 1
-        if at := cut(begun, looked, complete):
-            yield CaptureChunk(Span(path, number, offset, at, read), bytes(memoryview(begun)[:at]))
-            number, offset = number + begun.count(b"\n", 0, at), offset + at
-            del begun[:at]
-        looked = max(looked, complete) - at
+        if position := cut(begun, looked, complete):
+            yield CaptureChunk(
+                Span(path, number, offset, position, read), bytes(memoryview(begun)[:position])
+            )
+            number, offset = number + begun.count(b"\n", 0, position), offset + position
+            del begun[:position]
+        looked = max(looked, complete) - position
     yield CaptureChunk(Span(path, number, offset, len(begun), read), bytes(begun))
 
 
@@ -372,10 +374,10 @@ _AS_LONG = 16
 
 def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
     """Before the last line that begins an exchange; in a text, the quotes of such words are escaped."""
-    at = end
-    while (at := lines.rfind(b'"request"', start, at)) >= 0:
-        if _KIND.search(lines, max(at - _AS_LONG, 0), at):
-            return max(start, lines.rfind(b"\n", start, at) + 1)
+    position = end
+    while (position := lines.rfind(b'"request"', start, position)) >= 0:
+        if _KIND.search(lines, max(position - _AS_LONG, 0), position):
+            return max(start, lines.rfind(b"\n", start, position) + 1)
     return 0
 
 
@@ -434,10 +436,10 @@ def _headers(line: JsonLine) -> Headers:
     return tuple(header_of(*pair) for pair in line["headers"])
 
 
-def server_of(told: JsonLine) -> Server:
+def server_of(reported: JsonLine) -> Server:
     """Raises TypeError where what is told of a server are no texts."""
-    name, version = (text_of({member: "", **told}, member) for member in ("name", "version"))
-    flags = told.get("flags", ())
+    name, version = (text_of({member: "", **reported}, member) for member in ("name", "version"))
+    flags = reported.get("flags", ())
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
         raise TypeError(f"{flags!r} are no flags")
     return Server(name, version, tuple(flags))

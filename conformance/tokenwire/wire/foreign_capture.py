@@ -56,9 +56,9 @@ def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]
     return arrivals
 
 
-def _server(told: Mapping[str, Any]) -> Server:
-    flags = told.get("flags")
-    return server_of({**told, "flags": flags.split()} if isinstance(flags, str) else told)
+def _server(reported: Mapping[str, Any]) -> Server:
+    flags = reported.get("flags")
+    return server_of({**reported, "flags": flags.split()} if isinstance(flags, str) else reported)
 
 
 def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:

@@ -108,35 +108,35 @@ class AnswerReader:
         return any(name == b"transfer-encoding" for name, _ in head.headers)
 
     def _plain_chunks(self, data: Piece) -> Iterator[Piece]:
-        at, size, left = 0, len(data), self._left
+        position, size, left = 0, len(data), self._left
         self._begun = b""
-        while at < size:
+        while position < size:
             if left > 2:
-                piece = data[at : at + left - 2]
-                at, left = at + len(piece), left - len(piece)
+                piece = data[position : position + left - 2]
+                position, left = position + len(piece), left - len(piece)
                 yield piece
             elif left:
-                expected, came = b"\r\n"[2 - left :], bytes(data[at : at + left])
+                expected, came = b"\r\n"[2 - left :], bytes(data[position : position + left])
                 if not expected.startswith(came):
                     raise h11.RemoteProtocolError(f"malformed chunk footer: {came!r} (expected {expected!r})")
-                at, left = at + len(came), left - len(came)
-            elif data[at : at + len(_LAST_CHUNK)] == _LAST_CHUNK:
-                self.over, self.rest = True, bytes(data[at + len(_LAST_CHUNK) :])
+                position, left = position + len(came), left - len(came)
+            elif data[position : position + len(_LAST_CHUNK)] == _LAST_CHUNK:
+                self.over, self.rest = True, bytes(data[position + len(_LAST_CHUNK) :])
                 return
-            elif (found := _SIZE.match(data, at)) and (length := int(found[1], 16)):
-                at = found.end()
-                end = at + length
+            elif (found := _SIZE.match(data, position)) and (length := int(found[1], 16)):
+                position = found.end()
+                end = position + length
                 if data[end : end + 2] == b"\r\n":
-                    yield data[at:end]
-                    at = end + 2
+                    yield data[position:end]
+                    position = end + 2
                 else:
                     left = length + 2
-            elif _is_begun(begun := bytes(data[at : at + _LONGEST_SIZE])):
+            elif _is_begun(begun := bytes(data[position : position + _LONGEST_SIZE])):
                 self._begun = begun
-                at = size
+                position = size
             else:
                 self._left = 0
-                yield from self._odd_chunks(data[at:])
+                yield from self._odd_chunks(data[position:])
                 return
         self._left = left
 

@@ -124,12 +124,12 @@ def _credentials(body: bytes) -> list[tuple[int, int]]:
     """Where those strings lie. It is looked for words, not for members: traffic waits for it."""
     lower, spans = body.lower(), []
     for word in _CREDENTIALS_OF_A_BODY:
-        at = lower.find(word)
-        while at >= 0:
-            at += len(word)
-            if found := _REST_OF_A_MEMBER.match(body, at):
+        position = lower.find(word)
+        while position >= 0:
+            position += len(word)
+            if found := _REST_OF_A_MEMBER.match(body, position):
                 spans.append(found.span(1))
-            at = lower.find(word, at)
+            position = lower.find(word, position)
     return spans
 
 

@@ -115,13 +115,13 @@ def _holds_large_number(written: bytes) -> bool:
     # From behind: what searches from ahead is made for needles that are less like the hay.
     if digits.rfind(_LONG_INTEGER) >= 0 or digits.startswith(_LONG_INTEGER[1:]):
         return True
-    at = digits.find(_LARGE_EXPONENT) if b"e" in digits else -1
-    while at >= 0:
-        before = digits[max(0, at + 1 - _LONGEST_NUMBER) : at + 1]
+    position = digits.find(_LARGE_EXPONENT) if b"e" in digits else -1
+    while position >= 0:
+        before = digits[max(0, position + 1 - _LONGEST_NUMBER) : position + 1]
         ahead = before.rstrip(b"0.")
         if not ahead or ahead.endswith(_AHEAD):
             return True
-        at = digits.find(_LARGE_EXPONENT, at + len(_LARGE_EXPONENT))
+        position = digits.find(_LARGE_EXPONENT, position + len(_LARGE_EXPONENT))
     return False
 
 
