@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import itertools
 import json
 import random
 import sys
@@ -40,6 +41,8 @@ from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 DIGESTS = Path(__file__).parent / "evidence" / "requests.json"
+_TURNS = 5
+"""An answer takes so many turns of the event loop: what is sent together is under way together."""
 _LOADS = {"running": 4, "after": 2}
 """Requests under way by when the load is asked for; 0 at all other times."""
 
@@ -108,10 +111,11 @@ class StandIn(Rehearsal):
         aside: bool = False,
     ) -> Exchange:
         """Write a request down, and answer it."""
-        how = f"beside={self.under_way} slow={slow_reader} tap={tap is not None} aside={aside}"
+        how = f"slow={slow_reader} tap={tap is not None} beside={'any' if aside else self.under_way}"
         self.lines.append(f"{name} {how} {_written(request)}")
         self.under_way += 1
-        await asyncio.sleep(0)  # so that what is sent together is under way together
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         self.under_way -= 1
         exchange = await super().send(name, scenario, request, slow_reader=slow_reader, tap=tap, aside=aside)
         body = _load(name) if request.path == "/v1/loads" else None
@@ -144,9 +148,9 @@ def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str
     for name, scenario in load_scenarios().items():
         if not is_chosen(name, parts):
             continue
-        dice = random.Random(name)
+        dice, ids = random.Random(name), itertools.count()
         with (
-            patch("secrets.token_hex", lambda size, dice=dice: dice.randbytes(size).hex()),
+            patch("secrets.token_hex", lambda _, ids=ids: f"{next(ids):08}"),
             patch("secrets.randbits", dice.getrandbits),
         ):
             for dialect in load_dialects().values():

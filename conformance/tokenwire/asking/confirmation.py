@@ -47,7 +47,7 @@ async def send_again(talk: Conversation, stream: Answer, turn: int) -> None:
     request = stream.exchange.load().request
     if named := stream.asked.request_id:
         request = under_another_id(request, named, f"{named}-confirm-{turn}")
-    await talk.send(f"{stream.exchange.label}-confirm-{turn}", request)
+    await talk.ask(f"{stream.exchange.label}-confirm-{turn}", request)
 
 
 def asked_again(name: str) -> bool:

@@ -1,16 +1,15 @@
 """Scenarios: what is asked of a target, and what each asking provokes.
 
-A scenario is a coroutine that asks, through a conversation, for the exchanges that checks want to see. It
-judges nothing. It may look at an answer to know what to ask next, for example for a stop string that will
-match.
+A scenario yields what it asks for, as data. Where an answer decides what to ask next, for example which stop
+string will match, it is a coroutine and asks through a conversation. It judges nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from tokenwire.ask import Ask, Budget, in_words
@@ -27,6 +26,8 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 """The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
 
+_WORDS_TOKENS = 64
+"""More tokens than the short texts and messages of scenarios have."""
 SMALLEST_CONTEXT = 512
 """What a target holds that does not advertise its context length."""
 
@@ -48,8 +49,12 @@ _INTERVALS = {
 """Values of stream_interval; the last is more than most answers have tokens."""
 
 
+Asks = Mapping[str, Ask | HttpRequest]
+"""What is asked at once, by label."""
+
+
 class NotAsked(Exception):  # noqa: N818  # not an error: the run may ask no more; the message says why
-    """A sender may not send a request."""
+    """A dialect cannot say a request, or a sender may not send it."""
 
 
 Answer = TypeVar("Answer")
@@ -152,41 +157,22 @@ class Conversation:
         return max(1, min(by_size, _READ_EVENTS // choices))
 
     async def ask(
-        self, label: str, ask: Ask, *, slow_reader: SlowReader | None = None, tap: Tap | None = None
-    ) -> Stream | None:
-        """Ask for one exchange; None where the dialect has no words for it, or the run may ask no more.
-
-        A label stands once in a scenario: with it and the dialect it names the exchange. `tap`
-        tells how far the answer has come, and can hang up. Where the endpoint completes texts only, ids are
-        said in words.
-        """
-        if ask.input_ids and not (ask.text or ask.messages or self.chat or self.dialect.takes_ids):
-            ask = in_words(ask)
-        request = self.dialect.render(ask, self.model)
-        if isinstance(request, Unsupported):
-            self.transcript.not_asked[self.name_of(label)] = request.reason
-            if tap is not None:
-                tap.end()
-            return None
-        return await self.send(label, request, slow_reader=slow_reader, tap=tap)
-
-    def name_of(self, label: str) -> str:
-        """The name of the exchange that has this label."""
-        return exchange_name(self.scenario, label, self.dialect.name)
-
-    async def send(
         self,
         label: str,
-        request: HttpRequest,
+        ask: Ask | HttpRequest,
         *,
         slow_reader: SlowReader | None = None,
         tap: Tap | None = None,
     ) -> Stream | None:
-        """Send a request that no dialect would write, named like what `ask` asks; None where the run may ask
-        no more.
+        """Ask for one exchange; None where the dialect has no words for it, or the run may ask no more.
+
+        A label stands once in a scenario: with it and the dialect it names the exchange. `tap`
+        tells how far the answer has come, and can hang up. A request that no dialect would write is sent as
+        it is.
         """
         name = self.name_of(label)
         try:
+            request = ask if isinstance(ask, HttpRequest) else self._rendered(ask)
             exchange = await self.sender.send(name, self.scenario, request, slow_reader=slow_reader, tap=tap)
         except NotAsked as reason:
             self.transcript.not_asked[name] = str(reason)
@@ -195,6 +181,25 @@ class Conversation:
             if tap is not None:
                 tap.end()
         return self._heard(exchange)
+
+    def _rendered(self, ask: Ask) -> HttpRequest:
+        """The request for an ask: its budget within the context, ids in words where only texts are taken.
+
+        Raises NotAsked where the dialect has no words for it.
+        """
+        if ask.max_new_tokens and self.advertised.context_length:
+            prompt_tokens = max(map(len, ask.input_ids), default=_WORDS_TOKENS)
+            ask = replace(ask, max_new_tokens=self.fitting(ask.max_new_tokens, prompt_tokens))
+        if ask.input_ids and not (ask.text or ask.messages or self.chat or self.dialect.takes_ids):
+            ask = in_words(ask)
+        request = self.dialect.render(ask, self.model)
+        if isinstance(request, Unsupported):
+            raise NotAsked(request.reason)
+        return request
+
+    def name_of(self, label: str) -> str:
+        """The name of the exchange that has this label."""
+        return exchange_name(self.scenario, label, self.dialect.name)
 
     def _heard(self, exchange: Exchange) -> Stream:
         stream = self.dialect.read(exchange, delivery_hint=self.advertised.delivery)
@@ -247,9 +252,7 @@ class Conversation:
             return None
         return await self.call(label, request)
 
-    async def ask_all(
-        self, asks: Mapping[str, Ask], *, slow_reader: SlowReader | None = None
-    ) -> dict[str, Stream]:
+    async def ask_all(self, asks: Asks, *, slow_reader: SlowReader | None = None) -> dict[str, Stream]:
         """Ask for several exchanges at once; those that the dialect has words for, by label."""
         answers = await together(
             *(self.ask(label, ask, slow_reader=slow_reader) for label, ask in asks.items())
@@ -258,6 +261,8 @@ class Conversation:
 
 
 Run = Callable[[Conversation], Awaitable[None]]
+Steps = Iterator[Asks]
+Given = TypeVar("Given", Run, Callable[[Conversation], Steps])
 
 
 @dataclass(frozen=True)
@@ -298,23 +303,39 @@ def scenario(
     perilous: int = 0,
     storm: bool = False,
     parrot: bool = False,
-) -> Callable[[Run], Run]:
-    """Make a coroutine a scenario, named like the function; its docstring says what it provokes.
+) -> Callable[[Given], Given]:
+    """Make a function a scenario, named like it; its docstring says what it provokes. The function yields
+    what is asked at once, one step after the other, or it is a coroutine that asks.
 
     A perilous one sends one request at a time, and behind each bad one a good one: its control.
     """
 
-    def register(run: Run) -> Run:
-        name = getattr(run, "__name__", "").replace("_", "-")
-        provokes = " ".join((run.__doc__ or "").split())
+    def register(given: Given) -> Given:
+        name = getattr(given, "__name__", "").replace("_", "-")
+        provokes = " ".join((given.__doc__ or "").split())
         if not provokes:
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
+        run = _asking(given)
         SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone, perilous, storm, parrot)
-        return run
+        return given
 
     return register
+
+
+def _asking(given: Callable[[Conversation], Awaitable[None] | Steps]) -> Run:
+    """A coroutine as it is, and of a function that yields asks the one that asks for them."""
+
+    async def run(talk: Conversation) -> None:
+        talked = given(talk)
+        if isinstance(talked, Iterator):
+            for asks in talked:
+                await talk.ask_all(asks)
+        else:
+            await talked
+
+    return run
 
 
 def load_scenarios() -> dict[str, Scenario]:

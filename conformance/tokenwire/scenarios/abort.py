@@ -1,11 +1,11 @@
 """Aborts by request id: before, between and after tokens, of one among many, of an unknown id."""
 
-import secrets
 from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
 from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.scenarios.forms import ask_and_then, new_id, worded
 
 _LONG = 600
 """More tokens than a server is likely to make while an abort is on its way."""
@@ -14,11 +14,8 @@ _LONG_WITH_LOGPROBS = 450
 
 
 def long_ask(talk: Conversation, max_new_tokens: int) -> Ask:
-    budget = talk.fitting(max_new_tokens, 64)
-    if talk.chat:
-        say = ({"role": "user", "content": "Count as far as you can."},)
-        return Ask(messages=say, max_new_tokens=budget, ignore_eos=True)
-    return Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True)
+    ask = worded(talk, "Count as far as you can.") if talk.chat else Ask(input_ids=(PROMPT,))
+    return replace(ask, max_new_tokens=talk.fitting(max_new_tokens, 64), ignore_eos=True)
 
 
 def can_abort(talk: Conversation) -> bool:
@@ -37,31 +34,24 @@ async def _abort_after(
 ) -> None:
     """Ask for a stream, and abort it as soon as so many of its events have come."""
     request_id = f"{ask.request_id}-{label}"
-    tap = Tap()
 
-    async def abort_it() -> None:
-        if await tap.events(events):
-            await talk.abort(f"{label}-abort", request_id, as_sent=as_sent)
+    async def abort_it(_: Tap) -> None:
+        await talk.abort(f"{label}-abort", request_id, as_sent=as_sent)
 
     streamed = replace(ask, stream=True, request_id=request_id)
-    await together(talk.ask(label, streamed, slow_reader=slow_reader, tap=tap), abort_it())
+    await ask_and_then(talk, label, streamed, events, abort_it, slow_reader=slow_reader)
 
 
 async def _abort_whole(talk: Conversation, ask: Ask) -> None:
     """Abort a whole answer once a stream that began later shows that the server is at work; end that too."""
-    whole_id, beside_id = f"{ask.request_id}-whole", f"{ask.request_id}-beside"
-    tap = Tap()
+    whole = replace(ask, logprobs=True, request_id=f"{ask.request_id}-whole")
+    beside = replace(ask, stream=True, request_id=f"{ask.request_id}-beside")
 
-    async def abort_both() -> None:
-        if await tap.events(4):
-            await talk.abort("whole-abort", whole_id)
-            await talk.abort("beside-abort", beside_id)
+    async def abort_both(_: Tap) -> None:
+        await talk.abort("whole-abort", str(whole.request_id))
+        await talk.abort("beside-abort", str(beside.request_id))
 
-    await together(
-        talk.ask("whole", replace(ask, logprobs=True, request_id=whole_id)),
-        talk.ask("beside", replace(ask, stream=True, request_id=beside_id), tap=tap),
-        abort_both(),
-    )
+    await together(talk.ask("whole", whole), ask_and_then(talk, "beside", beside, 4, abort_both))
 
 
 @scenario()
@@ -71,12 +61,11 @@ async def abort(talk: Conversation) -> None:
     """
     if not can_abort(talk):
         return
-    ask = replace(long_ask(talk, _LONG), request_id=f"tokenwire-{secrets.token_hex(4)}")
+    ask = replace(long_ask(talk, _LONG), request_id=new_id())
     short = replace(ask, max_new_tokens=min(8, ask.max_new_tokens or 8))
     logprobs = replace(ask, logprobs=True, max_new_tokens=talk.fitting(_LONG_WITH_LOGPROBS, 64))
-    undisturbed = replace(ask, max_new_tokens=talk.fitting(160, 64), request_id=None)
     await together(
-        talk.ask("undisturbed", undisturbed),
+        talk.ask("undisturbed", long_ask(talk, 160)),
         _abort_after(talk, "stream", ask, 1),
         _abort_after(talk, "interval-8", replace(ask, stream_interval=8), 2),
         _abort_after(talk, "logprobs", logprobs, 2),
@@ -98,7 +87,7 @@ async def abort_of_one(talk: Conversation) -> None:
     """
     if not can_abort(talk):
         return
-    request_id = f"tokenwire-{secrets.token_hex(4)}"
+    request_id = new_id()
     ask = replace(long_ask(talk, 120), stream=True)
     taps = {ending: Tap() for ending in ("", "1", "10")}
 

@@ -3,19 +3,18 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario, text_of, token_ids
-from tokenwire.scenarios.plain_ask import plain_ask
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, text_of, token_ids
+from tokenwire.scenarios.forms import forms, plain_ask, worded
 
 _LONGEST = 8192
 """A longer context is not filled to its end over and over, unless there is much time."""
 
 
 @scenario(chat=False)
-async def budget_sweep(talk: Conversation) -> None:
+def budget_sweep(_: Conversation) -> Steps:
     """Budgets of two, three, five and eight tokens without a stop: each is spent."""
     for budget in (2, 3, 5, 8):
-        ask = Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True)
-        await talk.ask_all({f"{budget}-whole": ask, f"{budget}-stream": replace(ask, stream=True)})
+        yield forms(Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True), f"{budget}")
 
 
 def _first_of_its_kind(ids: tuple[int, ...]) -> int | None:
@@ -28,16 +27,16 @@ async def stop_around_the_budget(talk: Conversation) -> None:
     """A stop at a known place, and budgets that end before it, at it and after it, whole and streamed: it
     is the stop from its own token on, and the length before.
     """
-    ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(24), return_token_ids=talk.chat)
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=24, return_token_ids=talk.chat)
     ids = token_ids(await talk.ask("unstopped", ask))
     at = _first_of_its_kind(ids)
     if at is None:
         return
-    stopped = replace(ask, stop_token_ids=(ids[at],), return_token_ids=False)
-    await talk.ask("far", replace(stopped, return_token_ids=talk.chat))
+    stopped = replace(ask, stop_token_ids=(ids[at],))
+    await talk.ask("far", stopped)
     asks: dict[str, Ask] = {}
     for label, budget in (("before", at), ("at", at + 1), ("after", at + 2)):
-        limited = replace(stopped, max_new_tokens=budget)
+        limited = replace(stopped, return_token_ids=False, max_new_tokens=budget)
         asks |= {label: limited, f"{label}-stream": replace(limited, stream=True, usage=True)}
     await talk.ask_all(asks)
 
@@ -47,21 +46,20 @@ async def stop_string_around_the_budget(talk: Conversation) -> None:
     """A stop string of a known answer, and every budget from one token to the answer's end: one of them
     ends on the token that meets the stop.
     """
-    ask = Ask(text=("Tell me about the sea.",), max_new_tokens=talk.fitting(12, 64), ignore_eos=True)
-    if talk.chat:
-        ask = replace(ask, text=(), messages=({"role": "user", "content": ask.text[0]},), ignore_eos=False)
+    ask = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12, ignore_eos=not talk.chat)
     text = text_of(await talk.ask("unstopped", ask))
     stop = next((one for one in text[2:] if one.isalnum() and text.index(one) >= 2), None)
     if stop is None:
         return
     stopped = replace(ask, stop=(stop,))
     await talk.ask("far", stopped)
-    budgets = range(1, min(6, ask.max_new_tokens or 0))
-    await talk.ask_all({f"{budget}-tokens": replace(stopped, max_new_tokens=budget) for budget in budgets})
+    await talk.ask_all(
+        {f"{budget}-tokens": replace(stopped, max_new_tokens=budget) for budget in range(1, 6)}
+    )
 
 
 @scenario()
-async def no_budget(talk: Conversation) -> None:
+def no_budget(talk: Conversation) -> Steps:
     """A budget of zero together with every kind of logprob, whole and streamed: there is no token, so there
     is no entry. Some endpoints have another field in which zero is no budget.
     """
@@ -74,11 +72,11 @@ async def no_budget(talk: Conversation) -> None:
         "chosen": replace(ask, chosen_ids=PROMPT[:2]),
         "prompt": replace(ask, top_logprobs=2, logprob_start=0),
     }
-    await talk.ask_all(kinds | {f"{kind}-stream": replace(one, stream=True) for kind, one in kinds.items()})
+    yield kinds | {f"{kind}-stream": replace(one, stream=True) for kind, one in kinds.items()}
 
 
 @scenario(budget=Budget.STANDARD)
-async def context_border(talk: Conversation) -> None:
+def context_border(talk: Conversation) -> Steps:
     """Prompts whose length lies around the end of the context that the target tells, with a budget of one:
     each is refused or run whole, alike on every endpoint, streamed or not.
     """
@@ -88,5 +86,4 @@ async def context_border(talk: Conversation) -> None:
         return
     for length in range(context - 8, context + 2):
         ids = tuple(10 + (7 * position) % 240 for position in range(length))
-        ask = Ask(input_ids=(ids,), max_new_tokens=1, ignore_eos=True)
-        await talk.ask_all({f"{length}-whole": ask, f"{length}-stream": replace(ask, stream=True)})
+        yield forms(Ask(input_ids=(ids,), max_new_tokens=1, ignore_eos=True), f"{length}")

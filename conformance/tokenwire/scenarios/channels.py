@@ -8,7 +8,7 @@ from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import Conversation, only_choice, scenario, text_of
 from tokenwire.dialects.markup import Form, load_markup
 from tokenwire.record import Stream
-from tokenwire.scenarios.plain_ask import has_words
+from tokenwire.scenarios.forms import forms, has_words, intervals_taken
 
 _HELLO = "Hello there, this is plain text: é 😀 done."
 _PARAMETERS = {
@@ -153,20 +153,10 @@ async def channels(talk: Conversation) -> None:
             if ask is not None:
                 offers = form is not None and label != _WITHOUT_TOOLS
                 asked = replace(_with_tools(ask) if offers else ask, **more)
-                await talk.ask_all(_cut(talk, spelled, asked))
+                cut = intervals_taken(talk, asked, _INTERVALS[talk.budget])
+                asks = forms(asked, spelled, intervals=cut, usage=True)
+                await talk.ask_all({label: one for label, one in asks.items() if has_words(talk, one)})
 
 
 _ALSO_IN_BYTES = ("calls", "reasoning-content-call", "rich-arguments")
 """What is said in tokens of one byte each, too: markers come in many pieces."""
-
-
-def _cut(talk: Conversation, label: str, ask: Ask) -> dict[str, Ask]:
-    """An ask, whole and streamed, and at each interval where the endpoint has intervals."""
-    stream = replace(ask, stream=True, usage=True)
-    asks = {f"{label}-whole": ask, f"{label}-stream": stream}
-    if talk.dialect.render(replace(stream, stream_interval=2), talk.model) != talk.dialect.render(
-        stream, talk.model
-    ):
-        for interval in _INTERVALS[talk.budget]:
-            asks[f"{label}-interval-{interval}"] = replace(stream, stream_interval=interval)
-    return {label: one for label, one in asks.items() if has_words(talk, one)}

@@ -3,66 +3,62 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
+from tokenwire.asking.scenario import (
+    PROMPT,
+    Conversation,
+    Steps,
+    only_choice,
+    scenario,
+    text_of,
+    token_ids,
+)
 from tokenwire.record import Stream
+from tokenwire.scenarios.forms import forms
 from tokenwire.scenarios.stop import NEVER, stop_across_tokens
 
-_MESSAGES = (
-    {"role": "system", "content": "You answer briefly."},
-    {"role": "user", "content": "Name three rivers."},
+_ASK = Ask(
+    messages=(
+        {"role": "system", "content": "You answer briefly."},
+        {"role": "user", "content": "Name three rivers."},
+    )
 )
 
 
 @scenario(chat=True)
-async def chat_messages(talk: Conversation) -> None:
+def chat_messages(_: Conversation) -> Steps:
     """Messages, whole (twice) and streamed with and without usage: content, roles, finish reason and
     counts.
     """
-    ask = Ask(messages=_MESSAGES, max_new_tokens=32)
-    await talk.ask_all(
-        {
-            "whole": ask,
-            "whole-again": ask,
-            "stream": replace(ask, stream=True),
-            "stream-usage": replace(ask, stream=True, usage=True),
-        }
-    )
+    ask = replace(_ASK, max_new_tokens=32)
+    yield forms(ask, again=True) | {"stream-usage": replace(ask, stream=True, usage=True)}
 
 
 @scenario(chat=True)
-async def chat_samples(talk: Conversation) -> None:
+def chat_samples(_: Conversation) -> Steps:
     """Two samples of one conversation: each choice has its own message, prompt ids and meta_info."""
-    ask = Ask(messages=_MESSAGES, max_new_tokens=12, n=2, temperature=1.0)
-    await talk.ask_all(
-        {
-            "plain": ask,
-            "whole": replace(ask, return_prompt_token_ids=True, return_meta_info=True),
-            "stream": replace(ask, stream=True, usage=True),
-        }
-    )
+    ask = replace(_ASK, max_new_tokens=12, n=2, temperature=1.0)
+    whole = replace(ask, return_prompt_token_ids=True, return_meta_info=True)
+    yield {"plain": ask, "whole": whole, "stream": replace(ask, stream=True, usage=True)}
 
 
 @scenario(chat=True)
-async def null_content(talk: Conversation) -> None:
+def null_content(_: Conversation) -> Steps:
     """A conversation with a turn that said nothing, as null and as empty content, with the ids of both."""
     question, again = ({"role": "user", "content": words} for words in ("Name a river.", "And a lake?"))
     for label, content in (("null", None), ("empty", "")):
         silent = {"role": "assistant", "content": content}
         ask = Ask(messages=(question, silent, again), max_new_tokens=4, return_prompt_token_ids=True)
-        await talk.ask(label, ask)
+        yield {label: ask}
 
 
 @scenario(chat=True)
-async def chat_budget(talk: Conversation) -> None:
+def chat_budget(talk: Conversation) -> Steps:
     """Budgets of one token and of five, whole and streamed: no more are counted, and length means all. And of
     none, where the endpoint does not take that for no limit.
     """
     none = () if talk.dialect.policy.zero_budget == "unspecified" else (0,)
     for budget in (*none, 1, 5):
-        ask = Ask(messages=_MESSAGES, max_new_tokens=budget)
-        await talk.ask_all(
-            {f"{budget}-whole": ask, f"{budget}-stream": replace(ask, stream=True, usage=True)}
-        )
+        yield forms(replace(_ASK, max_new_tokens=budget), f"{budget}", usage=True)
 
 
 @scenario(chat=True)
@@ -70,20 +66,13 @@ async def chat_stop_string(talk: Conversation) -> None:
     """A stop string that begins in one chunk of a known answer and ends in the next: neither the message
     nor a delta shows it. One that never matches changes nothing.
     """
-    ask = Ask(messages=_MESSAGES, max_new_tokens=48)
+    ask = replace(_ASK, max_new_tokens=48)
     stops = {"never": (NEVER,)}
     found = stop_across_tokens(only_choice(await talk.ask("unstopped", replace(ask, stream=True))))
     if found is not None:
         stops["across"] = (found,)
     for label, stop in stops.items():
-        stopped = replace(ask, stop=stop)
-        await talk.ask_all(
-            {
-                f"{label}-whole": stopped,
-                f"{label}-whole-again": stopped,
-                f"{label}-stream": replace(stopped, stream=True),
-            }
-        )
+        await talk.ask_all(forms(replace(ask, stop=stop), label, again=True))
 
 
 def _token_to_stop_at(stream: Stream | None) -> str | None:
@@ -102,44 +91,37 @@ async def chat_logprobs(talk: Conversation) -> None:
     """Logprobs in the manner of chat, whole and streamed: one entry for each token, also for one that shows
     no text because it is the stop.
     """
-    ask = Ask(messages=_MESSAGES, max_new_tokens=24, logprobs=True, top_logprobs=2)
-    streamed = replace(ask, stream=True, usage=True)
-    answers = await talk.ask_all({"whole": ask, "whole-again": ask, "stream": streamed})
+    ask = replace(_ASK, max_new_tokens=24, logprobs=True, top_logprobs=2)
+    answers = await talk.ask_all(forms(ask, again=True, usage=True))
     await talk.ask("without-top", replace(ask, top_logprobs=0))
     await talk.ask("samples", replace(ask, n=2, temperature=1.0, max_new_tokens=8))
     stop = _token_to_stop_at(answers.get("whole"))
     if stop is not None:
-        await talk.ask_all(
-            {
-                "stopped-whole": replace(ask, stop=(stop,)),
-                "stopped-stream": replace(streamed, stop=(stop,)),
-            }
-        )
+        await talk.ask_all(forms(replace(ask, stop=(stop,)), "stopped", usage=True))
 
 
 @scenario(chat=True)
-async def chat_ids(talk: Conversation) -> None:
+def chat_ids(_: Conversation) -> Steps:
     """Ids in and ids out on the chat endpoint: the same ids as on every other endpoint, and only what was
     asked for. Two prompts of unequal length: by its own template a server would count one length for both.
     """
-    ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=48, ignore_eos=True)
     everything = replace(ask, return_prompt_token_ids=True, return_token_ids=True, return_meta_info=True)
-    await talk.ask_all(
-        {
-            "plain": ask,
-            "shorter": replace(ask, input_ids=(PROMPT[:7],), max_new_tokens=talk.fitting(12)),
-            "prompt-ids": replace(ask, return_prompt_token_ids=True),
-            "token-ids": replace(ask, return_token_ids=True),
-            "meta-info": replace(ask, return_meta_info=True),
-            "everything": everything,
-            "everything-again": everything,
-            "everything-logprobs": replace(everything, logprobs=True, top_logprobs=2),
-            "samples": replace(everything, n=2),
-            "samples-logprobs": replace(everything, n=2, logprobs=True, top_logprobs=2),
-            "three-samples": replace(everything, n=3, max_new_tokens=8),
-            "stream": replace(ask, stream=True),
-        }
-    )
+    scored = replace(everything, logprobs=True, top_logprobs=2)
+    yield {
+        "plain": ask,
+        "shorter": replace(ask, input_ids=(PROMPT[:7],), max_new_tokens=12),
+        "prompt-ids": replace(ask, return_prompt_token_ids=True),
+        "token-ids": replace(ask, return_token_ids=True),
+        "meta-info": replace(ask, return_meta_info=True),
+        "everything": everything,
+        "everything-again": everything,
+        "everything-logprobs": scored,
+        "samples": replace(everything, n=2),
+        "samples-logprobs": replace(scored, n=2),
+        "three-samples": replace(everything, n=3, max_new_tokens=8),
+        "stream": replace(ask, stream=True),
+    }
 
 
 @scenario(chat=True)
@@ -147,7 +129,7 @@ async def chat_empty_text(talk: Conversation) -> None:
     """The first id that the model chooses is made a stop id, so that there is no text: content is empty,
     not null.
     """
-    ask = Ask(messages=_MESSAGES, max_new_tokens=4, return_token_ids=True)
+    ask = replace(_ASK, max_new_tokens=4, return_token_ids=True)
     ids = token_ids(await talk.ask("unstopped", ask))
     if ids:
         await talk.ask("stopped-at-once", replace(ask, stop_token_ids=ids[:1]))

@@ -1,24 +1,24 @@
 """A record cut in two: what token-in-token-out clients do with a partial rollout."""
 
+from dataclasses import replace
+
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario, token_ids
+
+_BUDGET = 24
+_CUTS = (1, 7, 16)
 
 
 @scenario(chat=False)
 async def continuation(talk: Conversation) -> None:
     """The prompt with the first output ids appended goes on as the whole answer went on."""
-    budget = 24
-    whole = token_ids(
-        await talk.ask("whole", Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True))
-    )
-    if len(whole) < budget:
-        return
-    await talk.ask_all(
-        {
-            f"after-{k}": Ask(input_ids=((*PROMPT, *whole[:k]),), max_new_tokens=budget - k, ignore_eos=True)
-            for k in (1, 7, 16)
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=_BUDGET, ignore_eos=True)
+    whole = token_ids(await talk.ask("whole", ask))
+    if len(whole) == _BUDGET:
+        asks = {
+            k: replace(ask, input_ids=((*PROMPT, *whole[:k]),), max_new_tokens=_BUDGET - k) for k in _CUTS
         }
-    )
+        await talk.ask_all({f"after-{k}": ask for k, ask in asks.items()})
 
 
 _ADDED = ((40, 11), (97,))

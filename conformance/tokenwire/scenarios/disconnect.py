@@ -4,10 +4,11 @@ import asyncio
 import time
 from dataclasses import replace
 
-from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
+from tokenwire.ask import Budget
+from tokenwire.asking.scenario import Conversation, scenario, together
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.control import Load
+from tokenwire.scenarios.abort import long_ask
 from tokenwire.wire.exchange import HttpRequest
 
 _LEAVING = 3
@@ -57,11 +58,8 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
     looking = _Looking(talk)
     if not await looking.find():
         return
-    prompt = Ask(input_ids=(PROMPT,), ignore_eos=True)
-    if talk.chat:
-        prompt = Ask(messages=({"role": "user", "content": "Count as far as you can."},), ignore_eos=True)
-    ask = replace(prompt, max_new_tokens=talk.fitting(_LONG, 64), stream=stream)
-    beside = replace(prompt, max_new_tokens=talk.fitting(_BESIDE, 64), stream=True)
+    ask = replace(long_ask(talk, _LONG), stream=stream)
+    beside = replace(long_ask(talk, _BESIDE), stream=True)
     await looking.until_live(0, "before")
     taps, staying = [Tap() for _ in range(_LEAVING)], Tap()
 

@@ -1,6 +1,5 @@
 """Requests under ids that others have or had, aborts of one choice among several, aborts in the queue."""
 
-import secrets
 from dataclasses import replace
 
 from tokenwire.ask import Ask, Budget
@@ -9,6 +8,7 @@ from tokenwire.asking.tap import Tap
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.record import Stream
 from tokenwire.scenarios.abort import can_abort, long_ask
+from tokenwire.scenarios.forms import ask_and_then, forms, new_id
 from tokenwire.wire.exchange import Ending, Exchange, Read
 
 _MEASURED = 64
@@ -37,7 +37,7 @@ async def id_used_again(talk: Conversation) -> None:
     """Streams under one id, each sent as soon as the one before it has ended, until more seconds have passed
     than servers wait before they clear an ended request away: each comes to its own end.
     """
-    ask = replace(long_ask(talk, _MEASURED), stream=True, request_id=f"tokenwire-{secrets.token_hex(4)}")
+    ask = replace(long_ask(talk, _MEASURED), stream=True, request_id=new_id())
     first = stream = await talk.ask("turn-0", ask)
     passed, turn = 0.0, 0
     while first and stream and stream.answered and passed < _TIMERS_S[talk.budget] and turn < _MOST_TURNS:
@@ -56,24 +56,22 @@ async def id_in_use(talk: Conversation) -> None:
     measured = await talk.ask("measured", replace(ask, stream=True))
     if measured is None or not measured.answered:
         return
-    run = f"tokenwire-{secrets.token_hex(4)}"
+    run = new_id()
     lasting = replace(ask, max_new_tokens=_lasting(talk, measured), stream=True)
 
     async def ask_twice(label: str, second: Ask) -> None:
-        tap, request_id = Tap(), f"{run}-{label}"
+        request_id = f"{run}-{label}"
 
-        async def come_between() -> None:
-            if await tap.events(1):
-                await talk.ask(f"second-{label}", replace(second, request_id=request_id))
+        async def come_between(_: Tap) -> None:
+            await talk.ask(f"second-{label}", replace(second, request_id=request_id))
 
-        first = replace(lasting, request_id=request_id)
-        await together(talk.ask(f"first-{label}", first, tap=tap), come_between())
+        await ask_and_then(talk, f"first-{label}", replace(lasting, request_id=request_id), 1, come_between)
 
     short = replace(ask, max_new_tokens=8)
     await together(ask_twice("whole", short), ask_twice("stream", replace(short, stream=True)))
 
 
-def _ids_told(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
+def _ids_shown(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
     """The request ids that the choices of a stream under way have shown so far, in the order of choices."""
     request = talk.dialect.render(ask, talk.model)
     if isinstance(request, Unsupported):
@@ -94,27 +92,25 @@ async def abort_of_choices(talk: Conversation) -> None:
         return
     asked = replace(long_ask(talk, 320), stream=True)
     samples = replace(asked, n=_CHOICES, temperature=1.0)
-    run = f"tokenwire-{secrets.token_hex(4)}"
+    run = new_id()
 
     async def abort_all(label: str, ask: Ask) -> None:
-        tap, named = Tap(), replace(ask, request_id=f"{run}-{label}")
+        named = replace(ask, request_id=f"{run}-{label}")
 
-        async def abort_it() -> None:
-            if await tap.events(2 * _CHOICES):
-                await talk.abort(f"{label}-abort", f"{run}-{label}")
+        async def abort_it(_: Tap) -> None:
+            await talk.abort(f"{label}-abort", f"{run}-{label}")
 
-        await together(talk.ask(label, named, tap=tap), abort_it())
+        await ask_and_then(talk, label, named, 2 * _CHOICES, abort_it)
 
     async def abort_one() -> None:
-        tap, named = Tap(), replace(samples, request_id=f"{run}-one-sample")
+        named = replace(samples, request_id=f"{run}-one-sample")
 
-        async def abort_it() -> None:
-            if await tap.events(4 * _CHOICES):
-                told = _ids_told(talk, named, tap)
-                if len(set(told)) > 1:
-                    await talk.abort("one-sample-abort", told[-1])
+        async def abort_last(tap: Tap) -> None:
+            ids = _ids_shown(talk, named, tap)
+            if len(set(ids)) > 1:
+                await talk.abort("one-sample-abort", ids[-1])
 
-        await together(talk.ask("one-sample", named, tap=tap), abort_it())
+        await ask_and_then(talk, "one-sample", named, 4 * _CHOICES, abort_last)
 
     doings = [abort_all("samples", samples), abort_one()]
     if asked.input_ids:
@@ -131,11 +127,9 @@ async def abort_in_the_queue(talk: Conversation) -> None:
     if running > _MOST_RUNNING[talk.budget] or not can_abort(talk):
         return
     ask, tap = long_ask(talk, 160), Tap()
-    run = f"tokenwire-{secrets.token_hex(4)}"
-    asks = {label: replace(ask, request_id=f"{run}-{label}") for label in ("whole", "stream")}
-    asks["stream"] = replace(asks["stream"], stream=True)
-    usual = replace(ask, max_new_tokens=4)
-    await talk.ask_all({"usual-whole": usual, "usual-stream": replace(usual, stream=True)})
+    run = new_id()
+    asks = {label: replace(one, request_id=f"{run}-{label}") for label, one in forms(ask).items()}
+    await talk.ask_all(forms(replace(ask, max_new_tokens=4), "usual"))
 
     async def abort_them() -> None:
         if await tap.events(2 * running):

@@ -1,14 +1,11 @@
 """A gateway and the worker behind it: the same requests to both."""
 
-import secrets
 from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.flags import flagged
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario
-
-_WORDS = "Tell me about the sea."
-
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
+from tokenwire.scenarios.forms import forms, new_id, worded
 
 _FORCED = 40
 
@@ -30,18 +27,13 @@ def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
 
 
 @scenario(worker=True)
-async def gateway(talk: Conversation) -> None:
+def gateway(talk: Conversation) -> Steps:
     """Everything that a gateway has to pass on, asked of it and of its worker: each flag, whole and streamed,
     every field that shapes an answer, several choices and prompts, a prompt in words, what is refused.
     """
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=12, ignore_eos=True)
-    words = Ask(
-        text=() if talk.chat else (_WORDS,),
-        messages=({"role": "user", "content": _WORDS},) if talk.chat else (),
-        max_new_tokens=12,
-    )
-    asks = {"whole": words, "whole-again": words, "stream": replace(words, stream=True)}
-    asks |= {"ids-whole": ids, "ids-stream": replace(ids, stream=True)}
+    words = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12)
+    asks = forms(words, again=True) | forms(ids, "ids")
     for form, ask in (("words", words), ("ids", ids)):
         for label, one in flagged(talk.dialect, ask).items():
             asks[f"{form}-{label}-whole"] = one
@@ -49,17 +41,15 @@ async def gateway(talk: Conversation) -> None:
                 asks[f"{form}-{label}-again"] = one  # how far numbers lie apart is measured then
         for label, one in flagged(talk.dialect, replace(ask, stream=True)).items():
             asks[f"{form}-{label}-stream"] = one
-    samples = replace(words, n=2, logprobs=True)
-    asks |= {"samples-whole": samples, "samples-stream": replace(samples, stream=True)}
-    batch = replace(ids, input_ids=(PROMPT, PROMPT[:5]), logprobs=True)
-    asks |= {"batch-whole": batch, "batch-stream": replace(batch, stream=True)}
+    asks |= forms(replace(words, n=2, logprobs=True), "samples")
+    asks |= forms(replace(ids, input_ids=(PROMPT, PROMPT[:5]), logprobs=True), "batch")
     for label, ask in _sampled_otherwise(ids).items():
         asks |= {f"{label}-whole": ask, f"{label}-again": ask, f"{label}-stream": replace(ask, stream=True)}
-    run = secrets.token_hex(6)  # an id that is still in flight would be refused
-    asks["named"] = replace(ids, request_id=f"tokenwire-{run}-whole")
-    asks["named-stream"] = replace(ids, request_id=f"tokenwire-{run}-stream", stream=True)
+    run = new_id()
+    asks["named"] = replace(ids, request_id=f"{run}-whole")
+    asks["named-stream"] = replace(ids, request_id=f"{run}-stream", stream=True)
     longer = replace(ids, max_new_tokens=32, stream=True)
     asks |= {f"interval-{interval}": replace(longer, stream_interval=interval) for interval in (1, 8)}
     asks |= {"refused-budget": replace(ids, wrong={"max_new_tokens": "many"})}
     asks |= {"refused-temperature": replace(ids, wrong={"temperature": "warm"})}
-    await talk.ask_all(asks)
+    yield asks

@@ -7,7 +7,7 @@ from tokenwire.asking.detokenization import SCENARIO
 from tokenwire.asking.scenario import Conversation, NotAsked, scenario
 from tokenwire.dialects.detokenize import Ids
 from tokenwire.record import BROKEN
-from tokenwire.scenarios.plain_ask import has_words, plain_ask
+from tokenwire.scenarios.forms import has_words, plain_ask
 
 _ASKED = 256
 """So many of the smallest ids are looked at: in byte-level vocabularies bytes stand there."""
@@ -41,15 +41,20 @@ async def held_text(talk: Conversation) -> None:
     """Long sampled answers with logprobs and usage, whole and streamed; then such of which most tokens are
     pieces of characters, so that their text waits for the next: each token has its entry.
     """
-    ask = replace(plain_ask(talk), temperature=1.0, logprobs=True, top_logprobs=2, usage=True)
     ask = replace(
-        ask, max_new_tokens=talk.fitting(_LONG, 64), return_token_ids=talk.dialect.takes_ids and not talk.chat
+        plain_ask(talk),
+        max_new_tokens=_LONG,
+        temperature=1.0,
+        logprobs=True,
+        top_logprobs=2,
+        usage=True,
+        return_token_ids=talk.dialect.takes_ids and not talk.chat,
     )
     asks: dict[str, Ask] = {"long": ask}
     pieces = await _pieces(talk)
     if pieces:
         bias = dict.fromkeys(pieces[:_FORCED], _BIAS)
-        asks["pieces"] = replace(ask, max_new_tokens=talk.fitting(96, 64), logit_bias=bias)
+        asks["pieces"] = replace(ask, max_new_tokens=96, logit_bias=bias)
     streams = {f"{label}-stream": replace(one, stream=True) for label, one in asks.items()}
     # Of chat, whole answers alone have room for ids and all that a sampler attaches.
     told = {label: replace(one, return_token_ids=True, return_meta_info=True) for label, one in asks.items()}

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.asking.flags import plain
-from tokenwire.asking.scenario import Conversation, scenario
+from tokenwire.asking.scenario import Conversation, Steps, scenario
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.target.honesty import UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, UNKNOWN_PATH
 from tokenwire.wire.exchange import HttpRequest
 
 
 @scenario()
-async def honesty(talk: Conversation) -> None:
+def honesty(talk: Conversation) -> Steps:
     """A field, a sampling parameter, a model and a path by names that no server can know: a server that
     answers as if nothing were amiss may have ignored other things as well.
     """
@@ -24,5 +24,5 @@ async def honesty(talk: Conversation) -> None:
     holder = next((key for key, value in body.items() if isinstance(value, dict)), None)
     if holder is not None:
         unknown[UNKNOWN_PARAMETER] = {holder: {name: True}}
-    await talk.ask_all({label: replace(ask, raw=raw) for label, raw in unknown.items()})
-    await talk.send(UNKNOWN_PATH, HttpRequest("POST", f"/{name}", {}))
+    yield {label: replace(ask, raw=raw) for label, raw in unknown.items()}
+    yield {UNKNOWN_PATH: HttpRequest("POST", f"/{name}", {})}

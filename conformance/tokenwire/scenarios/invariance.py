@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, together
 from tokenwire.asking.tap import SlowReader
 
 _BORDERS = (1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 511, 513)
@@ -14,6 +14,15 @@ _BUDGET = 10
 _AT_ONCE = 8
 _TURNS = 12
 """At most; a server that preempts a part of what runs is seen to after two or three."""
+_SCORED = Ask(ignore_eos=True, logprobs=True, top_logprobs=2)
+
+
+async def _ask_scored(talk: Conversation, label: str, ask: Ask) -> Ask:
+    """Ask, without the top logprobs where the endpoint has no words for them; what was asked."""
+    if await talk.ask(label, ask) is None:
+        ask = replace(ask, top_logprobs=0)
+        await talk.ask(f"{label}-without-top", ask)
+    return ask
 
 
 @scenario(chat=False, budget=Budget.STANDARD)
@@ -25,22 +34,20 @@ async def cold_and_warm(talk: Conversation) -> None:
     longest = talk.fitting(1 << 20, 0) - _BUDGET
     for length in (length for length in _BORDERS if length <= longest):
         prompt = tuple(rng.randrange(10, 250) for _ in range(length))
-        ask = Ask(input_ids=(prompt,), max_new_tokens=_BUDGET, ignore_eos=True, logprobs=True, top_logprobs=2)
-        if await talk.ask(f"cold-{length}", ask) is None:
-            ask = replace(ask, top_logprobs=0)  # the endpoint has no words for them
-            await talk.ask(f"cold-{length}-without-top", ask)
+        ask = replace(_SCORED, input_ids=(prompt,), max_new_tokens=_BUDGET)
+        ask = await _ask_scored(talk, f"cold-{length}", ask)
         warm = replace(ask, max_new_tokens=_BUDGET - 1)
         await talk.ask_all({f"warm-{length}": warm, f"warm-{length}-stream": replace(warm, stream=True)})
 
 
 @scenario(chat=False)
-async def long_stream(talk: Conversation) -> None:
+def long_stream(talk: Conversation) -> Steps:
     """A stream of many events, one token each: a late event costs as much as an early one."""
-    ask = Ask(input_ids=(tuple(range(60, 90)),), max_new_tokens=talk.fitting(240, 30), ignore_eos=True)
-    await talk.ask("stream", replace(ask, stream=True))
+    ask = Ask(input_ids=(tuple(range(60, 90)),), max_new_tokens=240, ignore_eos=True)
+    yield {"stream": replace(ask, stream=True)}
     if talk.budget is not Budget.QUICK:
         scored = replace(ask, logprobs=True)
-        await talk.ask_all({"whole-logprobs": scored, "stream-logprobs": replace(scored, stream=True)})
+        yield {"whole-logprobs": scored, "stream-logprobs": replace(scored, stream=True)}
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
@@ -49,10 +56,12 @@ async def preempted(talk: Conversation) -> None:
     them, and num_retractions tells which. They are asked again, in another order, until one of each kind
     was preempted once and spared once.
     """
-    ask = Ask(max_new_tokens=talk.fitting(48), ignore_eos=True, logprobs=True)
+    ask = Ask(ignore_eos=True, logprobs=True)
     hit: set[int] = set()
     spared: set[int] = set()
     for turn in range(_TURNS):
+        # Each turn asks something new: answers to one request that differ would not be compared at all.
+        ask = replace(ask, max_new_tokens=talk.fitting(48) - turn)
         order = [(3 * turn + place) % _AT_ONCE for place in range(_AT_ONCE)]
         asks = {
             position: replace(ask, input_ids=((30 + position, *range(40, 52)),), stream=position % 2 == 0)
@@ -63,12 +72,10 @@ async def preempted(talk: Conversation) -> None:
             answer = answers.get(f"{position}-{turn}")
             if answer is None:
                 continue
-            told = any(emission.counters.get("num_retractions") for emission in answer.emissions())
-            (hit if told else spared).add(position)
+            preempted = any(emission.counters.get("num_retractions") for emission in answer.emissions())
+            (hit if preempted else spared).add(position)
         if not hit or {position % 2 for position in hit & spared} == {0, 1}:
             return
-        # Each turn asks something new: answers to one request that differ would not be compared at all.
-        ask = replace(ask, max_new_tokens=(ask.max_new_tokens or 2) - 1)
 
 
 _NEIGHBOURS = 16
@@ -81,26 +88,15 @@ async def neighbours(talk: Conversation) -> None:
     """A request twice alone, then among sixteen with other prompts: some of them long, one refused, one whose
     reader stalls. Its record stays what it was; the one in the crowd is a token shorter, and begins the same.
     """
-    ask = Ask(
-        input_ids=(PROMPT[::-1],),
-        max_new_tokens=talk.fitting(_WATCHED),
-        ignore_eos=True,
-        logprobs=True,
-        top_logprobs=2,
-    )
+    ask = replace(_SCORED, input_ids=(PROMPT[::-1],), max_new_tokens=talk.fitting(_WATCHED))
     for label in ("alone", "alone-again"):
-        if await talk.ask(label, ask) is None:
-            ask = replace(ask, top_logprobs=0)  # the endpoint has no words for them
-            await talk.ask(f"{label}-without-top", ask)
+        ask = await _ask_scored(talk, label, ask)
     among = replace(ask, max_new_tokens=max(1, talk.fitting(_WATCHED) - 1))
-    others = {
-        f"neighbour-{position}": replace(
-            ask, input_ids=((20 + position, *PROMPT[position % 5 :]),), max_new_tokens=talk.fitting(96)
-        )
-        for position in range(_NEIGHBOURS)
-    }
+    other = replace(ask, max_new_tokens=96, stream=True)
     crowd = {"among": among, "among-stream": replace(among, stream=True)}  # the first to get a place
-    crowd |= {label: replace(each, stream=True) for label, each in others.items()}
+    for position in range(_NEIGHBOURS):
+        prompt = (20 + position, *PROMPT[position % 5 :])
+        crowd[f"neighbour-{position}"] = replace(other, input_ids=(prompt,))
     crowd["refused"] = replace(ask, wrong={"max_new_tokens": "many"})  # every server refuses it, and lives
     stalled = replace(among, stream=True, input_ids=((9, *PROMPT),))
     await together(

@@ -2,45 +2,40 @@
 
 from dataclasses import replace
 
-from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario, token_ids
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, token_ids
+from tokenwire.scenarios.forms import forms
 
 _CHOSEN = (40, 11, 97)
 """Not in rising order: the answer must keep the order of the request."""
 
 
 @scenario(chat=False)
-async def logprob_families(talk: Conversation) -> None:
+def logprob_families(_: Conversation) -> Steps:
     """Logprobs of the sampled ids, the top three and three chosen ids; whole, streamed, and several ids to
     an event.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=24, ignore_eos=True, logprobs=True, top_logprobs=3)
-    streamed = replace(ask, stream=True, usage=True)
-    await talk.ask_all(
-        {
-            "whole": ask,
-            "whole-again": ask,
-            "stream": streamed,
-            "interval-4": replace(streamed, stream_interval=4),
-            "chosen-whole": replace(ask, chosen_ids=_CHOSEN),
-            "chosen-otherwise": replace(ask, chosen_ids=_CHOSEN[::-1]),
-            "chosen-of-samples": replace(ask, chosen_ids=_CHOSEN, n=2, max_new_tokens=6),
-            "chosen-stream": replace(streamed, chosen_ids=_CHOSEN),
-        }
-    )
+    chosen = replace(ask, chosen_ids=_CHOSEN)
+    yield forms(ask, again=True, intervals=(4,), usage=True) | {
+        "chosen-whole": chosen,
+        "chosen-otherwise": replace(ask, chosen_ids=_CHOSEN[::-1]),
+        "chosen-of-samples": replace(chosen, n=2, max_new_tokens=6),
+        "chosen-stream": replace(chosen, stream=True, usage=True),
+    }
 
 
 @scenario(chat=False)
-async def prompt_logprobs(talk: Conversation) -> None:
+def prompt_logprobs(_: Conversation) -> Steps:
     """Logprobs of the prompt from its first, second, third, middle and last position and from its end, whole;
     and streamed, where the first event has them.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, logprobs=True, top_logprobs=2)
     size = len(PROMPT)
     for start in (0, 1, 2, size // 2, size - 1, size):
-        await talk.ask(f"from-{start}-whole", replace(ask, logprob_start=start))
+        yield {f"from-{start}-whole": replace(ask, logprob_start=start)}
         if start in (0, 2):
-            await talk.ask(f"from-{start}-stream", replace(ask, logprob_start=start, stream=True))
+            yield {f"from-{start}-stream": replace(ask, logprob_start=start, stream=True)}
 
 
 @scenario(chat=False)
@@ -57,7 +52,7 @@ async def rescored_output(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-async def logprobs_at_a_temperature(talk: Conversation) -> None:
+def logprobs_at_a_temperature(_: Conversation) -> Steps:
     """Top logprobs after one prompt, greedy, at temperature 0.5, and at 1 with top_k, whole and streamed: how
     far apart they lie tells whether logits are divided by the temperature first, and how high they are
     whether what truncation leaves out counts.
@@ -67,30 +62,28 @@ async def logprobs_at_a_temperature(talk: Conversation) -> None:
     short = replace(greedy, temperature=1.0, seed=7, top_k=2)
     asks = {"whole": warm, "whole-again": warm, "top-k": short, "top-k-again": short}
     streams = {"stream": replace(warm, stream=True), "top-k-stream": replace(short, stream=True)}
-    await talk.ask_all({"greedy": greedy, **asks, **streams})
+    yield {"greedy": greedy, **asks, **streams}
 
 
-@scenario(chat=False, budget=Budget.QUICK)
+@scenario(chat=False)
 async def echoed_prompt(talk: Conversation) -> None:
     """A text and ids with and without an echo, with and without logprobs, whole and streamed, and echoed with
     no new token. Ids are not asked for beside a text: some servers tell them in the place of the echoed text.
     """
-    text = Ask(text=("The sea is",), max_new_tokens=6, ignore_eos=True)
+    text = Ask(text=("The sea is",), max_new_tokens=6, ignore_eos=True, raw={"return_token_ids": False})
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, return_token_ids=True)
-    for label, ask in (("text", replace(text, raw={"return_token_ids": False})), ("ids", ids)):
-        if await talk.ask(f"{label}-echo", replace(ask, echo=True)) is None:
+    for label, ask in (("text", text), ("ids", ids)):
+        echo, scored = replace(ask, echo=True), replace(ask, logprobs=True, top_logprobs=2)
+        both = replace(scored, echo=True)
+        if await talk.ask(f"{label}-echo", echo) is None:
             return
         await talk.ask_all(
             {
                 f"{label}-plain": ask,
-                f"{label}-echo-alone": replace(
-                    ask, echo=True, max_new_tokens=0, logprobs=True, top_logprobs=2
-                ),
-                f"{label}-echo-stream": replace(ask, echo=True, stream=True, usage=True),
-                f"{label}-logprobs": replace(ask, logprobs=True, top_logprobs=2),
-                f"{label}-echo-logprobs": replace(ask, echo=True, logprobs=True, top_logprobs=2),
-                f"{label}-echo-logprobs-stream": replace(
-                    ask, echo=True, logprobs=True, top_logprobs=2, stream=True, usage=True
-                ),
+                f"{label}-echo-alone": replace(both, max_new_tokens=0),
+                f"{label}-echo-stream": replace(echo, stream=True, usage=True),
+                f"{label}-logprobs": scored,
+                f"{label}-echo-logprobs": both,
+                f"{label}-echo-logprobs-stream": replace(both, stream=True, usage=True),
             }
         )

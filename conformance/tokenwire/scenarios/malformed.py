@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.ask import OMIT, Ask, Budget
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
 from tokenwire.dialects.dialect import Unsupported
-from tokenwire.scenarios.plain_ask import plain_ask, with_parameter
+from tokenwire.scenarios.forms import has_words, plain_ask, with_parameter
 from tokenwire.wire.exchange import HttpRequest
 
 _DEEP = 100_000
@@ -43,6 +43,12 @@ _IMPOSSIBLE: Mapping[str, tuple[Any, ...]] = {
     "stream_interval": (0, -2),
 }
 
+_WRONG_IN_STREAMS: Mapping[str, tuple[Any, ...]] = {
+    "max_new_tokens": (-1, "many"),
+    "temperature": (-1.0,),
+    "stop": (5,),
+}
+
 _BODIES: Mapping[str, bytes] = {
     "empty": b"",
     "cut-off": b'{"input_ids": [1, 2, ',
@@ -54,23 +60,39 @@ _BODIES: Mapping[str, bytes] = {
 }
 
 
-async def _each_with_a_control(talk: Conversation, asks: Mapping[str, Ask | HttpRequest]) -> None:
+_Bad = Mapping[str, Ask | HttpRequest]
+
+
+def _with_controls(talk: Conversation, bad: _Bad) -> Steps:
     """A good request twice, then each bad one with the same good one behind it."""
-    control = replace(plain_ask(talk), max_new_tokens=4)
-    await talk.ask("control", control)
-    await talk.ask("control-again", control)
-    for label, bad in asks.items():
-        sent = await (talk.send(label, bad) if isinstance(bad, HttpRequest) else talk.ask(label, bad))
-        if sent is not None:
-            await talk.ask(f"{label}-control", control)
+    control = _plain(talk)
+    yield {"control": control}
+    yield {"control-again": control}
+    for label, one in bad.items():
+        yield {label: one}
+        if isinstance(one, HttpRequest) or has_words(talk, one):
+            yield {f"{label}-control": control}
+
+
+def _plain(talk: Conversation) -> Ask:
+    return replace(plain_ask(talk), max_new_tokens=4)
+
+
+def _each(ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> _Bad:
+    """The ask with each wrong value, by field and position."""
+    return {
+        f"{name}-{position}": replace(ask, wrong={name: value})
+        for name, values in wrong.items()
+        for position, value in enumerate(values)
+    }
 
 
 @scenario(budget=Budget.STANDARD, perilous=2)
-async def unknown_ids(talk: Conversation) -> None:
+def unknown_ids(talk: Conversation) -> Steps:
     """Ids that no vocabulary has: among stop ids, biased ids and ids whose logprobs are asked for, and beyond
     every vocabulary in the prompt; then the id that equals the size of the server's. None of them is run.
     """
-    ask = replace(plain_ask(talk), max_new_tokens=4)
+    ask = _plain(talk)
     bad: dict[str, Ask | HttpRequest] = {}
     for label, token in (("negative", -1), ("two-to-31", 2**31)):
         bad[f"stop-{label}"] = replace(ask, wrong={"stop_token_ids": [token]}, ignore_eos=False)
@@ -78,94 +100,83 @@ async def unknown_ids(talk: Conversation) -> None:
         bad[f"bias-{label}"] = with_parameter(talk, ask, "logit_bias", {str(token): 1.0})
     for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
-    await _each_with_a_control(talk, bad)
+    yield from _with_controls(talk, bad)
     size = talk.vocabulary_size  # the refusals may have told it
     if size is not None:
-        await talk.ask("prompt-size", replace(ask, wrong={"input_ids": [*PROMPT[:3], size]}))
-        await talk.ask("prompt-size-control", ask)
+        yield {"prompt-size": replace(ask, wrong={"input_ids": [*PROMPT[:3], size]})}
+        yield {"prompt-size-control": ask}
 
 
 @scenario(budget=Budget.STANDARD, perilous=3)
-async def negative_ids(talk: Conversation) -> None:
-    """A prompt with an id below 0, whole and streamed: it is not run and harms no other. Nothing is asked
-    after these: an unchecked index below 0 has ended more servers than all else.
+def negative_ids(talk: Conversation) -> Steps:
+    """A prompt with an id below 0, whole and streamed: it is not run and harms no other. Last: an unchecked
+    index below 0 has ended more servers than all else.
     """
-    ask = replace(plain_ask(talk), max_new_tokens=4)
-    bad: dict[str, Ask | HttpRequest] = {
-        "whole": replace(ask, wrong={"input_ids": [*PROMPT[:3], -1]}),
-        "stream": replace(ask, stream=True, wrong={"input_ids": [-1]}),
+    bad = {
+        "whole": replace(_plain(talk), wrong={"input_ids": [*PROMPT[:3], -1]}),
+        "stream": replace(_plain(talk), stream=True, wrong={"input_ids": [-1]}),
     }
-    await _each_with_a_control(talk, bad)
+    yield from _with_controls(talk, bad)
 
 
-def _table(ask: Ask, table: Mapping[str, tuple[Any, ...]]) -> dict[str, Ask | HttpRequest]:
-    return {
-        f"{name}-{position}": replace(ask, wrong={name: value})
-        for name, values in table.items()
-        for position, value in enumerate(values)
-    }
-
-
-@scenario(budget=Budget.STANDARD, perilous=True)
-async def wrong_types(talk: Conversation) -> None:
+@scenario(budget=Budget.STANDARD, perilous=1)
+def wrong_types(talk: Conversation) -> Steps:
     """Fields with values of another type, which no reader can take for the right one: each is refused."""
-    await _each_with_a_control(talk, _table(replace(plain_ask(talk), max_new_tokens=4), _WRONG_TYPES))
+    yield from _with_controls(talk, _each(_plain(talk), _WRONG_TYPES))
 
 
-@scenario(budget=Budget.STANDARD, perilous=True)
-async def impossible_values(talk: Conversation) -> None:
+@scenario(budget=Budget.STANDARD, perilous=1)
+def impossible_values(talk: Conversation) -> Steps:
     """Numbers below what makes sense, and more tokens asked for at least than at most: each is refused."""
-    await _each_with_a_control(talk, _table(replace(plain_ask(talk), max_new_tokens=4), _IMPOSSIBLE))
+    yield from _with_controls(talk, _each(_plain(talk), _IMPOSSIBLE))
 
 
-@scenario(budget=Budget.STANDARD, perilous=True)
-async def wrong_in_streams(talk: Conversation) -> None:
+@scenario(budget=Budget.STANDARD, perilous=1)
+def wrong_in_streams(talk: Conversation) -> Steps:
     """The same mistakes in requests for streams: refused, by a status or in band, without harm to others."""
-    ask = replace(plain_ask(talk), max_new_tokens=4, stream=True)
-    bad = _table(ask, {"max_new_tokens": (-1, "many"), "temperature": (-1.0,), "stop": (5,)})
-    await _each_with_a_control(talk, bad)
+    yield from _with_controls(talk, _each(replace(_plain(talk), stream=True), _WRONG_IN_STREAMS))
 
 
-@scenario(budget=Budget.STANDARD, perilous=True)
-async def no_prompt(talk: Conversation) -> None:
+@scenario(budget=Budget.STANDARD, perilous=1)
+def no_prompt(talk: Conversation) -> Steps:
     """A request without any prompt, and lists for each prompt that do not fit a batch: each is refused."""
-    ask = replace(plain_ask(talk), max_new_tokens=4)
+    ask = _plain(talk)
     nothing = dict.fromkeys(("input_ids", "text", "messages", "prompt", "token_ids"), OMIT)
     bad: dict[str, Ask | HttpRequest] = {"nothing": replace(ask, raw=nothing)}
     batch = replace(ask, input_ids=(PROMPT, PROMPT[:3]), messages=(), text=(), batch=True)
     whole = talk.dialect.render(batch, talk.model)
     if not isinstance(whole, Unsupported):
-        await talk.ask("batch", batch)
+        yield {"batch": batch}
         bad["three-ids-for-two"] = replace(batch, wrong={"request_id": ["a", "b", "c"]})
         params = whole.body.get("sampling_params") if isinstance(whole.body, dict) else None
         if params is not None:
             bad["one-of-two-params"] = replace(batch, raw={"sampling_params": [params]})
-    await _each_with_a_control(talk, bad)
+    yield from _with_controls(talk, bad)
 
 
-@scenario(budget=Budget.STANDARD, perilous=True)
-async def unreadable_bodies(talk: Conversation) -> None:
+@scenario(budget=Budget.STANDARD, perilous=1)
+def unreadable_bodies(talk: Conversation) -> Steps:
     """Bodies that are no JSON object, from nothing at all to arrays nested a hundred thousand deep."""
-    endpoint = talk.dialect.endpoint
-    json_type = (("content-type", "application/json"),)
+    method, path = talk.dialect.endpoint.methods[0], talk.dialect.endpoint.path
     bad: dict[str, Ask | HttpRequest] = {
-        label: HttpRequest(endpoint.methods[0], endpoint.path, raw_body=body, headers=json_type)
+        label: HttpRequest(method, path, raw_body=body, headers=(("content-type", "application/json"),))
         for label, body in _BODIES.items()
     }
-    request = talk.dialect.render(replace(plain_ask(talk), max_new_tokens=4), talk.model)
+    request = talk.dialect.render(_plain(talk), talk.model)
     if not isinstance(request, Unsupported):
-        plain = (("content-type", "text/plain"),)
         body = json.dumps(request.body).encode()
-        bad["content-type"] = HttpRequest(request.method, request.path, raw_body=body, headers=plain)
-    await _each_with_a_control(talk, bad)
+        bad["content-type"] = HttpRequest(
+            method, path, raw_body=body, headers=(("content-type", "text/plain"),)
+        )
+    yield from _with_controls(talk, bad)
 
 
 @scenario()
-async def text_features(talk: Conversation) -> None:
+def text_features(talk: Conversation) -> Steps:
     """What needs a tokenizer: a text prompt, messages, a stop string, a pattern. A server without one
     refuses them.
     """
-    ask = replace(plain_ask(talk), max_new_tokens=4)
+    ask = _plain(talk)
     words = replace(ask, input_ids=(), messages=())
     asks = {
         "text": replace(words, text=("Hello",)),
@@ -173,4 +184,4 @@ async def text_features(talk: Conversation) -> None:
         "stop-string": replace(ask, stop=("zzz",)),
         "stop-regex": replace(ask, stop_regex=("z+",)),
     }
-    await _each_with_a_control(talk, asks)
+    yield from _with_controls(talk, asks)

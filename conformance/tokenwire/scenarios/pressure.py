@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, together
 from tokenwire.asking.tap import SlowReader
 
 _STREAMS = 24
@@ -11,13 +11,13 @@ _LONG_PROMPT = PROMPT * 4
 
 
 @scenario(chat=False)
-async def concurrency(talk: Conversation) -> None:
+def concurrency(_: Conversation) -> Steps:
     """Many streams at once, as many as the run allows: outputs queue up, and each answer stays its own."""
-    ask = Ask(max_new_tokens=talk.fitting(40), ignore_eos=True, stream=True, logprobs=True)
-    prompts = [(*PROMPT, 10 + position) for position in range(_STREAMS)]
-    await talk.ask_all(
-        {f"stream-{position}": replace(ask, input_ids=(ids,)) for position, ids in enumerate(prompts)}
-    )
+    ask = Ask(max_new_tokens=40, ignore_eos=True, stream=True, logprobs=True)
+    yield {
+        f"stream-{position}": replace(ask, input_ids=((*PROMPT, 10 + position),))
+        for position in range(_STREAMS)
+    }
 
 
 @scenario(chat=False)
@@ -31,7 +31,7 @@ async def slow_reader(talk: Conversation) -> None:
     refused = talk.dialect.policy.prompt_logprobs_in_streams == "refused"
     ask = Ask(
         input_ids=(_LONG_PROMPT,),
-        max_new_tokens=talk.fitting(200, len(_LONG_PROMPT)),
+        max_new_tokens=200,
         ignore_eos=True,
         logprobs=True,
         logprob_start=None if refused else 0,
@@ -50,7 +50,7 @@ async def crowd(talk: Conversation) -> None:
     stalls: outputs are joined, and each answer stays its own. Among them samples and batches, whose choices
     share a stream.
     """
-    ask = Ask(max_new_tokens=talk.fitting(64), ignore_eos=True, stream=True, logprobs=True, top_logprobs=2)
+    ask = Ask(max_new_tokens=64, ignore_eos=True, stream=True, logprobs=True, top_logprobs=2)
     asks = {
         f"stream-{position}": replace(ask, input_ids=((12 + position, *PROMPT),)) for position in range(64)
     }

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario
-from tokenwire.scenarios.plain_ask import plain_ask, with_parameter
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
+from tokenwire.scenarios.forms import has_words, plain_ask, with_parameter
 
 _CONTROL = Ask(input_ids=(PROMPT,), max_new_tokens=8, ignore_eos=True)
 
@@ -25,19 +25,19 @@ _NO_PATTERN = "(["
 
 
 @scenario(perilous=True)
-async def malformed_ids(talk: Conversation) -> None:
+def malformed_ids(talk: Conversation) -> Steps:
     """input_ids that are no list of integers, or that hold an empty prompt, whole: each is refused, and the
     request after it is answered as before.
     """
     control = replace(_CONTROL, return_token_ids=talk.chat)
-    await talk.ask("control", control)
+    yield {"control": control}
     for label, value in _MALFORMED.items():
-        await talk.ask(label, replace(control, wrong={"input_ids": value}))
-        await talk.ask(f"{label}-control", control)
+        yield {label: replace(control, wrong={"input_ids": value})}
+        yield {f"{label}-control": control}
 
 
 @scenario(chat=True, perilous=True)
-async def refused_in_stream(talk: Conversation) -> None:
+def refused_in_stream(_: Conversation) -> Steps:
     """A chat stream that asks for token-in-token-out fields: refused before any event, and no
     other request is harmed.
     """
@@ -47,14 +47,14 @@ async def refused_in_stream(talk: Conversation) -> None:
         "token-ids": replace(_CONTROL, return_token_ids=True),
     }
     control = replace(_CONTROL, return_token_ids=True)
-    await talk.ask("control", control)
+    yield {"control": control}
     for label, ask in fields.items():
-        await talk.ask(label, replace(ask, stream=True))
-        await talk.ask(f"{label}-control", control)
+        yield {label: replace(ask, stream=True)}
+        yield {f"{label}-control": control}
 
 
 @scenario(perilous=True)
-async def refused_late(talk: Conversation) -> None:
+def refused_late(talk: Conversation) -> Steps:
     """Streams that a server may refuse only when it is their turn: a pattern that is none, as a stop and as a
     grammar, and prompt logprobs from beyond the prompt. None of them delivers anything.
     """
@@ -63,7 +63,8 @@ async def refused_late(talk: Conversation) -> None:
     grammar = with_parameter(talk, streamed, "regex", _NO_PATTERN)
     start = replace(streamed, logprobs=True, wrong={"logprob_start": len(PROMPT) + 50})
     bad = {"stop-pattern": replace(streamed, stop_regex=(_NO_PATTERN,)), "grammar": grammar, "start": start}
-    await talk.ask("control", control)
+    yield {"control": control}
     for label, ask in bad.items():
-        if await talk.ask(label, ask) is not None:
-            await talk.ask(f"{label}-control", control)
+        yield {label: ask}
+        if has_words(talk, ask):
+            yield {f"{label}-control": control}

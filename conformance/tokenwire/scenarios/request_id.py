@@ -1,22 +1,17 @@
 """Request ids."""
 
-import secrets
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
+from tokenwire.scenarios.forms import forms, new_id
 
 
 @scenario(chat=False)
-async def request_id(talk: Conversation) -> None:
+def request_id(_: Conversation) -> Steps:
     """A request id of the client's choice, whole and streamed: it comes back, and it does not change on the
     way.
     """
-    ask = Ask(input_ids=(PROMPT,), max_new_tokens=8, ignore_eos=True)
-    run = secrets.token_hex(4)  # an id that is still in flight would be refused
-    await talk.ask_all(
-        {
-            "whole": replace(ask, request_id=f"tokenwire-{run}-whole"),
-            "stream": replace(ask, request_id=f"tokenwire-{run}-stream", stream=True),
-        }
-    )
+    run = new_id()
+    asks = forms(Ask(input_ids=(PROMPT,), max_new_tokens=8, ignore_eos=True))
+    yield {form: replace(ask, request_id=f"{run}-{form}") for form, ask in asks.items()}

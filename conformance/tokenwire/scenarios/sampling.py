@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import Conversation, scenario, token_ids
-from tokenwire.scenarios.plain_ask import has_words, plain_ask
+from tokenwire.asking.scenario import Conversation, Steps, scenario, token_ids
+from tokenwire.scenarios.forms import has_words, plain_ask
 
 _FORCED = 40
 """Small, so that nearly every vocabulary has it."""
@@ -22,10 +22,15 @@ _SAMPLES = 3
 
 def _told(talk: Conversation, ask: Ask) -> Ask:
     """The ask with ids and logprobs, as far as the endpoint has words for them."""
-    with_ids = replace(ask, return_token_ids=True)
-    ask = with_ids if has_words(talk, with_ids) else ask
-    scored = replace(ask, logprobs=True)
-    return scored if has_words(talk, scored) else ask
+    return _as_far_as_known(talk, ask, {"return_token_ids": True, "logprobs": True})
+
+
+def _as_far_as_known(talk: Conversation, ask: Ask, fields: Mapping[str, Any]) -> Ask:
+    """The ask with those of some fields that the endpoint has words for."""
+    for name, value in fields.items():
+        other = replace(ask, **{name: value})
+        ask = other if has_words(talk, other) else ask
+    return ask
 
 
 @scenario()
@@ -33,29 +38,24 @@ async def sampling_fields(talk: Conversation) -> None:
     """One prompt greedily, with biases that force an id and exclude one, with a stop id that may not end it
     yet, and at temperature 1: several times, with samples, and truncated by top_k, top_p and min_p.
     """
-    ask = _told(talk, replace(plain_ask(talk), max_new_tokens=talk.fitting(12, 64)))
-    natural = await talk.ask("natural", ask)
-    ids = token_ids(natural)
+    ask = _told(talk, replace(plain_ask(talk), max_new_tokens=12))
+    ids = token_ids(await talk.ask("natural", ask))
     forced = replace(ask, logit_bias={_FORCED: 100.0})
-    await talk.ask_all(
-        {"forced": forced, "forced-stream": replace(forced, stream=True, return_token_ids=False)}
-    )
+    streamed = replace(forced, stream=True, return_token_ids=False)
+    await talk.ask_all({"forced": forced, "forced-stream": streamed})
     if ids:
         await talk.ask("banned", replace(ask, logit_bias={ids[0]: -100.0}))
         early = next((token for token in ids[1:4] if token != ids[0]), ids[0])
         await talk.ask("not-yet", replace(ask, ignore_eos=False, stop_token_ids=(early,), min_new_tokens=8))
-    await _sampled(talk, replace(ask, max_new_tokens=talk.fitting(48, 64)))
+    await _sampled(talk, replace(ask, max_new_tokens=48))
 
 
 async def _sampled(talk: Conversation, ask: Ask) -> None:
     """The same at temperature 1, as it is and truncated, beside the greedy answer."""
-    warm = replace(ask, temperature=1.0)
-    for name, value in _NEUTRAL.items():
-        neutral = replace(warm, **{name: value})
-        warm = neutral if has_words(talk, neutral) else warm
+    warm = _as_far_as_known(talk, replace(ask, temperature=1.0), _NEUTRAL)
     asks = {"greedy": ask} | {f"sampled-{number}": warm for number in range(_SAMPLES)}
     asks["samples"] = replace(warm, n=_SAMPLES)
-    short = replace(ask, temperature=1.0, max_new_tokens=talk.fitting(16, 64), top_logprobs=5)
+    short = replace(ask, temperature=1.0, max_new_tokens=16, top_logprobs=5)
     short = replace(short, stream=True, return_token_ids=False)
     for label, fields in _TRUNCATED.items():
         asks[label] = replace(short, **fields)
@@ -63,16 +63,14 @@ async def _sampled(talk: Conversation, ask: Ask) -> None:
 
 
 @scenario(budget=Budget.STANDARD)
-async def penalties(talk: Conversation) -> None:
+def penalties(talk: Conversation) -> Steps:
     """A biased id under a frequency penalty, until the penalties outweigh the bias; and both with top
     logprobs, which may be those before or after.
     """
-    ask = _told(talk, replace(plain_ask(talk), max_new_tokens=talk.fitting(64, 64)))
+    ask = _told(talk, replace(plain_ask(talk), max_new_tokens=64))
     penalised = replace(ask, logit_bias={_FORCED: 40.0}, frequency_penalty=2.0)
-    await talk.ask_all(
-        {
-            "whole": penalised,
-            "stream": replace(penalised, stream=True, return_token_ids=False),
-            "top-logprobs": replace(penalised, max_new_tokens=talk.fitting(16, 64), top_logprobs=2),
-        }
-    )
+    yield {
+        "whole": penalised,
+        "stream": replace(penalised, stream=True, return_token_ids=False),
+        "top-logprobs": replace(penalised, max_new_tokens=16, top_logprobs=2),
+    }

@@ -1,7 +1,7 @@
 """Scripts: what a parrot is told to say, so that the right answer to each request is known."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from itertools import islice
@@ -9,11 +9,11 @@ from random import Random
 from types import MappingProxyType
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import Conversation, scenario, together
-from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.asking.scenario import Conversation, scenario
+from tokenwire.asking.tap import SlowReader
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.scenarios.abort import can_abort
-from tokenwire.scenarios.plain_ask import has_words
+from tokenwire.scenarios.forms import ask_and_then, forms, has_words, intervals_taken, new_id
 
 _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 2, 3, 4, 5, 7), Budget.SOAK: (1, 2, 3, 4, 5, 7, 16)}
 """Characters of three and four ids are cut at each place by intervals of one to five."""
@@ -44,20 +44,6 @@ def _scripts(*, budget: Budget = Budget.QUICK) -> Callable[[_Told], _Told]:
     return register
 
 
-def _both(label: str, ask: Ask) -> dict[str, Ask]:
-    return {f"{label}-whole": ask, f"{label}-stream": replace(ask, stream=True, usage=True)}
-
-
-def _cut(talk: Conversation, label: str, ask: Ask, intervals: Iterable[int]) -> dict[str, Ask]:
-    """A stream at each interval, where the endpoint has intervals."""
-    streams = {
-        f"{label}-interval-{count}": replace(ask, stream=True, usage=True, stream_interval=count)
-        for count in intervals
-    }
-    bodies = [talk.dialect.render(one, talk.model) for one in streams.values()]
-    return streams if bodies and bodies[0] != bodies[-1] else {}
-
-
 def _together(talk: Conversation, label: str, scripts: Mapping[str, Ask]) -> dict[str, Ask]:
     """One ask for all prompts, where a request may hold several; else the first."""
     if len(scripts) > 1:
@@ -79,7 +65,7 @@ async def _say(
     scripts: Mapping[str, Ids],
     *,
     asked: Ask | None = None,
-    intervals: Iterable[int] = (),
+    intervals: tuple[int, ...] = (),
     endings: Mapping[str, Ids] = MappingProxyType({}),
 ) -> None:
     """Tell scripts, whole and streamed, and at each of some intervals. The budget of `asked` is that of the
@@ -87,16 +73,14 @@ async def _say(
     """
     asked = asked or Ask()
     placed = {name: speaker.ask(talk.dialect, ids, endings.get(name, ())) for name, ids in scripts.items()}
-    budget = asked.max_new_tokens or max(map(len, scripts.values())) + 1
+    asked = replace(asked, max_new_tokens=asked.max_new_tokens or max(map(len, scripts.values())) + 1)
     told = {
-        name: replace(
-            asked, input_ids=at.input_ids, text=at.text, messages=at.messages, max_new_tokens=budget
-        )
+        name: replace(asked, input_ids=at.input_ids, text=at.text, messages=at.messages)
         for name, at in placed.items()
         if at is not None
     }
     for name, ask in _together(talk, label, told).items():
-        asks = _both(name, ask) | _cut(talk, name, ask, intervals)
+        asks = forms(ask, name, intervals=intervals_taken(talk, ask, intervals), usage=True)
         shown = replace(ask, return_prompt_token_ids=talk.chat, return_token_ids=talk.chat)
         if has_words(talk, shown):
             asks[f"{name}-whole"] = shown
@@ -291,11 +275,12 @@ async def script_again(talk: Conversation, speaker: Speaker) -> None:
     if cold is not None:
         ask = replace(cold, max_new_tokens=40)
         await talk.ask("cold", ask)
-        await talk.ask_all(_both("warm", ask))
+        await talk.ask_all(forms(ask, "warm", usage=True))
         slow = replace(cold, max_new_tokens=len(script), logprobs=True, top_logprobs=5, stream=True)
         await talk.ask("slow", slow, slow_reader=SlowReader())
-    if cold is not None and has_words(talk, replace(cold, n=2, temperature=1.0, top_k=1)):
-        await talk.ask_all(_both("samples", replace(cold, n=2, temperature=1.0, top_k=1, max_new_tokens=24)))
+        samples = replace(cold, n=2, temperature=1.0, top_k=1, max_new_tokens=24)
+        if has_words(talk, samples):
+            await talk.ask_all(forms(samples, "samples", usage=True))
     if talk.dialect.takes_ids and not talk.chat:
         many = {
             f"beside-{place}": (*speaker.bytes(f"{place} 漢字😀 {_STOP}")[: 6 + 3 * place], speaker.end)
@@ -320,11 +305,6 @@ async def script_abort(talk: Conversation, speaker: Speaker) -> None:
     prompt = speaker.ask(talk.dialect, script)
     if prompt is None:
         return
-    tap, request_id = Tap(), f"tokenwire-{secrets.token_hex(4)}"
+    request_id = new_id()
     ask = replace(prompt, max_new_tokens=1000, stream=True, request_id=request_id)
-
-    async def abort_it() -> None:
-        if await tap.events(40):
-            await talk.abort("stream-abort", request_id)
-
-    await together(talk.ask("stream", ask, tap=tap), abort_it())
+    await ask_and_then(talk, "stream", ask, 40, lambda _: talk.abort("stream-abort", request_id))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.record import Choice, Stream
+from tokenwire.scenarios.forms import forms
 
 _PROMPTS = (PROMPT, (240, 159, 152, 10), (97, 98, 99, 100, 101, 102, 103))
 """Small ids, valid in nearly every vocabulary; in many, single bytes that spell no character."""
@@ -33,17 +34,13 @@ def ends_within_a_character(choice: Choice | None) -> int | None:
     return None
 
 
-def _both(label: str, ask: Ask) -> dict[str, Ask]:
-    return {f"{label}-whole": ask, f"{label}-stream": replace(ask, stream=True)}
-
-
 @scenario(chat=False)
 async def broken_characters(talk: Conversation) -> None:
     """A budget that ends within a character, and a prompt that does: what waits for the rest of it comes in
     the end, and nothing of the prompt does.
     """
     for number, prompt in enumerate(_PROMPTS):
-        ask = Ask(input_ids=(prompt,), max_new_tokens=talk.fitting(48, len(prompt)), ignore_eos=True)
+        ask = Ask(input_ids=(prompt,), max_new_tokens=48, ignore_eos=True)
         streamed = replace(ask, stream=True)
         seen = await talk.ask(f"seen-{number}", replace(streamed, stream_interval=1))
         seen = seen or await talk.ask(f"seen-{number}-again", streamed)
@@ -51,15 +48,15 @@ async def broken_characters(talk: Conversation) -> None:
         if count is None:
             continue
         ids = token_ids(seen)
-        asks = _both("ends", replace(ask, max_new_tokens=count))
+        asks = forms(replace(ask, max_new_tokens=count), "ends")
         broken_prompt = prompt + ids[:count]
-        asks |= _both("begins", Ask(input_ids=(broken_prompt,), max_new_tokens=8, ignore_eos=True))
+        begins = Ask(input_ids=(broken_prompt,), max_new_tokens=8, ignore_eos=True)
+        asks |= forms(begins, "begins")
         if shown := text_of(seen)[:1].strip("\ufffd"):
             # Where a server shows what the prompt ends with, it may find the stop in there.
-            own = replace(asks["begins-whole"], stop=(shown,), max_new_tokens=16)
-            asks |= _both(
-                "begins-stop", replace(own, input_ids=((*broken_prompt[:-1], *ids[:1], ids[count - 1]),))
-            )
+            stopped = replace(begins, stop=(shown,), max_new_tokens=16)
+            otherwise = (*broken_prompt[:-1], *ids[:1], ids[count - 1])
+            asks |= forms(replace(stopped, input_ids=(otherwise,)), "begins-stop")
         asks["ends-interval"] = replace(streamed, max_new_tokens=count, stream_interval=3)
         await talk.ask_all(asks)
         return
@@ -68,16 +65,13 @@ async def broken_characters(talk: Conversation) -> None:
 @scenario(chat=False)
 async def special_tokens(talk: Conversation) -> None:
     """Ids that are likely special tokens, brought about by bias, with the flag that shows them and not."""
-    natural = await talk.ask("natural", Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(8)))
+    natural = await talk.ask("natural", Ask(input_ids=(PROMPT,), max_new_tokens=8))
     candidates = dict.fromkeys([*_LIKELY_SPECIAL, *_ending(natural)])
     for token in candidates:
         ask = Ask(input_ids=(PROMPT,), max_new_tokens=3, ignore_eos=True, logit_bias={token: 100.0})
-        hidden = _both(f"hidden-{token}", ask)
-        shown = _both(f"shown-{token}", replace(ask, skip_special_tokens=False))
-        apart = {
-            f"apart-{token}": replace(ask, skip_special_tokens=False, spaces_between_special_tokens=False)
-        }
-        await talk.ask_all(hidden | shown | apart)
+        shown = replace(ask, skip_special_tokens=False)
+        apart = {f"apart-{token}": replace(shown, spaces_between_special_tokens=False)}
+        await talk.ask_all(forms(ask, f"hidden-{token}") | forms(shown, f"shown-{token}") | apart)
 
 
 def _ending(stream: Stream | None) -> tuple[int, ...]:

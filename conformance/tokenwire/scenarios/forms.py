@@ -1,0 +1,94 @@
+"""What many scenarios share: the plainest request of an endpoint, and the forms in which an ask is sent."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import PROMPT, Conversation
+from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.dialects.dialect import Unsupported
+
+_WORDS = "Count to ten."
+
+_ASKS = (
+    Ask(input_ids=(PROMPT,), ignore_eos=True),
+    Ask(messages=({"role": "user", "content": _WORDS},)),
+    Ask(text=(_WORDS,)),
+)
+
+
+def plain_ask(talk: Conversation) -> Ask:
+    """Ids where the endpoint takes them, else messages, else text."""
+    return next((ask for ask in _ASKS if has_words(talk, ask)), _ASKS[0])
+
+
+def worded(talk: Conversation, words: str) -> Ask:
+    """Words as a message where the endpoint is chat, else as text."""
+    return Ask(messages=({"role": "user", "content": words},)) if talk.chat else Ask(text=(words,))
+
+
+def has_words(talk: Conversation, ask: Ask) -> bool:
+    """Whether the endpoint has a way to say what an ask wants."""
+    return not isinstance(talk.dialect.render(ask, talk.model), Unsupported)
+
+
+def with_parameter(talk: Conversation, ask: Ask, name: str, value: Any) -> Ask:
+    """The ask with a parameter that dialects have no word for, where the endpoint has its sampling
+    parameters.
+    """
+    request = talk.dialect.render(ask, talk.model)
+    nested = not isinstance(request, Unsupported) and "sampling_params" in request.body
+    return replace(ask, raw={"sampling_params": {name: value}} if nested else {name: value})
+
+
+def new_id() -> str:
+    """An id that no request had: one that is still in flight would be refused."""
+    return f"tokenwire-{secrets.token_hex(4)}"
+
+
+def forms(
+    ask: Ask, label: str = "", *, again: bool = False, intervals: Iterable[int] = (), usage: bool = False
+) -> dict[str, Ask]:
+    """An ask in several forms: whole, perhaps twice, streamed, and streamed at some intervals; by label.
+
+    `usage` asks the streams for it: whole answers have it anyway.
+    """
+    before, streamed = f"{label}-" if label else "", replace(ask, stream=True, usage=usage)
+    wholes = {"whole": ask} | ({"whole-again": ask} if again else {})
+    streams = {"stream": streamed} | {
+        f"interval-{k}": replace(streamed, stream_interval=k) for k in intervals
+    }
+    return {f"{before}{form}": one for form, one in (wholes | streams).items()}
+
+
+def intervals_taken(talk: Conversation, ask: Ask, intervals: tuple[int, ...]) -> tuple[int, ...]:
+    """These intervals, where requests have a field for them; else none."""
+    bodies = [
+        talk.dialect.render(replace(ask, stream=True, stream_interval=count), talk.model)
+        for count in intervals[:2]
+    ]
+    return intervals if bodies[:1] != bodies[1:] else ()
+
+
+async def ask_and_then(
+    talk: Conversation,
+    label: str,
+    ask: Ask,
+    events: int,
+    act: Callable[[Tap], Awaitable[object]],
+    *,
+    slow_reader: SlowReader | None = None,
+) -> None:
+    """Ask, and act as soon as so many events of the answer have come; not where it ends before."""
+    tap = Tap()
+
+    async def wait_and_act() -> None:
+        if await tap.events(events):
+            await act(tap)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(wait_and_act())
+        await talk.ask(label, ask, slow_reader=slow_reader, tap=tap)
