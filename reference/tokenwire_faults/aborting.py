@@ -9,7 +9,7 @@ from dataclasses import replace
 from tokenwire_faults.acts import at
 from tokenwire_faults.answers import Json, Object, finish_type, meta_infos
 from tokenwire_faults.fault import Fault
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 
 Names = Sequence[str]
 

@@ -9,7 +9,7 @@ from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.deliveries import info_keys, with_series
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.request import Request
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 
 @at(

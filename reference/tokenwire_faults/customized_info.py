@@ -8,7 +8,7 @@ from tokenwire_faults.answers import Object
 from tokenwire_faults.deliveries import info_keys, with_series
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.request import Request
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 
 
 @at("row")

@@ -11,7 +11,7 @@ from tokenwire_faults.primitives import Change, changed
 from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
 from tokenwire_reference.core.request import OWN_SERIES
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 Delivered = TypeVar("Delivered", OutputRow, Emission)
 

@@ -9,7 +9,7 @@ from tokenwire_faults.acts import at
 from tokenwire_faults.answers import Object
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.detokenizer import HALF, Detokenizer
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 
 class _DecodesAlone(Detokenizer):

@@ -16,7 +16,7 @@ from tokenwire_faults.fault import Fault
 from tokenwire_faults.primitives import Change, changed
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.doors.json_answer import to_json
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 
 SELECTED, TOP, CHOSEN = "output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"
 

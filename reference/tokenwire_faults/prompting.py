@@ -8,7 +8,7 @@ from dataclasses import replace
 from tokenwire_faults.acts import at
 from tokenwire_faults.answers import Json, Object, choices_of, finish_of, placed_choices
 from tokenwire_faults.fault import Fault
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 PROMPT_IDS = "prompt_token_ids"
 BOS = 1

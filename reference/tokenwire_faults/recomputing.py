@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tokenwire_faults.acts import at
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 
 @at("taken")

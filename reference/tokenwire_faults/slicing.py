@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tokenwire_faults.acts import at
 from tokenwire_faults.fault import Fault
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 
 @at("taken")

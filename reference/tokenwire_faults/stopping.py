@@ -13,7 +13,7 @@ from tokenwire_reference.core.detokenizer import HALF, Detokenizer, spelling
 from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
 from tokenwire_reference.core.request import FinishReason
 from tokenwire_reference.core.stopping import StopRules, _RunningText
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 Ids = Sequence[int]
 Check = Callable[[Ids], FinishReason | None]

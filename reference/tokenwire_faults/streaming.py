@@ -9,7 +9,7 @@ from tokenwire_faults.acts import at
 from tokenwire_faults.answers import Object, without_news
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.request import Request
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 
 @at("due")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tokenwire_faults.acts import at
 from tokenwire_faults.answers import Json, Object, choices_of, finish_of, meta_infos, placed_choices
 from tokenwire_faults.fault import Fault
-from tokenwire_reference.doors.request_manager import Emission, Reader
+from tokenwire_reference.doors.reader import Emission, Reader
 
 
 @at("whole", "last-choice-missing")

@@ -8,7 +8,6 @@ from enum import Enum
 from functools import cache, lru_cache, partial
 from itertools import dropwhile, groupby, islice
 
-from tokenwire_reference.core.request import FinishReason, SamplingParams
 from tokenwire_reference.core.tokenizer import BYTE_PIECE, Tokenizer, token_bytes
 
 CONTEXT = 5
@@ -190,25 +189,3 @@ class Detokenizer:
     def flush(self) -> str:
         """Give what waited for ids that will not come."""
         return self._text(self._open)[self._given :]
-
-
-def finish_text(
-    detokenizer: Detokenizer, text: str, ids: Sequence[int], finish: FinishReason, sampling: SamplingParams
-) -> str:
-    """Give the whole text of a request, from the text so far and the ids of its last row.
-
-    A stop id's own text is left out, and the text is cut before the stop string that ended the generation: at
-    its first occurrence that the last id completed. An earlier one, which the stop rules did not see, stays.
-    A stop pattern's match stays. `no_stop_trim` keeps the stop id's text, and the stop string but nothing
-    behind it.
-    """
-    matched, keep = finish.matched, sampling.no_stop_trim
-    text += detokenizer.push(ids[:-1])
-    before_last = len(text + detokenizer.tail)
-    if isinstance(matched, int) and not keep:
-        return text + detokenizer.flush()
-    text += detokenizer.push(ids[-1:]) + detokenizer.flush()
-    if isinstance(matched, str) and matched in sampling.stop:
-        at = text.find(matched, max(0, before_last - len(matched) + 1))
-        return text if at < 0 else text[: at + len(matched) * keep]
-    return text

@@ -21,12 +21,8 @@ from tokenwire_reference.doors.limits import (
     refuse_many_logprobs,
     refuse_wide_masks,
 )
-from tokenwire_reference.doors.request_manager import (
-    Delivery,
-    DuplicateRequestIdError,
-    Emission,
-    Generation,
-)
+from tokenwire_reference.doors.reader import Delivery, Emission
+from tokenwire_reference.doors.request_manager import DuplicateRequestIdError, Generation
 from tokenwire_reference.doors.served import Served
 
 

@@ -10,7 +10,7 @@ from tokenwire_reference.core.detokenizer import Detokenizer, spelling
 from tokenwire_reference.core.request import FinishReason, Request
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.errors import RefusalError
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.extras.channels.formats import TOOL_CALLS, channel_format
 from tokenwire_reference.extras.channels.parser import Channel, ChannelParser, Delta, Format, Message

@@ -18,7 +18,7 @@ from tokenwire_reference.doors.body import hold_against_schema, read_object, und
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.prompts import read_prompts
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import refuse_what_does_not_fit
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed

@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json, to_json
-from tokenwire_reference.doors.request_manager import ClientLeftError, Delivery, Emission, Generation
+from tokenwire_reference.doors.reader import Delivery, Emission
+from tokenwire_reference.doors.request_manager import ClientLeftError, Generation
 
 logger = logging.getLogger(__name__)
 Value = TypeVar("Value")

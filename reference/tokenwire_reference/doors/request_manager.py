@@ -1,151 +1,22 @@
-"""The event loop's side of every request: how far its record may be read, and what a consumer takes of it.
-
-A row says how far; a consumer that wakes up takes everything that is pending, as one slice of ids, text and
-every series alike. Coalescing is therefore lossless by construction (sgl-project/sglang PR #27205),
-and an emission never holds a list that is still growing.
-"""
+"""Live requests by id: rows come in, consumers are woken, requests are aborted. Lives on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from tokenwire_reference.core.detokenizer import Detokenizer, finish_text, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer, spelling
 from tokenwire_reference.core.engine_runner import EngineRunner
-from tokenwire_reference.core.request import FinishReason, Request, Row
+from tokenwire_reference.core.request import Request, Row
 from tokenwire_reference.core.seams import current_seams
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.meters import Meters
+from tokenwire_reference.doors.reader import Delivery, Emission, Reader
 
 logger = logging.getLogger(__name__)
-
-
-class Delivery(Enum):
-    """How much of a record an emission carries."""
-
-    CUMULATIVE = "cumulative"
-    """Everything so far. The final state of a record, taken once, is a whole answer."""
-    INCREMENTAL = "incremental"
-    """What no emission before it carried."""
-
-
-@dataclass(slots=True)
-class Emission:
-    """What a consumer took of one record. Every list is its own and covers the same range of tokens.
-
-    Not frozen, as there is one for each token: a frozen one takes three times as long to make.
-    """
-
-    index: int
-    record: Request
-    first: bool
-    output_ids: Sequence[int]
-    text: str
-    series: Mapping[str, Sequence[Any]]
-    completion_tokens: int
-    """All tokens up to and including this emission, in either delivery."""
-    finish: FinishReason | None
-    seconds: float
-    """Since the request came in."""
-
-
-@dataclass
-class Reader:
-    """How far the record of one request may be read, how far its consumer has, and the text of its ids."""
-
-    index: int
-    request: Request
-    detokenizer: Detokenizer | None
-    started: float = field(default_factory=time.monotonic)
-    shown: list[str] = field(default_factory=list)
-    """The text that has been taken, in pieces: they are joined where a whole text is wanted."""
-    new: list[str] = field(default_factory=list)
-    """That which has not."""
-    row: Row | None = None
-    """The row that came last."""
-    grown: float = 0.0
-    """When it came."""
-    taken_ids: int = 0
-    taken_text: int = 0
-    taken_finish: bool = False
-
-    @property
-    def finish(self) -> FinishReason | None:
-        return self.row.finish if self.row else None
-
-    @property
-    def end(self) -> int:
-        """How many tokens of the record have been delivered."""
-        return self.row.end if self.row else 0
-
-    @property
-    def text(self) -> str:
-        if len(self.shown) > 1:
-            self.shown = ["".join(self.shown)]
-        return "".join([*self.shown, *self.new])
-
-    def append(self, row: Row) -> None:
-        """Read on to the end of a row. Raises ValueError for one that does not begin where the last ended."""
-        if row.start != self.end or self.finish is not None:
-            raise ValueError(
-                f"row {row.start}:{row.end} of request {self.request.rid!r} does not follow its "
-                f"{self.end} tokens"
-            )
-        self.row, self.grown = row, time.monotonic()
-        if self.detokenizer is not None:
-            ids = row.record.output_ids[row.start : row.end]
-            if row.finish is None:
-                self.new.append(self.detokenizer.push(ids))
-            else:
-                text = finish_text(self.detokenizer, self.text, ids, row.finish, self.request.sampling)
-                text = self.request.seams.text(self, text)
-                self.shown, self.new = [text[: self.taken_text]], [text[self.taken_text :]]
-
-    def fail(self, row: Row, error: Exception) -> None:
-        """End with a failure of the server what the rows before have delivered."""
-        self.row = row._replace(end=self.end, finish=FinishReason.of_failure(error))
-        self.grown = time.monotonic()
-
-    @property
-    def ready(self) -> int:
-        """How many ids can be taken: where text waits for more than half a character, its ids wait too."""
-        waiting = 0 if self.detokenizer is None or self.finish else self.detokenizer.waiting
-        return self.end - waiting
-
-    @property
-    def pending(self) -> bool:
-        return self.taken_ids < self.ready or (self.finish is not None and not self.taken_finish)
-
-    def take(self, delivery: Delivery) -> Emission:
-        """Take everything that is pending, as one emission."""
-        row = self.row
-        assert row is not None, "nothing is pending before the first row"
-        incremental = delivery is Delivery.INCREMENTAL
-        tokens = slice(self.taken_ids if incremental else 0, self.ready)
-        emission = Emission(
-            index=self.index,
-            record=row.record,
-            # What has no ids is a finish, and nothing follows it.
-            first=self.taken_ids == 0,
-            output_ids=row.record.output_ids[tokens],
-            text="".join(self.new) if incremental else self.text,
-            series={name: values[tokens] for name, values in row.series.items()},
-            completion_tokens=tokens.stop,
-            finish=row.finish,
-            seconds=(self.grown if row.finish else time.monotonic()) - self.started,
-        )
-        emission = self.request.seams.taken(self, emission)
-        self.shown += self.new
-        self.taken_text += sum(map(len, self.new))
-        self.taken_ids, self.new = tokens.stop, []
-        self.taken_finish = row.finish is not None
-        return emission
 
 
 class DuplicateRequestIdError(ValueError):

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenwire_reference.core.detokenizer import Detokenizer, Spelling, finish_text, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer, Spelling, spelling
 from tokenwire_reference.core.request import FinishReason, SamplingParams
+from tokenwire_reference.doors.reader import finish_text
 from tokenwire_reference.extras.builtin import byte_level_tokenizer
 
 ids_and_cuts = st.tuples(

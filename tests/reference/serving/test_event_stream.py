@@ -9,7 +9,8 @@ import pytest
 from tokenwire_reference.core.request import FinishReason, Request, Row, SamplingParams
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import OUTLET, WRITE_BYTES, EventStream
-from tokenwire_reference.doors.request_manager import Delivery, RequestManager
+from tokenwire_reference.doors.reader import Delivery
+from tokenwire_reference.doors.request_manager import RequestManager
 
 END = FinishReason("length", length=1)
 

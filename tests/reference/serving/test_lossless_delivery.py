@@ -15,7 +15,8 @@ from small_tokenizers import Letters
 
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import OWN_SERIES, FinishReason, Request, SamplingParams
-from tokenwire_reference.doors.request_manager import Delivery, RequestManager
+from tokenwire_reference.doors.reader import Delivery
+from tokenwire_reference.doors.request_manager import RequestManager
 
 LOGPROBS = "output_token_logprobs"
 KEYS = ("early", "late")

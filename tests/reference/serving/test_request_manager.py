@@ -15,8 +15,9 @@ from tokenwire_reference.core.detokenizer import Detokenizer, Spelling
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import FinishReason, Request, Row, SamplingParams
 from tokenwire_reference.core.stopping import StopRules
-from tokenwire_reference.doors import request_manager
-from tokenwire_reference.doors.request_manager import Delivery, DuplicateRequestIdError, RequestManager
+from tokenwire_reference.doors import reader as reader_module
+from tokenwire_reference.doors.reader import Delivery
+from tokenwire_reference.doors.request_manager import DuplicateRequestIdError, RequestManager
 
 LOGPROBS = "output_token_logprobs"
 
@@ -306,7 +307,7 @@ def test_the_time_between_tokens_begins_with_the_row_before(monkeypatch):
         manager = RequestManager(Inbox(), LETTERS)
         (reader,) = manager.submit([ask()]).readers
         reader.started = 100.0
-        monkeypatch.setattr(request_manager, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr(reader_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         for each in (row(0, "a"), row(1, "b"), row(2, "cd", finish=END)):
             manager.deliver([each])
         return manager.meters

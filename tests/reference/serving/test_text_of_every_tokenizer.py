@@ -16,7 +16,8 @@ from tokenwire_reference.core.detokenizer import Detokenizer, Kind, Spelling, sp
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import FinishReason, Request, SamplingParams
 from tokenwire_reference.core.stopping import StopRules
-from tokenwire_reference.doors.request_manager import Delivery, RequestManager
+from tokenwire_reference.doors.reader import Delivery
+from tokenwire_reference.doors.request_manager import RequestManager
 
 BUDGET = 16
 

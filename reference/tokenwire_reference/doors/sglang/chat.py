@@ -16,7 +16,7 @@ from tokenwire_reference.doors.body import read_object, understood
 from tokenwire_reference.doors.chat_channels import Speech
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.sglang.chat_request import ChatCall, read_chat_call
 from tokenwire_reference.doors.sglang.meta_info import LogprobsAsked, answer_metadata, meta_info

@@ -17,7 +17,7 @@ from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.limits import MOST_SAMPLES, refuse_more
 from tokenwire_reference.doors.prompts import read_prompts, refused
-from tokenwire_reference.doors.request_manager import Delivery, Emission
+from tokenwire_reference.doors.reader import Delivery, Emission
 from tokenwire_reference.doors.sampling_fields import (
     read_sampling_params,
     refuse_unknown_ids,

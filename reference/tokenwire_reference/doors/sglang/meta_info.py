@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenwire_reference.core.request import OWN_SERIES, DraftCounts, Request
 from tokenwire_reference.core.tokenizer import Tokenizer
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 
 
 @dataclass(frozen=True)

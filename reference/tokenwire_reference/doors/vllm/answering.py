@@ -12,7 +12,7 @@ from starlette.responses import Response
 from tokenwire_reference import __version__
 from tokenwire_reference.doors import answering
 from tokenwire_reference.doors.errors import RefusalError
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.call import VllmCall

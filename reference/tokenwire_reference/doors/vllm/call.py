@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.limits import LIMITS, refuse_more
 from tokenwire_reference.doors.openai_call import OpenAICall
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import read_sampling_params
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.doors.vllm.sampling import native_fields, refuse_what_does_not_fit

@@ -14,7 +14,7 @@ from tokenwire_reference.doors.body import hold_against_schema, read_object, und
 from tokenwire_reference.doors.chat_channels import ChannelsAsked, Speech, read_channels
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.prompts import template_ids
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.answering import FINGERPRINT, answer, whole_usage

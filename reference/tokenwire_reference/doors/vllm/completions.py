@@ -12,7 +12,7 @@ from starlette.responses import Response
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.prompts import read_prompts
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.answering import FINGERPRINT, answer, whole_usage

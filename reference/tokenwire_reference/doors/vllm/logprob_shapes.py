@@ -9,7 +9,7 @@ from typing import Any
 from tokenwire_reference.core.detokenizer import Detokenizer, Kind, Spelling, spelling
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.core.tokenizer import Tokenizer
-from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.vllm.call import LogprobsAsked
 
 
