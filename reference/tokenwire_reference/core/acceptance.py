@@ -22,8 +22,8 @@ from tokenwire_reference.core.request import (
     MASK,
     MASK_LOGPROBS,
     OWN_SERIES,
-    FailsAlone,
     Request,
+    alone,
 )
 from tokenwire_reference.core.sampling import (
     OutputCounts,
@@ -81,10 +81,8 @@ class TokenAcceptance:
         for rows in wanted:
             last = row + len(rows.sampled)
             said = entries[row:last], customized_info[row:last]
-            right = 0
-            with FailsAlone(rows.segment.sequence.request):
-                right = _extend(rows.segment, token_ids[row:last], *said)
-            accepted.append(right)
+            request = rows.segment.sequence.request
+            accepted.append(alone(request, _extend, rows.segment, token_ids[row:last], *said) or 0)
             row = last
         return accepted
 

@@ -20,7 +20,7 @@ from tokenwire_reference.core.hooks import DeviceBrokenError, Hooks
 from tokenwire_reference.core.kv import OutOfPagesError, PageAccountingError, PagePool
 from tokenwire_reference.core.load import EngineLoad, QueueFullError
 from tokenwire_reference.core.model import Model
-from tokenwire_reference.core.request import DraftCounts, FailsAlone, FinishReason, Request
+from tokenwire_reference.core.request import DraftCounts, FinishReason, Request, alone
 from tokenwire_reference.core.scheduler import Scheduler, Segment, Sequence
 
 logger = logging.getLogger(__name__)
@@ -224,10 +224,10 @@ class Engine:
         if sequence.drafter is None or not segment.samples:
             return segment
         room = sequence.rules.max_new_tokens - len(sequence.request.output_ids) - 1
-        with FailsAlone(sequence.request) as attempt:
-            drafts = sequence.drafter.draft(sequence.token_ids, max(room, 0))
-        if attempt.failure is not None:
-            self._end(sequence, attempt.failure)
+        drafts = alone(sequence.request, sequence.drafter.draft, sequence.token_ids, max(room, 0))
+        if drafts is None:
+            assert sequence.request.finish is not None, "the failure is its end"
+            self._end(sequence, sequence.request.finish)
             return None
         return segment._replace(drafts=tuple(drafts)) if drafts else segment
 
@@ -242,8 +242,7 @@ class Engine:
         for rows in wanted:
             if not rows.prompt and rows.embedding is None:
                 continue
-            with FailsAlone(rows.segment.sequence.request):
-                self._read_prompt(rows, logits)
+            alone(rows.segment.sequence.request, self._read_prompt, rows, logits)
         for rows, accepted in zip(wanted, self._acceptance.accept(wanted, logits), strict=True):
             self.scheduler.advance(rows.segment, accepted)
             _count_drafts(rows, accepted)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tokenwire_reference.core.load import QueueFullError
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.request import FailsAlone, FinishReason, Request, Row
+from tokenwire_reference.core.request import FinishReason, Request, Row, alone
 
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
@@ -100,17 +100,21 @@ class EngineRunner(ABC):
         if self.failure is not None:
             self._end_all(self.failure)
             return
-        with FailsAlone(request, "it could not be queued") as attempt:
-            try:
-                self._engine.add(request)
-            except ValueError as error:
-                status = 503 if isinstance(error, QueueFullError) else 400
-                request.finish = FinishReason("abort", message=str(error), status_code=status)
-        if attempt.failure is not None:
+        if alone(request, self._queue, request, what="it could not be queued") is None:
+            failure = request.finish
             self._engine.abort(request.rid)
-            request.finish = attempt.failure
+            request.finish = failure
         if request.finish is not None:
             self._emit([request])
+
+    def _queue(self, request: Request) -> bool:
+        """Give a request to the engine; whether it takes it. One that it refuses has ended."""
+        try:
+            self._engine.add(request)
+        except ValueError as error:
+            status = 503 if isinstance(error, QueueFullError) else 400
+            request.finish = FinishReason("abort", message=str(error), status_code=status)
+        return request.finish is None
 
     def _emit(self, touched: Sequence[Request]) -> None:
         rows = self._streamer.stream(touched)

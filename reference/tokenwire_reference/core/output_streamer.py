@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tokenwire_reference.core.request import FailsAlone, Request, Row
+from tokenwire_reference.core.request import Request, Row, alone
 
 WHOLE_INTERVAL = 50
 """Tokens between the rows of a request that is not streamed. They keep rows short; no client sees them."""
@@ -52,10 +52,8 @@ class OutputStreamer:
             live = self._live.get(request.rid)
             if live is None:
                 continue
-            row = None
-            with FailsAlone(request, "no row could be made of it") as attempt:
-                row = self._due_row(live)
-            if attempt.failure is not None:
+            row = alone(request, self._due_row, live, what="no row could be made of it")
+            if row is None and request.finish is not None:  # its end is always due, so that failed
                 row = Row(request, live.sent, live.sent, request.series, request.finish)
             if row is not None:
                 live.sent = row.end
