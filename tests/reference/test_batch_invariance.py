@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from engine_requests import GREEDY, SEEDED, neighbours, record, scored
 from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.attention import PagedCache
 from tokenwire_reference.core.batch import Batch
-from tokenwire_reference.core.engine import EngineArgs
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.extras.invariance_probe import probe_invariance
@@ -62,7 +63,7 @@ def test_all_ways_of_running_give_one_record(
 class TestProbe:
     def test_it_finds_the_promise_kept(self, model: LoadedModel, scripted: ScriptedModel) -> None:
         for probed in (model, scripted):
-            result = probe_invariance(probed, page_size=16)
+            result = probe_invariance(partial(Engine, probed), probed, page_size=16)
             assert len(result) == 4
             assert all(result.values())
 
@@ -72,7 +73,7 @@ class TestProbe:
     def test_it_fits_every_server(self, page_size: int, context_length: int) -> None:
         """On the CPU, whose pages may have any size."""
         small = load_model("builtin:tiny", context_length=context_length)
-        result = probe_invariance(small, page_size=page_size)
+        result = probe_invariance(partial(Engine, small), small, page_size=page_size)
         assert all(result.values())
         assert bool(result) is (context_length > 8), (
             "nothing can be asked of a model without room for a prompt"
@@ -87,7 +88,7 @@ class TestProbe:
             return forward(self, batch, cache) * (1 + 1e-6 * len(batch.spans))
 
         monkeypatch.setattr(LoadedModel, "forward", disturbed)
-        result = probe_invariance(tiny, page_size=16)
+        result = probe_invariance(partial(Engine, tiny), tiny, page_size=16)
         assert result["alone_and_in_company"] is False
         assert result["whole_and_chunked_prefill"] is True
 
@@ -101,7 +102,7 @@ class TestProbe:
             return forward(self, batch, cache) * (1 + 1e-6 * (end - start))
 
         monkeypatch.setattr(LoadedModel, "forward", disturbed)
-        result = probe_invariance(tiny, page_size=16)
+        result = probe_invariance(partial(Engine, tiny), tiny, page_size=16)
         assert result["whole_and_chunked_prefill"] is False
         assert result["cold_and_warm_cache"] is False
         assert result["with_and_without_retraction"] is False

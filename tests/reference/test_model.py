@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.attention import UnsupportedModelError
-from tokenwire_reference.core.engine import EngineArgs
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.core.row_sizes import stable_row_sizes
@@ -259,7 +260,7 @@ def test_large_layers_multiply_by_packed_weights_and_keep_the_bits_of_a_row(tmp_
         engine.step()
     assert request.output_ids == greedy_by_transformers(path, [5, 6, 7], 12)
     assert not model.tapes.refused
-    assert set(probe_invariance(model, page_size=16).values()) == {True}
+    assert set(probe_invariance(partial(Engine, model), model, page_size=16).values()) == {True}
 
 
 def test_one_size_stays_where_nothing_agrees(with_layer: Callable[[nn.Linear], LoadedModel]) -> None:
