@@ -37,6 +37,15 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     return word, f"\n{word.upper()} {report.nodeid}\n", word.upper()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What tokenwire remembers of the folders of these tests, and nothing of the user's own."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
+
+
 @pytest.fixture
 def tokenwire(tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
     """Give `tokenwire(*words, **environment)`: the command line, run in this test's own folder."""

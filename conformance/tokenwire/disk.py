@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 
 def unfinished(path: Path) -> Path:
     """Where a file is written, until it is whole."""
     return path.with_name(f"{path.name}.part")
+
+
+def begin(path: Path) -> BinaryIO:
+    """The unfinished file, new and empty: what lay there is gone, and where it led as a link is untouched.
+
+    Raises OSError.
+    """
+    beside = unfinished(path)
+    beside.unlink(missing_ok=True)
+    return beside.open("xb")
 
 
 def why_unwritable(path: Path) -> str:
@@ -16,9 +27,9 @@ def why_unwritable(path: Path) -> str:
         if path.is_dir():
             return f"{path} is a folder; name a file in it"
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = unfinished(path)
-        beside.write_bytes(b"?")  # a full disk makes empty files
-        beside.unlink()
+        with begin(path) as file:
+            file.write(b"?")  # a full disk makes empty files
+        unfinished(path).unlink()
     except OSError as error:
         return f"{path} cannot be written: {system_says(error)}"
     return ""
@@ -38,15 +49,17 @@ def system_says(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file in one piece: a reader never sees half of it, and a full disk costs no older one.
 
     Raises OSError.
     """
+    data = content.encode("utf-8") if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = unfinished(path)
     try:
-        beside.write_text(text, "utf-8")
+        with begin(path) as file:
+            file.write(data)
         beside.replace(path)
     except OSError:
         beside.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Keeps the failures of the last run in `.tokenwire/last`, for `tokenwire again`.
+"""Keeps the failures of the last run in the user's state folder, for `tokenwire again`.
 
-The folder holds the exchanges of the failures, as `--record` writes them, and a note with the options of the
-run. Git ignores it; it never holds a credential.
+The last run of a folder holds the exchanges of its failures, as `--record` writes them, and a note with its
+options. It never holds a credential.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import Verdict
+from tokenwire.state import make_private, state_of
 from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.redaction import Headers, names_credential
 
-_FOLDER = Path(".tokenwire")
-LAST = _FOLDER / "last"
+_LAST = "last"
 _NOTE = "run.json"
 _MOST_EXCHANGES = 100
 _MOST_BYTES = 16 << 20
@@ -92,14 +92,17 @@ def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
             yield stream.exchange.load()
 
 
-def keep(run: LastRun, judgements: Sequence[Judgement], beneath: Path = Path()) -> int:
+def folder_of_last(checked: Path = Path()) -> Path:
+    """Where the last run that was started in a folder is kept."""
+    return state_of(checked) / _LAST
+
+
+def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) -> int:
     """Replace the last run by this one and its failures; returns the number of exchanges. Raises OSError."""
-    home, last = beneath / _FOLDER, beneath / LAST
+    last = folder_of_last(checked)
     if last.exists() and not (last / _NOTE).is_file():
         raise FileExistsError(0, f"{last} is no folder of tokenwire's; move it away")
-    home.mkdir(exist_ok=True)
-    (home / ".gitignore").write_text("*\n", "utf-8")
-    made = home / f"next-{os.getpid()}"
+    made = make_private(last.parent) / f"next-{os.getpid()}"
     try:
         made.mkdir()
         writer, count = CaptureWriter(made), 0
@@ -118,9 +121,9 @@ def keep(run: LastRun, judgements: Sequence[Judgement], beneath: Path = Path()) 
     return count
 
 
-def read_last(beneath: Path = Path()) -> LastRun:
-    """The last run. Raises NothingKeptError."""
-    path = beneath / LAST / _NOTE
+def read_last(checked: Path = Path()) -> LastRun:
+    """The last run that was started in a folder. Raises NothingKeptError."""
+    path = folder_of_last(checked) / _NOTE
     try:
         note = json.loads(path.read_text("utf-8"))
         return LastRun(
@@ -132,7 +135,7 @@ def read_last(beneath: Path = Path()) -> LastRun:
         )
     except FileNotFoundError as error:
         raise NothingKeptError(
-            f"there is no {path}: no check failed in this folder yet; `tokenwire check` comes first"
+            f"no check failed in {checked.resolve()} yet; `tokenwire check` comes first"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NothingKeptError(f"{path} cannot be read ({error}); run `tokenwire check` again") from error

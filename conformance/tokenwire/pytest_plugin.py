@@ -30,6 +30,7 @@ from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
+from tokenwire.state import state_of
 from tokenwire.wire.capture import CaptureError
 
 _MARKERS = (
@@ -230,6 +231,8 @@ def run_items(
         "--noconftest",
         "-o",
         "junit_suite_name=tokenwire",
+        "-o",  # a link of the working directory would lead pytest's own out of it
+        f"cache_dir={state_of() / 'pytest'}",
         *_NOT_FOR_VERDICTS,
     ]
     options += ["-k", keyword] if keyword else []

@@ -285,7 +285,7 @@ class Settings:
     tally: Path | None = _file("replay merge", "Write what `tokenwire merge` makes one report of.")
     keep_failures: bool = _switch(
         "check",
-        "Keep what failed in .tokenwire/last, for `tokenwire again`.",
+        "Keep what failed in the user's state folder, for `tokenwire again`.",
         default=True,
         flags=("--keep/--no-keep",),
         toml="keep-failures = false",

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 from forked_program import forked
@@ -18,9 +18,11 @@ from recorded import document, streamed, whole, write_folder
 from typer.testing import CliRunner, Result
 
 from tokenwire.cli import app
+from tokenwire.commands import reporting
 from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.disk import why_unwritable
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.pytest_plugin import run_items
 from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
@@ -88,7 +90,7 @@ def test_a_read_only_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mo
     def read_only(*_: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(Path, "write_bytes", read_only)
+    monkeypatch.setattr(Path, "open", read_only)
     assert why_unwritable(tmp_path / "x") == f"{tmp_path / 'x'} cannot be written: Read-only file system"
 
 
@@ -176,11 +178,22 @@ def test_what_a_full_disk_cut_off_is_no_exchange(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.fixture
+def junit_disk_full(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when pytest begins to write `r.xml`."""
+
+    def run(*positional: Any, **named: Any) -> Any:
+        (here / "r.xml.part").symlink_to("/dev/full")
+        return run_items(*positional, **named)
+
+    monkeypatch.setattr(reporting, "run_items", run)
+
+
+@pytest.mark.usefixtures("junit_disk_full")
 def test_a_form_that_cannot_be_written_costs_no_other(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """JUnit is pytest's to write, and the summary GitHub's."""
-    (here / "r.xml.part").symlink_to("/dev/full")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/dev/full")
     outputs = Outputs(junit=here / "r.xml", json=here / "r.json")
     status = judge_and_report(replay([here / "good"]), Reporting(outputs), make_console())
@@ -194,9 +207,9 @@ def test_a_form_that_cannot_be_written_costs_no_other(
     assert json.loads((here / "r.json").read_text())["footer"] is True
 
 
+@pytest.mark.usefixtures("junit_disk_full")
 def test_an_old_junit_file_survives_a_full_disk(here: Path) -> None:
     (here / "r.xml").write_text("old")
-    (here / "r.xml.part").symlink_to("/dev/full")
     judge_and_report(replay([here / "good"]), Reporting(Outputs(junit=here / "r.xml")), make_console())
     assert [(path.name, path.read_text()) for path in here.glob("r.xml*")] == [("r.xml", "old")]
 

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from recorded import whole, write_file
 from rich.text import Text
 
+from tokenwire import disk
 from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
@@ -110,16 +111,12 @@ def test_a_full_disk_costs_no_older_report(
     old = tmp_path / "report.html"
     old.write_text("the old one")
 
-    really = Path.write_text
-
-    def full(path: Path, *words: Any, **how: Any) -> int:
-        if not path.name.startswith("report"):
-            return really(path, *words, **how)
-        path.touch()
-        raise OSError(28, "No space left on device")
+    def full(path: Path) -> BinaryIO:
+        disk.unfinished(path).touch()
+        return Path("/dev/full").open("wb")
 
     subject = replay([write_file(tmp_path / "a.jsonl", whole("a"))])
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(disk, "begin", full)
     status = judge_and_report(subject, Reporting(Outputs(html=old)), make_console())
     monkeypatch.undo()
     told = capsys.readouterr()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forked_program import run_forked
 from hand_made_stream import made_up_row
 from stream_builder import incremental, named
 
@@ -16,7 +18,7 @@ from tokenwire.commands.again import Outcome, outcomes
 from tokenwire.demo_server import FAULTS, demo_server
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.judging.verdict import Verdict
-from tokenwire.last_run import Failed, LastRun, NothingKeptError, failures, keep, read_last
+from tokenwire.last_run import Failed, LastRun, NothingKeptError, failures, folder_of_last, keep, read_last
 from tokenwire.replay import captures
 
 SHOWN_BY = {
@@ -36,7 +38,7 @@ def test_the_demo_shows_its_three_mistakes_each_by_its_sentence(tokenwire, tmp_p
     page = tmp_path / "tokenwire-demo" / "report.html"
     assert page.as_uri() in ran.stdout
     assert 'data-play="0"' in page.read_text("utf-8")
-    assert not (tmp_path / ".tokenwire").exists()
+    assert not folder_of_last(tmp_path).exists()
 
 
 def test_the_demo_s_server_makes_no_other_mistake(tokenwire):
@@ -50,10 +52,11 @@ def test_only_what_failed_is_asked_again_until_it_is_fixed(tokenwire, tmp_path):
     with demo_server(["prompt-tokens-grow"]) as url:
         checked = tokenwire("check", "--target", url, *only)
         assert checked.returncode == 1
-        assert "exchanges are kept in .tokenwire/last; after a change: tokenwire again" in checked.stdout
+        last = folder_of_last(tmp_path)
+        assert f"exchanges are kept in {last}; after a change: tokenwire again" in checked.stdout
         assert " was not the server's: for " in checked.stderr
-        assert (tmp_path / ".tokenwire" / ".gitignore").read_text() == "*\n"
-        assert tokenwire("replay", ".tokenwire/last").returncode == 1
+        assert not list(tmp_path.iterdir())
+        assert tokenwire("replay", str(last)).returncode == 1
         again = tokenwire("again")
     assert again.returncode == 1
     first = again.stdout.splitlines()[0]
@@ -73,16 +76,17 @@ def test_nothing_is_kept_where_that_is_switched_off(tokenwire, tmp_path):
     with demo_server(["prompt-tokens-grow"]) as url:
         ran = tokenwire("check", "--target", url, "--scenario", "request-id", "--budget", "quick", "-q")
         assert (ran.returncode, ran.stderr) == (1, "")
-    assert not (tmp_path / ".tokenwire").exists()
+    assert not folder_of_last(tmp_path).exists()
     again = tokenwire("again")
     assert again.returncode == 2
     assert "`tokenwire check` comes first" in again.stderr
 
 
 def test_what_cannot_be_kept_changes_no_verdict(tokenwire, tmp_path):
-    (tmp_path / ".tokenwire").write_text("in the way")
+    (tmp_path / "file").write_text("in the way")
+    only = ("--scenario", "request-id", "--budget", "quick", "-q")
     with demo_server(["prompt-tokens-grow"]) as url:
-        ran = tokenwire("check", "--target", url, "--scenario", "request-id", "--budget", "quick", "-q")
+        ran = tokenwire("check", "--target", url, *only, XDG_STATE_HOME=str(tmp_path / "file"))
     assert ran.returncode == 1
     assert "what failed is not kept for `tokenwire again`" in ran.stderr
 
@@ -91,10 +95,48 @@ def test_no_folder_is_made_where_nothing_fails_and_an_old_failure_is_forgotten(t
     only = ("--scenario", "request-id", "--budget", "quick", "-q")
     with demo_server() as url:
         assert tokenwire("check", "--target", url, *only).returncode == 0
-        assert not (tmp_path / ".tokenwire").exists()
+        assert not folder_of_last(tmp_path).exists()
         keep(LastRun(url), [failed("a")], tmp_path)
         assert tokenwire("check", "--target", url, *only).returncode == 0
     assert read_last(tmp_path).failed == ()
+
+
+def test_a_last_run_that_a_checkout_brings_is_not_asked_again(tokenwire, tmp_path):
+    brought = tmp_path / ".tokenwire" / "last"
+    brought.mkdir(parents=True)
+    note = {
+        "target": "http://127.0.0.1:1",
+        "options": {"restart": "touch PWNED"},
+        "headers": [["X-Leak", "env:PATH"]],
+        "withheld": [],
+        "failed": [{"requirement": "prompt-tokens-constant", "scenario": "request-id", "message": ""}],
+    }
+    (brought / "run.json").write_text(json.dumps(note))
+    ran = tokenwire("again")
+    assert ran.returncode == 2
+    assert "no check failed in" in " ".join(ran.stderr.split())
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_links_of_a_checkout_lead_a_check_nowhere(tokenwire, tmp_path):
+    victims = tmp_path / "victims"
+    checkout = tmp_path / "checkout"
+    for folder in (victims, checkout / "report" / "bodies"):
+        folder.mkdir(parents=True)
+    forms = ("report.json", "report.xml", "report.html", "report.sarif", "badge.json")
+    links = [f"report/{name}{suffix}" for name in forms for suffix in ("", ".part")]
+    for position, name in enumerate(links):
+        (victims / f"{position}").write_text("precious")
+        (checkout / name).symlink_to(victims / f"{position}")
+    for name in (".tokenwire", ".pytest_cache"):
+        (checkout / name).symlink_to(victims)
+    with demo_server(["prompt-tokens-grow"]) as url:
+        only = ("--scenario", "request-id", "--budget", "quick", "-q", "--report", "report")
+        ran = run_forked("tokenwire", "check", "--target", url, *only, folder=checkout)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert {file.name for file in victims.iterdir()} == set(map(str, range(len(links))))
+    assert {file.read_text() for file in victims.iterdir()} == {"precious"}
+    assert json.loads((checkout / "report" / "report.json").read_text())["exit_status"] == 1
 
 
 def failed(*names: str, verdict: Verdict = Verdict.FAIL, **changes) -> Judgement:
@@ -108,12 +150,14 @@ def failed(*names: str, verdict: Verdict = Verdict.FAIL, **changes) -> Judgement
 def test_failing_exchanges_are_kept_with_what_they_were_held_against(tmp_path):
     judgements = [failed("a", "b"), failed("b"), failed("c", verdict=Verdict.WARN), failed("d", known="so")]
     assert keep(LastRun("http://h:1"), judgements, tmp_path) == 2
-    ((_, kept),) = captures(tmp_path / ".tokenwire" / "last")
+    ((_, kept),) = captures(folder_of_last(tmp_path))
     assert sorted(exchange.name for exchange in kept) == ["a", "b"]
     assert read_last(tmp_path).failed == (Failed("made-up", "one", "wrong"),) * 2
     assert keep(LastRun("http://h:2"), [], tmp_path) == 0
-    assert not list((tmp_path / ".tokenwire" / "last").glob("*.jsonl"))
-    assert [path.name for path in sorted((tmp_path / ".tokenwire").iterdir())] == [".gitignore", "last"]
+    last = folder_of_last(tmp_path)
+    assert not list(last.glob("*.jsonl"))
+    assert [path.name for path in last.parent.iterdir()] == ["last"]
+    assert stat.S_IMODE(last.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("limit", [("_MOST_EXCHANGES", 2), ("_MOST_BYTES", 2)])
@@ -123,7 +167,7 @@ def test_no_more_is_kept_than_there_is_room_for(limit, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
-    mine = tmp_path / ".tokenwire" / "last" / "precious"
+    mine = folder_of_last(tmp_path) / "precious"
     mine.mkdir(parents=True)
     with pytest.raises(FileExistsError):
         keep(LastRun("http://h:1"), [], tmp_path)
@@ -134,7 +178,7 @@ def test_a_credential_is_never_written_and_has_to_be_given_again(tmp_path, token
     headers = (("Authorization", "Bearer secret-1"), ("X-Api-Key", "env:MY_KEY"), ("x-mine", "kept"))
     run = last_run.last_run("http://h:1", {"tokenizer": Path("models/mine")}, headers)
     keep(run, [failed("a")], tmp_path)
-    text = (tmp_path / ".tokenwire" / "last" / "run.json").read_text()
+    text = (folder_of_last(tmp_path) / "run.json").read_text()
     assert "secret-1" not in text
     last = read_last(tmp_path)
     assert last.headers == (("X-Api-Key", "env:MY_KEY"), ("x-mine", "kept"))
@@ -148,7 +192,7 @@ def test_a_credential_is_never_written_and_has_to_be_given_again(tmp_path, token
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"target": 1, "options": 2})])
 def test_a_note_that_cannot_be_read_says_so(text, tmp_path):
     keep(LastRun("http://h:1"), [], tmp_path)
-    (tmp_path / ".tokenwire" / "last" / "run.json").write_text(text)
+    (folder_of_last(tmp_path) / "run.json").write_text(text)
     with pytest.raises(NothingKeptError, match="run `tokenwire check` again"):
         read_last(tmp_path)
 

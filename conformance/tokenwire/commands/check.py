@@ -20,7 +20,7 @@ from tokenwire.commands.plan import print_plan
 from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement
-from tokenwire.last_run import LAST, LastRun, failures, keep, last_run
+from tokenwire.last_run import LastRun, failures, folder_of_last, keep, last_run
 from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
 from tokenwire.settings import REMEMBERED, Settings
@@ -100,7 +100,7 @@ def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
 
     Once nothing fails, earlier failures are dropped. No folder is made before the first failure.
     """
-    if not failures(judged) and not LAST.exists():
+    if not failures(judged) and not folder_of_last().exists():
         return
     try:
         count = keep(run, judged)
@@ -108,7 +108,7 @@ def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
         typer.echo(f"what failed is not kept for `tokenwire again`: {system_says(error)}", err=True)
         return
     if failures(judged) and not quiet:
-        typer.echo(f"{count} exchanges are kept in {LAST}; after a change: tokenwire again")
+        typer.echo(f"{count} exchanges are kept in {folder_of_last()}; after a change: tokenwire again")
 
 
 app = command(

@@ -209,6 +209,8 @@ def _run_pytest(
     """Run the judgements as pytest items; those that ran, and pytest's exit code."""
     junit = reporting.outputs.junit
     begun = unfinished(junit) if junit is not None else None
+    if begun is not None:
+        begun.unlink(missing_ok=True)  # pytest would follow a link
 
     def on_unwritten(error: OSError) -> None:
         problems.append(f"{junit} was not written: {system_says(error)}")

@@ -106,8 +106,7 @@ def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[s
             if folder is None or exchange is None or not (name := body_file(exchange)):
                 continue
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(body_of(exchange) or b"")
+                write_whole(folder / name, body_of(exchange) or b"")
             except OSError as error:
                 problems.append(f"{folder / name} was not written: {system_says(error)}")
     return problems

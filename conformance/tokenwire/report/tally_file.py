@@ -20,6 +20,7 @@ from typing import Any
 from tokenwire import __version__
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.disk import begin, unfinished
 from tokenwire.judging.judge import Apart, Judgement, Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Answer, Asked, Delivery, Place, Stream
@@ -215,9 +216,10 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
 
 def write_tally(replayed: Replayed, path: Path) -> None:
     """Write a tally: the same bytes for the same replay. Raises OSError."""
-    with path.open("wb") as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
+    with begin(path) as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
         for line in _lines(replayed):
             zipped.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
+    unfinished(path).replace(path)
 
 
 class _Reading:

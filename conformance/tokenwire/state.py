@@ -1,0 +1,26 @@
+"""What tokenwire remembers between runs, in the user's state folder.
+
+It is kept by the path of the folder that it is about, and never inside: a checkout may bring files and links,
+and what a checkout brings is not what an earlier run wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import platformdirs
+
+
+def state_of(folder: Path = Path()) -> Path:
+    """The folder for what is remembered about a folder. It is not made."""
+    path = folder.resolve()
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    return platformdirs.user_state_path("tokenwire") / f"{path.name}-{digest}"
+
+
+def make_private(folder: Path) -> Path:
+    """Make a folder that only its user can read. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
