@@ -26,6 +26,10 @@ a value that does not fit ends any command with status 2.
 
 `headers` are sent with every request: by `compare` only to the server that `target` names; `watch` adds
 none to what clients send. `tokenwire baseline` takes `baseline`.
+
+A checkout may bring such a file. What decides what is sent, run or overwritten (`target`, `headers`,
+`worker`, `restart`, `watch.record`) is therefore shown, and used only with `--trust`, or after a yes on a
+terminal. A yes is remembered until the file says something else; what `tokenwire init` wrote is trusted.
 """
 
 

@@ -31,9 +31,11 @@ class Role(Flag):
     """`tokenwire again` asks with the value of the last run."""
     REPRODUCED = auto()
     """The command lines that reports show repeat it."""
+    SENSITIVE = auto()
+    """It decides what is sent, run or overwritten: of a file, only where the user trusts it."""
 
 
-ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED = Role
+ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED, SENSITIVE = Role
 _NO_ROLE = Role(0)
 
 
@@ -116,12 +118,17 @@ class Settings:
         f"{_ASK} replay merge watch",
         "Take settings from this file, not from the nearest tokenwire.toml or pyproject.toml.",
     )
+    trust: bool = _switch(
+        f"{_ASK} watch",
+        "Let the file of settings decide what is sent, run or overwritten, and do not ask.",
+    )
     target: str = _text(
         f"{_RUN} init watch again",
         "Base URL of the server.",
         metavar="URL",
         required=True,
         toml='target = "http://127.0.0.1:30000"',
+        roles=SENSITIVE,
         but={
             "watch": {"help": "The server that gets it all."},
             "again": {"help": "Ask this server, not the one of the last run.", "required": False},
@@ -132,7 +139,7 @@ class Settings:
         "Send this too; env:NAME in a value stands for an environment variable. Repeatable.",
         metavar="'NAME: VALUE'",
         toml='headers = { Authorization = "Bearer env:MY_KEY" }',
-        roles=RESUMED | REPRODUCED,
+        roles=RESUMED | REPRODUCED | SENSITIVE,
     )
     dialect: tuple[str, ...] = _names(
         _ASK,
@@ -159,7 +166,7 @@ class Settings:
         "The server behind the target, if that is a gateway: both are asked the same.",
         metavar="URL",
         toml='worker = "http://127.0.0.1:30001"',
-        roles=_HOW,
+        roles=_HOW | SENSITIVE,
     )
     channels: str = _text(
         "check",
@@ -229,7 +236,7 @@ class Settings:
         "Run this in a shell when the server died, and go on when it is back.",
         metavar="COMMAND",
         toml='restart = "systemctl restart my-server"',
-        roles=REMEMBERED,
+        roles=REMEMBERED | SENSITIVE,
     )
     wait: float | None = _seconds(
         _RUN,
@@ -308,6 +315,7 @@ class Settings:
         "check watch",
         "Write every exchange there as it arrives.",
         toml='watch.record = "violations"',
+        roles=SENSITIVE,
         but={"watch": {"help": "Keep exchanges that violate there."}},
     )
     record_cap: int = _count(

@@ -119,7 +119,7 @@ def test_what_needs_nothing_of_a_profile_does_not_show_it() -> None:
 
 def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(f'[tool.tokenwire]\ntarget = "{NOBODY}"\ntimeout = 5\n', "utf-8")
-    ran = tokenwire("check")
+    ran = tokenwire("check", "--trust")
     assert ran.returncode == ExitStatus.NOTHING_EVALUATED
     assert f"Nothing answers at {NOBODY}" in ran.stdout
     (tmp_path / "other.toml").write_text("timeot = 5\n", "utf-8")

@@ -80,7 +80,7 @@ def said(ran: CompletedProcess[str]) -> str:
 @contextlib.contextmanager
 def watching(folder: Path, *words: str) -> Iterator[list[str]]:
     """The first two lines that a watcher writes; it is ended in the end."""
-    command = [sys.executable, "-m", "tokenwire", "watch", *words]
+    command = [sys.executable, "-m", "tokenwire", "watch", "--trust", *words]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -128,7 +128,7 @@ def test_what_a_watcher_cannot_do_by_the_file_is_told(
     tokenwire: Run, tmp_path: Path, text: str, words: list[str], told: str
 ) -> None:
     write(tmp_path, text)
-    ran = tokenwire("watch", *words)
+    ran = tokenwire("watch", "--trust", *words)
     assert ran.returncode == ExitStatus.USAGE
     assert told in said(ran)
 
@@ -155,6 +155,6 @@ def test_the_headers_of_the_file_go_to_its_target_alone(
         f'target = "{servers[1].url}/"\nheaders = {{ X-Own = "mine" }}\ndialects = ["sglang-generate"]\n',
     )
     for one, other in (servers, servers[::-1]):
-        tokenwire("compare", one.url, other.url, "--header", "X-Said: here", "--timeout", "5")
+        tokenwire("compare", one.url, other.url, "--header", "X-Said: here", "--timeout", "5", "--trust")
     seen = [{name: {head.get(name) for head in one.heads} for name in ("x-own", "x-said")} for one in servers]
     assert seen == [{"x-own": {None}, "x-said": {"here"}}, {"x-own": {"mine"}, "x-said": {"here"}}]

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from tokenwire.commands.trust import demand_trust, sensitive_values
 from tokenwire.config import Config, ConfigError, find_config, names_of, read_config
 from tokenwire.disk import system_says, why_unwritable
 from tokenwire.settings import OPTIONS, Option, Settings, taken_by
@@ -108,8 +109,12 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
         if "settings" in parameters_of_run:
             given = frozenset(parameter for parameter in values if _is_given(context, parameter))
             options = {option.name: values.pop(option.name) for option in taken}
-            settings = Settings.of(options, file_headers=config_of(context).headers, given=given)
+            config = config_of(context)
+            settings = Settings.of(options, file_headers=config.headers, given=given)
             _demand_names(settings)
+            if "trust" in options and not settings.trust:
+                from_file = [name for name in options if _source(context, name) == "DEFAULT_MAP"]
+                demand_trust(Path(config.source), sensitive_values(settings, from_file))
             values["settings"] = settings
         if "context" in parameters_of_run:
             values["context"] = context
@@ -130,8 +135,13 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
 
 def _is_given(context: typer.Context, parameter: str) -> bool:
     """Whether a parameter is on the command line, not only in a file."""
+    return _source(context, parameter) == "COMMANDLINE"
+
+
+def _source(context: typer.Context, parameter: str) -> str:
+    """Where the value of a parameter is from, in click's words."""
     source = context.get_parameter_source(parameter)
-    return source is not None and source.name == "COMMANDLINE"
+    return source.name if source is not None else ""
 
 
 def examples(*lines: str) -> str:

@@ -15,6 +15,7 @@ from tokenwire.asking.planning import headers_of
 from tokenwire.asking.run import Unreached
 from tokenwire.commands.ask import ask, plan_of
 from tokenwire.commands.command import command, declarable, writable
+from tokenwire.commands.trust import remember, sensitive_values
 from tokenwire.config import KEYS, OWN_FILE, TABLES
 from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
@@ -99,6 +100,9 @@ def init(
     known |= {"headers": headers} if headers else {}
     lines = lines_of_file(known, proposed, f"Written for {name}.")
     write_whole(file, "\n".join(lines) + "\n")
+    remember(
+        file, sensitive_values(replace(settings, header=(), file_headers=tuple(headers.items())), ["target"])
+    )
     typer.echo(f"{file} is written: {name} speaks {', '.join(subject.dialects)}. Next: tokenwire check")
 
 
