@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stream_builder import Told, change, incremental, whole
+from stream_builder import PROMPT, Told, change, incremental, whole
 
 from tokenwire.ask import Ask
-from tokenwire.asking.detokenization import ask_for_texts, questions
+from tokenwire.asking.detokenization import MOST_REQUESTS, ask_for_texts, questions
 from tokenwire.dialects.dialect import Unsupported, load_dialects
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge
 from tokenwire.judging.verdict import ExitStatus, Verdict
+from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.target.tokenizer import (
     HOW_TO_ENABLE,
@@ -135,10 +136,28 @@ def test_only_requests_for_text_are_taken_for_such() -> None:
 
 
 def test_the_checks_want_to_know_the_ids_that_were_seen_and_each_once() -> None:
-    asked = questions([incremental(), incremental()])
+    asked = questions([incremental(), incremental()], 100)
     assert len(asked) == len(set(asked))
     assert ((11, 12, 13, 14, 15, 16), True) in asked
     assert ((11, 12), True) in asked
+
+
+def _long(first: int) -> Stream:
+    ids = (first, *range(30, 45))
+    return incremental(Told(ids=ids, text="x" * len(ids)))
+
+
+def test_of_too_many_questions_those_of_final_texts_are_asked_and_no_half_of_an_answer() -> None:
+    """Without the text of a prompt, that of an answer behind it is not known."""
+    answers = [_long(20 + number) for number in range(9)]
+    every, some = questions(answers, 1000), questions(answers, 12)
+    assert len(every) > 9 * 15
+    assert 8 <= len(some) <= 12
+    finals = [ids for ids, _ in some if len(ids) == 16]
+    assert finals
+    prompt = answers[0].asked.input_ids[0][-8:]
+    assert all((prompt + ids, True) in some for ids in finals)
+    assert not {skip for _, skip in questions(answers, 12, skips=False)} - {False}
 
 
 class Server:
@@ -163,6 +182,19 @@ def test_a_server_is_asked_for_the_text_of_what_it_wrote() -> None:
     assert all(len(request.body["tokens"]) <= 256 for request in server.requests)
 
 
+def test_a_server_that_takes_one_list_at_a_time_is_asked_so_many_times_and_no_more() -> None:
+    class OneAtATime(Server):
+        async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+            del scenario, how
+            self.requests.append(request)
+            return answered(request, {"prompt": "<a>"}, self.status, name)
+
+    server = OneAtATime()
+    answers = [_long(20 + number) for number in range(60)]
+    assert asyncio.run(ask_for_texts(server, [VLLM], answers)) is not None
+    assert len(server.requests) == MOST_REQUESTS
+
+
 def test_a_server_without_the_endpoint_is_asked_once() -> None:
     server = Server(404)
     assert asyncio.run(ask_for_texts(server, [SGLANG], [incremental()])) is None
@@ -182,11 +214,16 @@ def test_without_a_tokenizer_nothing_is_said_but_how_to_get_one() -> None:
 
 
 def test_with_a_tokenizer_a_wrong_text_is_found_within_one_answer() -> None:
-    told = ToldTokenizer({((11, 12, 13, 14, 15, 16), True): "abcdef"})
+    ids = (11, 12, 13, 14, 15, 16)
+    texts = {ids: "abcdef", PROMPT: "Say", (*PROMPT, *ids): "Say abcdef"}
+    told = ToldTokenizer({(asked, True): text for asked, text in texts.items()})
     wrong = change(whole(Told()), text="abcde")
     rows = [row for row in BY_TOKENIZER if row.id == "text-is-what-its-ids-say"]
     verdicts = [one.verdict for one in judge([Run((wrong,), tokenizer=told)], rows)]
     assert verdicts == [Verdict.FAIL]
+    alone = ToldTokenizer({(ids, True): "abcdef"})
+    (unknown,) = judge([Run((wrong,), tokenizer=alone)], rows)
+    assert unknown.verdict is Verdict.INCONCLUSIVE  # behind its prompt, the text may begin otherwise
 
 
 def test_a_recording_is_judged_by_the_tokenizer_of_its_model(tokenwire) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
-from tokenwire.asking.scenario import Sender
-from tokenwire.checks.check import CHECKS, Target
+from tokenwire.asking.scenario import PROMPT, Sender
+from tokenwire.checks.check import CHECKS, StreamCheck, Target
 from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Stream
@@ -20,10 +21,15 @@ from tokenwire.target.tokenizer import Question, ToldTokenizer, told_by
 from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 SCENARIO = "detokenize"
-
+MOST_REQUESTS = 48
+"""So many requests at most ask for texts, of one list of ids each."""
+_MOST_BATCHES = 16
+_FOR_DOUBTS = 8
+"""Of the requests, those that may ask which ids are special tokens, or be only half full."""
 _IN_ONE_REQUEST = 256
-_SINGLE_REQUESTS = 2048
-"""So many requests at most go to an endpoint that takes one list of ids at a time."""
+
+_Questions = dict[Question, None]
+"""In the order of asking, each once."""
 
 
 class _Inquiring:
@@ -46,54 +52,94 @@ class _Inquiring:
             self.asked[tuple(ids), skip_special_tokens] = None
 
 
-def questions(streams: Iterable[Stream]) -> list[Question]:
-    """What the checks want to know of a tokenizer, each thing once, the modest ones first."""
-    known, wanted = list(streams), []
-    for one in load_requirements().values():
-        check = CHECKS.get(one.id)
-        if one.oracle == "tokenizer" and check is not None and check.on_stream is not None:
-            inquiring = _Inquiring()
-            for stream in known:
-                deque(check.on_stream(stream, Target(tokenizer=inquiring)), maxlen=0)
-            wanted.append(inquiring.asked)
-    # A check that asks for each beginning of each text must not crowd out the others.
-    return list(dict.fromkeys(question for asked in sorted(wanted, key=len) for question in asked))
+def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> list[Question]:
+    """At most `most` of the questions that the checks have, each once; `skips`: whether the endpoint can
+    leave special tokens out.
+
+    What a check wants to know of one answer is asked wholly or not at all. Every check has its share: those
+    that have few questions come first, and leave to the others what they do not need.
+    """
+    known, by_check = list(streams), []
+    for row in load_requirements().values():
+        check = CHECKS.get(row.id)
+        if row.oracle == "tokenizer" and check is not None and check.on_stream is not None:
+            wanted = [(stream.exchange.scenario, _wanted(check.on_stream, stream, skips)) for stream in known]
+            by_check.append(_in_turns(wanted))
+    asked: _Questions = {}
+    by_check.sort(key=lambda groups: len({question for group in groups for question in group}))
+    for place, groups in enumerate(by_check):
+        share = len(asked) + (most - len(asked)) // (len(by_check) - place)
+        for group in groups:
+            if len(asked | group) <= share:
+                asked |= group
+    return list(asked)
+
+
+def _wanted(check: StreamCheck, stream: Stream, skips: bool) -> _Questions:
+    """What a check asks a tokenizer about one answer."""
+    inquiring = _Inquiring()
+    deque(check(stream, Target(tokenizer=inquiring)), maxlen=0)
+    return {(ids, skip and skips): None for ids, skip in inquiring.asked}
+
+
+def _in_turns(groups: Iterable[tuple[str, _Questions]]) -> list[_Questions]:
+    """One answer of each scenario, then another of each: a scenario provokes what the others do not."""
+    by_scenario: dict[str, list[_Questions]] = {}
+    for scenario, group in groups:
+        if group:
+            by_scenario.setdefault(scenario, []).append(group)
+    turns = zip_longest(*by_scenario.values(), fillvalue={})
+    return [group for turn in turns for group in turn if group]
 
 
 def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpRequest]:
     """The questions, as many in one request as the endpoint takes."""
-    if way.skip_special_tokens is None:
-        wanted = list(dict.fromkeys((ids, False) for ids, _ in wanted))
-    if not way.batches:
-        for ids, skip in wanted[:_SINGLE_REQUESTS]:
-            yield way.request([ids], skip_special_tokens=skip)
-        return
+    size = _IN_ONE_REQUEST if way.batches else 1
     for skip in (True, False):
         many = [ids for ids, skipping in wanted if skipping is skip]
-        for at in range(0, len(many), _IN_ONE_REQUEST):
-            yield way.request(many[at : at + _IN_ONE_REQUEST], skip_special_tokens=skip)
+        for start in range(0, len(many), size):
+            yield way.request(many[start : start + size], skip_special_tokens=skip)
+
+
+def ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
+    """How a server that speaks these dialects may be asked for texts, each way once."""
+    return list(dict.fromkeys(way for dialect in dialects if (way := dialect.detokenize) is not None))
+
+
+def most_requests(way: Detokenize) -> int:
+    """How many requests at most ask for texts."""
+    return _MOST_BATCHES if way.batches else MOST_REQUESTS
 
 
 async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
 ) -> ToldTokenizer | None:
     """Ask the server for the text of what it wrote; None where it has no way to be asked, or told nothing."""
-    wanted = questions(streams)
-    ways = dict.fromkeys(dialect.detokenize for dialect in speaks if dialect.detokenize is not None)
-    for way in ways:
+    for way in ways_of(speaks):
 
         async def ask(number: int, request: HttpRequest, way: Detokenize = way) -> Exchange:
             return await sender.send(exchange_name(SCENARIO, f"{way.name}-{number}"), SCENARIO, request)
 
-        requests = list(_requests(way, wanted))
+        skips = way.skip_special_tokens is not None
+        most = (most_requests(way) - _FOR_DOUBTS) * (_IN_ONE_REQUEST if way.batches else 1)
+        requests = list(_requests(way, questions(streams, most, skips=skips)))
         first = [await ask(number, request) for number, request in enumerate(requests[:1])]
         if any(map(way.told, first)):
             others = (ask(number, request) for number, request in enumerate(requests[1:], 1))
             exchanges = [*first, *await asyncio.gather(*others)]
             told = told_by(exchanges)
-            if told is None or way.skip_special_tokens is not None:
+            if told is None or skips:
                 return told
-            singles = _requests(way, [(ids, False) for ids in told.doubtful()])
-            more = (ask(number, request) for number, request in enumerate(singles, len(requests)))
+            singles = list(_requests(way, [(ids, False) for ids in told.doubtful()]))
+            left = singles[: most_requests(way) - len(requests)]
+            more = (ask(number, request) for number, request in enumerate(left, len(requests)))
             return told_by([*exchanges, *await asyncio.gather(*more)])
     return None
+
+
+async def rehearse_texts(sender: Sender, speaks: Iterable[Dialect]) -> None:
+    """Send as many requests as `ask_for_texts` does at most. Raises NotAsked where the run may not."""
+    for way in ways_of(speaks)[:1]:
+        for number in range(most_requests(way)):
+            request = way.request([PROMPT], skip_special_tokens=False)
+            await sender.send(exchange_name(SCENARIO, f"{way.name}-{number}"), SCENARIO, request)

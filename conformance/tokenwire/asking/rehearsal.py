@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenwire.asking.politeness import Price, prompt_tokens, tokens_asked
 from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.dialects.control import load_controls
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Asked
 from tokenwire.spec_files import read_yaml, spec_root
@@ -52,6 +53,23 @@ class Rehearsal:
     context_length: int
     asked: dict[tuple[str, str], Estimate] = field(default_factory=dict)
     """By dialect and scenario, in the order of asking."""
+    _dearest: dict[tuple[str, str], Estimate] = field(default_factory=dict)
+    """Of the requests of each, the one with the most output tokens."""
+
+    def count(self, request: HttpRequest, scenario: str, dialect: str = _BESIDE) -> None:
+        """Count one more request."""
+        tokens = tokens_asked(request, self.dialects, self.context_length)
+        one = Estimate(1, prompt_tokens(request, self.dialects), tokens)
+        self.asked.setdefault((dialect, scenario), Estimate()).add(one)
+        self._dearest[dialect, scenario] = max(
+            one, self._dearest.get((dialect, scenario), one), key=lambda each: each.output_tokens
+        )
+
+    def raise_to(self, requests: int, scenario: str, dialect: str) -> None:
+        """Count a scenario that was rehearsed as so many requests at least, each more like its dearest."""
+        known = self.asked.get((dialect, scenario))
+        while known is not None and known.requests < requests:
+            known.add(self._dearest[dialect, scenario])
 
     async def send(
         self,
@@ -67,10 +85,9 @@ class Rehearsal:
         named, _ = dialect_and_label(name, scenario)
         dialect = next((one for one in self.dialects if one.name == named), None)
         asked = dialect.read_asked(request) if dialect is not None and request in dialect.endpoint else None
-        count = self.asked.setdefault((dialect.name if dialect else _BESIDE, scenario), Estimate())
-        tokens = tokens_asked(request, self.dialects, self.context_length)
-        count.add(Estimate(1, prompt_tokens(request, self.dialects), tokens))
-        parts = [b"{}"]
+        self.count(request, scenario, dialect.name if dialect else _BESIDE)
+        control = load_controls().get(dialect.family) if dialect is not None else None
+        parts = [(control.idle(request) if control is not None else None) or b"{}"]
         if dialect is not None and asked is not None:
             said = dialect.says.text(request.body) if dialect.says is not None else None
             parts = list(_answer(dialect, asked, said))
@@ -126,7 +143,7 @@ def _choice(
     finish, end = table["finish"], start + len(pieces)
     values: dict[str, Any] = {
         table.get("text", ""): "".join(pieces),
-        table.get("output_ids", ""): [100 + at % 400 for at in range(start, end)],
+        table.get("output_ids", ""): [100 + (at + 31 * choice) % 400 for at in range(start, end)],
         table.get("prompt_token_ids", ""): [200, 201, 202],
         table.get("index", ""): choice,
         table.get("counters", {}).get("completion_tokens", ""): end,

@@ -17,10 +17,11 @@ from tokenwire import __version__
 from tokenwire.ask import Budget
 from tokenwire.asking.beside import ask_both
 from tokenwire.asking.confirmation import ACROSS_RESPONSES, confirm, send_again
-from tokenwire.asking.detokenization import ask_for_texts
+from tokenwire.asking.detokenization import ask_for_texts, rehearse_texts
 from tokenwire.asking.exploration import Exploration
 from tokenwire.asking.parroting import find_parrot
 from tokenwire.asking.politeness import Limits, PoliteSender
+from tokenwire.asking.preflight import SCENARIO as PREFLIGHT
 from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
@@ -46,7 +47,7 @@ from tokenwire.target.beside import GATEWAY
 from tokenwire.target.determinism import PROBE
 from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.wire.capture import CaptureWriter
-from tokenwire.wire.exchange import Exchange, Server
+from tokenwire.wire.exchange import Exchange, HttpRequest, Server
 from tokenwire.wire.redaction import Headers
 
 _PREFLIGHT_SHARE = 8
@@ -159,7 +160,7 @@ class _Interrogation:
         )
 
     @cached_property
-    def _talks(self) -> list[tuple[Scenario, Conversation]]:
+    def talks(self) -> list[tuple[Scenario, Conversation]]:
         """What is to be talked through with which dialect, the most perilous last over all dialects."""
         talks = [
             (scenario, self._talk(scenario.name, dialect))
@@ -182,8 +183,8 @@ class _Interrogation:
 
     async def ask_ordinary(self) -> None:
         """Talk the ordinary scenarios through: together, and then those that want to be alone."""
-        self.progress.planned(len(self._talks))
-        ordinary = [(scenario, talk) for scenario, talk in self._talks if not scenario.perilous]
+        self.progress.planned(len(self.talks))
+        ordinary = [(scenario, talk) for scenario, talk in self.talks if not scenario.perilous]
         async with asyncio.TaskGroup() as together:
             for scenario, talk in ordinary:
                 if not scenario.alone:
@@ -205,7 +206,7 @@ class _Interrogation:
         """Talk the perilous scenarios through, one after another: should the server die, it is known of what,
         and nothing else is lost.
         """
-        for scenario, talk in self._talks:
+        for scenario, talk in self.talks:
             if scenario.perilous:
                 await self._talk_through(scenario, talk)
 
@@ -290,11 +291,16 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
 
     Raises NoSuchTarget for a URL that is none.
     """
-    found, parrot, _ = await _find_out(plan, None)
+    first: list[HttpRequest] = []
+    found, parrot, _ = await _find_out(
+        replace(plan, on_exchange=lambda exchange: first.append(exchange.request)), None
+    )
     if not found.speaks:
         return Unreached(Subject(url=plan.settings.target, left_out=found.left_out), found.diagnosis)
     length = found.advertised.context_length or SMALLEST_CONTEXT
     rehearsal = Rehearsal(found.speaks, length)
+    for request in first:
+        rehearsal.count(request, PREFLIGHT)
     unhurried = replace(plan.limits, rate=None)
     sender = PoliteSender(rehearsal, unhurried, dialects=found.speaks, context_length=length)
     dialect = found.speaks[0]
@@ -303,8 +309,12 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     await asking.ask_ordinary()
     if plan.settings.explore:
         await asking.explore()
-    await asking.ask_for_texts()
+    if plan.tokenizer is None:
+        with contextlib.suppress(NotAsked):
+            await rehearse_texts(sender, found.speaks)
     await asking.ask_perilous()
+    for scenario, talk in asking.talks:
+        rehearsal.raise_to(scenario.at_most, scenario.name, talk.dialect.name)
     return rehearsal.asked
 
 

@@ -289,6 +289,8 @@ class Scenario:
     """It sends very many requests at once, or resets connections: too much for a server that others use."""
     parrot: bool = False
     """Only for a target that says what it is told: its conversations have a `parrot`."""
+    at_most: int = 0
+    """So many requests to an endpoint, where answers that no rehearsal makes up may lead to more of them."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -303,6 +305,7 @@ def scenario(
     perilous: int = 0,
     storm: bool = False,
     parrot: bool = False,
+    at_most: int = 0,
 ) -> Callable[[Given], Given]:
     """Make a function a scenario, named like it; its docstring says what it provokes. The function yields
     what is asked at once, one step after the other, or it is a coroutine that asks.
@@ -318,7 +321,9 @@ def scenario(
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
         run = _asking(given)
-        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone, perilous, storm, parrot)
+        SCENARIOS[name] = Scenario(
+            name, provokes, run, chat, budget, worker, alone, perilous, storm, parrot, at_most
+        )
         return given
 
     return register

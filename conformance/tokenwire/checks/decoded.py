@@ -52,9 +52,9 @@ class Decoded:
         context = self.prompt[-_CONTEXT:]
         before = self.decode(context, skip_special_tokens=skip_special_tokens)
         both = self.decode(context + ids, skip_special_tokens=skip_special_tokens)
-        if alone is None:
+        if alone is None or before is None or both is None:
             return ()
-        if not before or both is None:
+        if not before:
             return (alone,)
         whole = before.rstrip(BROKEN)
         added = [both[len(start) :] for start in (before, whole) if both.startswith(whole)]

@@ -6,6 +6,7 @@ The bindings are data (`spec/control/<family>.yaml`). An exchange with such an e
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -128,6 +129,21 @@ class Control:
     def load_requests(self) -> tuple[HttpRequest, ...]:
         """The requests that may tell the load, best first."""
         return tuple(HttpRequest("GET", row["path"]) for row in self.table.get("load", ()))
+
+    def idle(self, request: HttpRequest) -> bytes | None:
+        """What a server answers to one of `load_requests` while nothing runs or waits; None for any other."""
+        row = next((row for row in self.table.get("load", ()) if row["path"] == request.path), None)
+        if row is None:
+            return None
+        names = [*row["live"], *row.get("used_tokens", ())]
+        if "items" not in row:
+            return "".join(f"{name} 0\n" for name in names).encode()
+        item: dict[str, Any] = {}
+        for name in names:
+            put(item, parse(name), 0)
+        document: dict[str, Any] = {}
+        put(document, parse("/listed" + row["items"]), [item])
+        return json.dumps(document["listed"]).encode()
 
     @property
     def flush_request(self) -> HttpRequest | None:

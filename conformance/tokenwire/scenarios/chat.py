@@ -86,7 +86,7 @@ def _token_to_stop_at(stream: Stream | None) -> str | None:
     return next((one for one in plain if text.count(one) == 1 and len(one.strip()) > 1), None)
 
 
-@scenario(chat=True)
+@scenario(chat=True, at_most=7)
 async def chat_logprobs(talk: Conversation) -> None:
     """Logprobs in the manner of chat, whole and streamed: one entry for each token, also for one that shows
     no text because it is the stop.

@@ -15,6 +15,10 @@ _LEAVING = 3
 _LONG = 1200
 _BESIDE = 480
 _TOKENS_BETWEEN_LOOKS = 24
+_MOST_LOOKS = 40
+"""Until the last of what was left should be gone."""
+_MOST_BEFORE = 24
+"""Of them, those for all requests to be counted."""
 _PATIENCE_S = 10.0
 """How long the last of what was left may take to be cleared away."""
 
@@ -25,7 +29,7 @@ class _Looking:
     def __init__(self, talk: Conversation) -> None:
         self._talk = talk
         self._request: HttpRequest | None = None
-        self._looks = 0
+        self.looks = 0
 
     async def find(self) -> bool:
         """Whether there is such an endpoint."""
@@ -39,8 +43,8 @@ class _Looking:
     async def look(self, when: str) -> Load | None:
         """The load now; None where it is not told this time."""
         assert self._request is not None
-        self._looks += 1
-        call = await self._talk.call(f"load-{self._looks}-{when}", self._request)
+        self.looks += 1
+        call = await self._talk.call(f"load-{self.looks}-{when}", self._request)
         return call.load if call is not None else None
 
     async def until_live(self, count: int, when: str) -> None:
@@ -76,14 +80,14 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
         most = max(1, _TOKENS_BETWEEN_LOOKS // (talk.advertised.stream_interval or 1))
         events, more = 1, await staying.events(1)
         load = await looking.look("running")
-        while more and load is not None and load.live <= _LEAVING:
+        while more and load is not None and load.live <= _LEAVING and looking.looks < _MOST_BEFORE:
             events += 1
             more = await staying.events(events)
             load = await looking.look("running")
         for position, tap in enumerate(taps):
             tap.hang_up(reset=position > 0)
         wait = 1
-        while more and load is not None and load.live > 1:
+        while more and load is not None and load.live > 1 and looking.looks < _MOST_LOOKS:
             events, wait = events + wait, min(2 * wait, most)
             more = await staying.events(events)
             load = await looking.look("after")

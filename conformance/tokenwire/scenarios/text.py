@@ -34,7 +34,7 @@ def ends_within_a_character(choice: Choice | None) -> int | None:
     return None
 
 
-@scenario(chat=False)
+@scenario(chat=False, at_most=len(_PROMPTS) + 7)
 async def broken_characters(talk: Conversation) -> None:
     """A budget that ends within a character, and a prompt that does: what waits for the rest of it comes in
     the end, and nothing of the prompt does.
