@@ -90,6 +90,7 @@ def test_special_tokens_that_are_always_spelled_out_are_skipped_where_they_are_k
     known = {((1, 9, 2), False): "a<s>b", ((1, 2), False): "ab", ((9,), False): "<s>"}
     assert ToldTokenizer(known).decode((1, 9, 2)) == "ab"
     assert ToldTokenizer({((4,), False): "<br>"}).decode((4,)) is None
+    assert ToldTokenizer({((4,), False): "1 < 2["}).decode((4,)) == "1 < 2["
 
 
 def answered(request: HttpRequest, answer: Any, status: int = 200, name: str = "detokenize/0") -> Exchange:

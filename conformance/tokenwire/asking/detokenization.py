@@ -24,7 +24,7 @@ SCENARIO = "detokenize"
 MOST_REQUESTS = 48
 """So many requests at most ask for texts, of one list of ids each."""
 _MOST_BATCHES = 16
-_FOR_DOUBTS = 8
+_FOR_DOUBTS = 12
 """Of the requests, those that may ask which ids are special tokens, or be only half full."""
 _IN_ONE_REQUEST = 256
 
@@ -57,9 +57,10 @@ def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> li
     leave special tokens out.
 
     What a check wants to know of one answer is asked wholly or not at all. Every check has its share: those
-    that have few questions come first, and leave to the others what they do not need.
+    that have few questions come first, and leave to the others what they do not need. So do answers that
+    were to show special tokens: few do.
     """
-    known, by_check = list(streams), []
+    known, by_check = sorted(streams, key=lambda stream: stream.asked.skip_special_tokens), []
     for row in load_requirements().values():
         check = CHECKS.get(row.id)
         if row.oracle == "tokenizer" and check is not None and check.on_stream is not None:

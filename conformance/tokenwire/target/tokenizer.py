@@ -22,8 +22,8 @@ from tokenwire.wire.exchange import ExchangeHead, RequestHead
 Question = tuple[Ids, bool]
 """Ids, and whether special tokens are to be skipped."""
 
-_MAY_BE_SPECIAL = re.compile(r"[<\[]")
-"""What special tokens are spelled with in all vocabularies: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
+_MAY_BE_SPECIAL = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|>>[^<>]*<<")
+"""How special tokens are spelled in all vocabularies: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
 _SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?s>|<(unk|pad|bos|eos)>")
 """A single id that is spelled like this is a special token."""
 
@@ -150,11 +150,13 @@ class ToldTokenizer:
         return _SPECIAL.fullmatch(self._texts.get(((token,), False), "")) is not None
 
     def doubtful(self) -> list[Ids]:
-        """Single ids to ask for, to know whether they are special tokens of a text that spells some out."""
+        """Single ids to ask for, to know whether they are special tokens of a text that spells some out;
+        those of the shortest texts first, of which few make one known.
+        """
         spelled = (
             ids for (ids, skip), text in self._texts.items() if not skip and _MAY_BE_SPECIAL.search(text)
         )
-        singles = dict.fromkeys((token,) for ids in spelled for token in ids)
+        singles = dict.fromkeys((token,) for ids in sorted(spelled, key=len) for token in ids)
         return [ids for ids in singles if (ids, False) not in self._texts]
 
 
