@@ -286,7 +286,7 @@ def pytest_configure(config: pytest.Config) -> None:
     judgements: Sequence[Judgement] = judge(subject.runs, selected(settings.profile))
     faults: Sequence[Fault] = ()
     if baseline is not None:
-        complete = covers_baseline(baseline, subject, settings.budget if target else None)
+        complete = covers_baseline(baseline, subject.broken_off, settings.budget if target else None)
         held = apply_baseline(baseline, outcomes_of(judgements), complete=complete, today=date.today())
         judgements, faults = with_reasons(judgements, held), held.faults
     config.pluginmanager.register(_ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")

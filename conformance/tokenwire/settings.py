@@ -359,8 +359,15 @@ class Settings:
         return self.verbose - self.quiet
 
     def narrowed_by(self, roles: Role) -> tuple[str, ...]:
-        """The flags on the command line that leave out something that would be asked or judged."""
-        return tuple(one.flags[0] for one in having(roles) if one.name in self.given)
+        """The flags on the command line that leave out something that would be asked or judged, each with its
+        values.
+        """
+        return tuple(self._written(option) for option in having(roles) if option.name in self.given)
+
+    def _written(self, option: Option) -> str:
+        value = getattr(self, option.name)
+        values = sorted(value) if isinstance(value, tuple) else () if value is True else (value,)
+        return " ".join((option.flags[0], *map(str, values)))
 
     def values(self, role: Role) -> dict[str, Any]:
         """The values of all options of a role, by the names of their fields."""

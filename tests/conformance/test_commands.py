@@ -86,7 +86,7 @@ def test_settings_are_defaults_that_the_command_line_beats(tokenwire, bad: Path,
     assert "logprobs-whole" in judged["metadata"]
     assert not judged["core"] & judged["metadata"]
     assert reports["core"]["selection"] == {"filters": [], "budget": None}
-    assert reports["metadata"]["selection"] == {"filters": ["--profile"], "budget": None}
+    assert reports["metadata"]["selection"] == {"filters": ["--profile metadata"], "budget": None}
     one = json.loads((tmp_path / "one.json").read_text("utf-8"))
     assert {row["requirement"] for row in one["verdicts"]} == {"usage-adds-up"}
 

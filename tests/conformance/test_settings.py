@@ -54,7 +54,7 @@ def test_only_what_stands_on_the_command_line_is_named_as_a_filter() -> None:
         gentle=True, keyword="ids", scenario=("probe",), given=frozenset({"gentle", "keyword"})
     )
     assert settings.narrowed_by(ASKS_LESS) == ("--gentle",)
-    assert settings.narrowed_by(ASKS_LESS | JUDGES_LESS) == ("--gentle", "-k")
+    assert settings.narrowed_by(ASKS_LESS | JUDGES_LESS) == ("--gentle", "-k ids")
 
 
 def test_a_run_is_resumed_only_with_the_same_options_in_any_order() -> None:

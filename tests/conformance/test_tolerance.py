@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import Baseline, BaselineError, Rate, parse_baseline
 from tokenwire.baselines.baseline_update import RefusedUpdate, updated
-from tokenwire.baselines.tolerance import Outcome, apply_baseline
+from tokenwire.baselines.tolerance import Outcome, apply_baseline, covers_baseline
 from tokenwire.judging.failure_kind import FailureKind, lasting_words
 from tokenwire.judging.verdict import Verdict
 
@@ -419,7 +421,10 @@ def test_a_failure_of_some_runs_becomes_flaky_and_is_counted_on(known: Path) -> 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"filters": ("-k", "--profile")}, "was made with -k --profile"),
+        (
+            {"filters": ("-k", "--profile")},
+            "was made with -k --profile, and the baseline was written from a run with no filters",
+        ),
         ({"budget": "quick"}, "ask with --budget standard"),
         ({"budget": None}, "of a recording"),
         ({"target": {"broken_off": "it hung"}}, "broken off (it hung)"),
@@ -433,6 +438,32 @@ def test_a_report_that_does_not_speak_for_all_rewrites_nothing(known: Path, chan
         updated(known, {"r.json": report(**changed)})
     assert words in str(caught.value)
     assert str(caught.value).startswith("r.json ")
+
+
+DIED = "the server died of sglang-generate/negative-ids/-1-whole; {} exchanges were not asked"
+
+
+def test_a_baseline_of_a_run_that_died_under_filters_is_held_to_runs_of_the_same(known: Path) -> None:
+    """As SGLang 0.5.23 does of each standard run: it could not be gated at all."""
+
+    def run(left: int, *filters: str, of: str = DIED):
+        return report(KIND, filters=filters, target={"broken_off": of.format(left)})
+
+    rewrite(known, run(7, "--gentle"))
+    baseline = parse_baseline(known, known.read_text("utf-8"))
+    assert baseline.filters == ("--gentle",)
+    assert baseline.broken_off == DIED.partition(";")[0]
+    assert updated(known, {"r.json": run(9, "--gentle")}).kept == 1
+    assert updated(known, {"r.json": report(KIND, filters=("--gentle",))}).kept == 1
+    with pytest.raises(RefusedUpdate, match=r"was made with no filters, and the baseline .* --gentle; use"):
+        updated(known, {"r.json": run(7)})
+    with pytest.raises(RefusedUpdate, match="broken off"):
+        updated(known, {"r.json": run(7, "--gentle", of="the server died of another; {}")})
+    covered = partial(covers_baseline, baseline, budget=Budget.STANDARD)
+    assert covered(DIED.format(3), filters=["--gentle"])
+    assert covered("", filters=[])
+    assert not covered("the server died of another", filters=["--gentle"])
+    assert not covered("", filters=["--scenario probe"])
 
 
 def test_a_baseline_that_cannot_be_taken_apart_is_left_alone(known: Path) -> None:

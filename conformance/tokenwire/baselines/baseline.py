@@ -103,6 +103,10 @@ class Baseline:
     entries: tuple[Entry, ...] = ()
     budget: Budget | None = None
     """That of the run that the entries were written from; None for a recording."""
+    filters: tuple[str, ...] = ()
+    """The flags that left something out of that run."""
+    broken_off: str = ""
+    """Why that run ended early, as `lasting_end` tells it; empty if it did not."""
 
     def tables(self) -> list[tuple[Entry, ...]]:
         """The entries, grouped by their tables."""
@@ -161,6 +165,11 @@ class _Flaky(_Table):
 _TABLES: dict[str, type[_Table]] = {FAILURE: _Failure, FLAKY: _Flaky}
 
 
+def lasting_end(broken_off: str) -> str:
+    """Why a run ended early, without what differs from run to run."""
+    return broken_off.partition(";")[0]
+
+
 def read_baseline(path: Path) -> Baseline:
     """Read a baseline. Raises BaselineError."""
     try:
@@ -182,11 +191,17 @@ def parse_baseline(path: Path, text: str) -> Baseline:
     except tomllib.TOMLDecodeError as error:
         raise BaselineError(f"baseline {path} is no TOML: {error}") from error
     budget = document.pop("budget", None)
+    filters, broken_off = document.pop("filters", []), document.pop("broken-off", "")
+    if not isinstance(filters, list) or not all(isinstance(flag, str) for flag in filters):
+        raise BaselineError(f'baseline {path}: filters is {filters!r}; write flags, as in ["--gentle"]')
+    if not isinstance(broken_off, str):
+        raise BaselineError(f"baseline {path}: broken-off is {broken_off!r}; write why the run ended early")
     if budget is not None and budget not in list(Budget):
         raise BaselineError(f"baseline {path}: budget is {budget!r}; write one of {', '.join(Budget)}")
     for name, tables in document.items():
         if name not in _TABLES:
-            hint = suggestion(name, ("budget", *_TABLES), "known are budget, failure and flaky")
+            known = ("budget", "filters", "broken-off", *_TABLES)
+            hint = suggestion(name, known, f"known are {', '.join(known)}")
             raise BaselineError(f"baseline {path}: {name!r} is unknown; {hint}")
         if not isinstance(tables, list):
             raise BaselineError(f"baseline {path}: {name} is no list of tables; write [[{name}]]")
@@ -196,7 +211,8 @@ def parse_baseline(path: Path, text: str) -> Baseline:
         for number, table in enumerate(document.get(section, ()), start=1)
         for entry in _entries(f"baseline {path}, {section} {number}", section, number, table)
     ]
-    return Baseline(path, tuple(entries), Budget(budget) if budget is not None else None)
+    asked = Budget(budget) if budget is not None else None
+    return Baseline(path, tuple(entries), asked, tuple(filters), broken_off)
 
 
 def _entries(where: str, section: str, number: int, table: Any) -> list[Entry]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import comb
 from pathlib import Path
@@ -25,10 +25,11 @@ from tokenwire.baselines.baseline import (
     Baseline,
     BaselineError,
     Entry,
+    lasting_end,
     parse_baseline,
     read_baseline,
 )
-from tokenwire.baselines.tolerance import outcomes_in
+from tokenwire.baselines.tolerance import ended_as_known, outcomes_in
 from tokenwire.judging.failure_kind import FailureKind
 from tokenwire.judging.verdict import ExitStatus
 
@@ -102,18 +103,23 @@ class Update:
     removed: tuple[str, ...]
 
 
-def why_incomplete(report: Mapping[str, Any], budget: Budget | None) -> str:
-    """Why a report does not cover a whole baseline of this budget, in words; empty if it does."""
+def why_incomplete(report: Mapping[str, Any], baseline: Baseline) -> str:
+    """Why a report does not cover a whole baseline, in words; empty if it does."""
     selection = report.get("selection") or {"filters": [], "budget": None}
-    if selection["filters"]:
-        return f"was made with {' '.join(selection['filters'])}; update from a run without filters"
-    if report["target"].get("broken_off"):
-        return f"is of a run that was broken off ({report['target']['broken_off']}); run it again"
+    if set(selection["filters"]) != set(baseline.filters):
+        made, written = (
+            " ".join(flags) or "no filters" for flags in (selection["filters"], baseline.filters)
+        )
+        return f"was made with {made}, and the baseline was written from a run with {written}; use the same"
+    broken_off = report["target"].get("broken_off") or ""
+    if broken_off and not ended_as_known(baseline, broken_off):
+        return f"is of a run that was broken off ({broken_off}), and the baseline is not; run it again"
     if report["exit_status"] == ExitStatus.HARNESS_ERROR:
         return "is of a run in which the suite itself failed; report that, and update afterwards"
     if report["exit_status"] == ExitStatus.NOTHING_EVALUATED:
         return "holds no evaluated requirement; check that the target answers"
     asked = Budget(selection["budget"]) if selection["budget"] else None
+    budget = baseline.budget
     if budget is not None and (asked is None or not asked.covers(budget)):
         words = f"asked with --budget {asked}" if asked else "of a recording"
         return f"is {words}, and the baseline was written from {budget}; ask with --budget {budget}"
@@ -260,9 +266,10 @@ def updated(
     Raises RefusedUpdate if a report does not cover the whole baseline, BaselineError.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
-    baseline = read_baseline(path) if text else Baseline(path)
+    head = _beginning(reports)
+    baseline = read_baseline(path) if text else parse_baseline(path, head)
     for name, report in reports.items():
-        if why := why_incomplete(report, baseline.budget):
+        if why := why_incomplete(report, replace(baseline, budget=baseline.budget if text else None)):
             raise RefusedUpdate(f"{name} {why}")
     runs = _Runs.of(list(reports.values()))
     blocks: list[str] = []
@@ -286,7 +293,7 @@ def updated(
     is_strict = strict or bool(kept and all(entry.scenario for entry in kept))
     added = tuple(runs.new_in_scenarios(unknown) if is_strict else runs.new_in_any(unknown))
     blocks = [
-        _blocks(text)[0] if text else _beginning(reports),
+        _blocks(text)[0] if text else head,
         *blocks,
         *(table.block(len(reports), reason, link) for table in added),
     ]
@@ -296,9 +303,18 @@ def updated(
 
 
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """The head of a new baseline, with the smallest budget of its reports if all of them have one."""
-    named = [(report.get("selection") or {}).get("budget") for report in reports.values()]
+    """The head of a new baseline: the smallest budget of its reports if all of them have one, the filters of
+    the first, and how the first of those that were broken off ended.
+    """
+    selections = [report.get("selection") or {} for report in reports.values()]
+    named = [selection.get("budget") for selection in selections]
     budgets = [Budget(name) for name in named if name is not None]
-    if len(budgets) < len(named):
-        return _INTRODUCTION
-    return f'{_INTRODUCTION}budget = "{min(budgets, key=list(Budget).index)}"\n'
+    head: dict[str, Any] = {}
+    if len(budgets) == len(named):
+        head["budget"] = str(min(budgets, key=list(Budget).index))
+    if filters := selections[0].get("filters"):
+        head["filters"] = list(filters)
+    ends = [lasting_end(report["target"].get("broken_off") or "") for report in reports.values()]
+    if end := next(filter(None, ends), ""):
+        head["broken-off"] = end
+    return _INTRODUCTION + tomlkit.dumps(head)

@@ -13,11 +13,11 @@ from typing import Any
 
 from tokenwire.ask import Budget
 from tokenwire.asking.scenario import load_scenarios
-from tokenwire.baselines.baseline import Baseline, Entry
+from tokenwire.baselines.baseline import Baseline, Entry, lasting_end
 from tokenwire.judging.failure_kind import FailureKind, failure_kinds
 from tokenwire.judging.judge import NO_SCENARIO, Judgement
 from tokenwire.judging.verdict import Verdict
-from tokenwire.report.subject import EXPLORATION, Subject
+from tokenwire.report.subject import EXPLORATION
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.typed_table import suggestion
 
@@ -93,13 +93,22 @@ class BaselineResult:
         }
 
 
-def covers_baseline(baseline: Baseline, subject: Subject, budget: Budget | None) -> bool:
-    """Whether a run without filters asked at least as much as the run that the entries were written from.
+def covers_baseline(
+    baseline: Baseline, broken_off: str, budget: Budget | None, filters: Iterable[str] = ()
+) -> bool:
+    """Whether a run asked at least as much as the run that the entries were written from.
 
-    `budget` is that of the run; None for a recording, whose budget is not known.
+    `broken_off`: why it ended early, empty if it did not. `budget`: None for a recording, whose budget is not
+    known. `filters`: the flags that left something out of what was asked.
     """
     enough = baseline.budget is None or (budget is not None and budget.covers(baseline.budget))
-    return enough and not subject.broken_off
+    ended = not broken_off or ended_as_known(baseline, broken_off)
+    return enough and ended and set(filters) <= set(baseline.filters)
+
+
+def ended_as_known(baseline: Baseline, broken_off: str) -> bool:
+    """Whether a run ended early, and as the run did that the entries were written from."""
+    return bool(broken_off) and lasting_end(broken_off) == baseline.broken_off
 
 
 def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:

@@ -117,7 +117,8 @@ def update(
 
     Comments, reasons and links stay. What is new is tolerated in whatever scenario it fails in the same way;
     with --strict, only where it failed. What is new and does not occur in all of the reports becomes flaky;
-    the reports of later updates are counted. Reports that were made under filters are refused.
+    the reports of later updates are counted. A new baseline remembers the filters of the first report, and
+    what the server died of; later reports must have been made under the same filters.
     """
     path = _file(context, file)
     try:
@@ -165,7 +166,7 @@ def check(
     runs = [_report(report) for report in reports or ()]
     faults: dict[Fault, None] = {}
     for report in runs or [{"verdicts": []}]:
-        complete = bool(runs) and not why_incomplete(report, baseline.budget)
+        complete = bool(runs) and not why_incomplete(report, baseline)
         held = apply_baseline(baseline, outcomes_in(report), complete=complete, today=date.today())
         faults |= dict.fromkeys(held.faults)
     for fault in faults:

@@ -18,6 +18,7 @@ from tokenwire.baselines.tolerance import (
     BaselineResult,
     apply_baseline,
     covers_baseline,
+    ended_as_known,
     outcomes_of,
     with_reasons,
 )
@@ -115,8 +116,9 @@ def _baseline_result(
     """The baseline applied to the judgements; None if there is none."""
     if reporting.baseline is None:
         return None
-    asked_all = not any(option.flags[0] in reporting.filters for option in having(ASKS_LESS))
-    complete = asked_all and covers_baseline(reporting.baseline, subject, reporting.budget)
+    flags = {option.flags[0] for option in having(ASKS_LESS)}
+    asked_less = [words for words in reporting.filters if words.split()[0] in flags]
+    complete = covers_baseline(reporting.baseline, subject.broken_off, reporting.budget, asked_less)
     return apply_baseline(reporting.baseline, outcomes_of(judgements), complete=complete, today=date.today())
 
 
@@ -171,7 +173,10 @@ def judge_and_report(
         if selected_ids is None or fault.requirement in selected_ids
     ]
     standings = _standings(ran, () if reporting.requirements else reporting.profiles)
-    status = _status(ran, subject, standings, baseline_holds=not faults)
+    known_end = reporting.baseline is not None and ended_as_known(reporting.baseline, subject.broken_off)
+    status = _status(
+        ran, standings, broken_off=bool(subject.broken_off) and not known_end, baseline_holds=not faults
+    )
     report = document(
         subject,
         ran,
@@ -233,14 +238,14 @@ def _run_pytest(
 
 
 def _status(
-    ran: Sequence[Judgement], subject: Subject, standings: Sequence[Standing], *, baseline_holds: bool
+    ran: Sequence[Judgement], standings: Sequence[Standing], *, broken_off: bool, baseline_holds: bool
 ) -> int:
     """The exit status of a run."""
     # A known failure gates nothing, and yet something was evaluated.
     status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
     # Passes prove nothing of a profile if the target does not show what the profile is about.
     unshown = not all(standing.shown for standing in standings)
-    if (subject.broken_off or unshown) and status == ExitStatus.CONFORMS:
+    if (broken_off or unshown) and status == ExitStatus.CONFORMS:
         status = ExitStatus.NOTHING_EVALUATED
     if not baseline_holds and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED}:
         status = ExitStatus.VIOLATION
