@@ -23,8 +23,8 @@ from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
 from tokenwire.report.github import fenced
-from tokenwire.report.wording import inert
 from tokenwire.wire.exchange import Read
+from tokenwire.wire.inert import inert
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[1;1Hconforms\x9b31m\x7f\u202eevil\u2028line\x00"
 OURS = re.compile(r"\x1b\[[0-9;]*m")

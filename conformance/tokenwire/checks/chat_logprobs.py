@@ -109,7 +109,7 @@ def _unlisted(stream: Stream) -> int:
     """
     if policy_of(stream).hidden_in_logprobs:
         return 0
-    longest = max((len(stop.encode()) for stop in stream.asked.stop), default=0)
+    longest = max((len(stop.encode(errors="surrogatepass")) for stop in stream.asked.stop), default=0)
     stopped = sum(1 for choice in stream.choices if choice.finish and choice.finish.type != "length")
     usage = stream.usage if isinstance(stream.usage, Mapping) else {}
     thoughts = integer(part_of(usage, "completion_tokens", "reasoning_tokens"))
@@ -152,7 +152,8 @@ def _bytes_of(entry: object) -> bytes | None:
     if entry.get("bytes"):
         return bytes(entry["bytes"])
     token = str(entry["token"])
-    return token.encode() if token and "�" not in token and id_in_text(token) is None else None
+    is_spelled = token and "�" not in token and id_in_text(token) is None
+    return token.encode(errors="surrogatepass") if is_spelled else None
 
 
 def _shown(data: bytes) -> str:

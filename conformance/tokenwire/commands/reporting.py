@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 
+import pytest
 import typer
 from rich.console import Console
 
@@ -163,7 +164,10 @@ def judge_and_report(
         except OSError as error:
             problems.append(f"{reporting.tally} was not written: {system_says(error)}")
     ran, code = _run_pytest(judgements, subject, reporting, result, problems)
-    if code in _PYTEST_COULD_NOT_RUN:  # pytest has printed why
+    if code == pytest.ExitCode.INTERNAL_ERROR and not reporting.partial:
+        ran = list(judgements)
+        problems.append("pytest failed, and a JUnit file was not written; the other forms are")
+    elif code in _PYTEST_COULD_NOT_RUN:  # pytest has printed why
         return _PYTEST_COULD_NOT_RUN[code]
     reporting.on_judged(ran)
     selected_ids = {judgement.requirement.id for judgement in ran} if reporting.partial else None

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import typer
 
-from tokenwire.report.wording import inert
 from tokenwire.settings import OPTIONS, SENSITIVE, Settings
 from tokenwire.state import make_private, state_of
+from tokenwire.wire.inert import inert
 
 
 def sensitive_values(settings: Settings, from_file: Iterable[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
+from tokenwire.wire.inert import inert
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _BRACKETED = re.compile(r"\[[^][]*\]|\{[^{}]*\}")
@@ -69,7 +70,7 @@ def _kind(observation: Observation, judgement: Judgement) -> FailureKind:
     )
     where = lasting_words(observation.place.pointer)
     says = f"{where}: {lasting_words(words)}" if where else lasting_words(words)
-    return FailureKind(stream.dialect if stream else "-", says)
+    return FailureKind(stream.dialect if stream else "-", inert(says))
 
 
 def failure_kinds(judgement: Judgement) -> tuple[FailureKind, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from tokenwire.report.wording import inert
+from tokenwire.wire.inert import inert
 
 _PIPE_WIDTH = 140
 

@@ -21,8 +21,9 @@ from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.finding import answer_of
 from tokenwire.report.subject import Subject
-from tokenwire.report.wording import clause, inert
+from tokenwire.report.wording import clause
 from tokenwire.target.capability import Capability
+from tokenwire.wire.inert import inert
 
 _SPEC_VERSION = "v1"
 MOST_EVIDENCE = 20

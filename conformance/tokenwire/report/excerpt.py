@@ -9,7 +9,8 @@ from typing import Any
 
 from tokenwire.record import Event, Place, Stream
 from tokenwire.report.finding import emission_at
-from tokenwire.report.wording import cut, inert
+from tokenwire.report.wording import cut
+from tokenwire.wire.inert import inert
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse
 
 _LONGEST_NAMED = 90

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exc
 from typing import Any
 
 from tokenwire.disk import system_says, unfinished, write_whole
@@ -93,6 +94,8 @@ def write_reports(
                 write_whole(path, text(path))
         except OSError as error:
             problems.append(f"{path} was not written: {system_says(error)}")
+        except Exception:  # a fault of ours in one form costs no other
+            problems.append(f"{path} was not written: this is a bug of tokenwire\n{format_exc()}")
     return problems
 
 

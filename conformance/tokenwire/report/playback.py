@@ -27,7 +27,8 @@ from tokenwire.report.finding import (
     window,
 )
 from tokenwire.report.ribbon import Aligned, Row, align, align_parts, ribbon
-from tokenwire.report.wording import cut, inert
+from tokenwire.report.wording import cut
+from tokenwire.wire.inert import inert
 
 _MOST_EVENTS = 60
 """Of a longer stream, as many around the first illegal event; the staircase shows the same."""

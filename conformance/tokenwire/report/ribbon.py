@@ -16,8 +16,9 @@ from itertools import takewhile, zip_longest
 from typing import Any
 
 from tokenwire.report.finding import window
-from tokenwire.report.wording import cut, first_few, inert
+from tokenwire.report.wording import cut, first_few
 from tokenwire.target.alike import alike
+from tokenwire.wire.inert import inert
 
 _MOST_ALIGNED = 240
 """Entries that the matcher aligns; its time grows with their square."""

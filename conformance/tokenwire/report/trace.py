@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Answer, Stream
-from tokenwire.report.wording import inert
+from tokenwire.wire.inert import inert
 
 _MOST_INSTANTS = 200
 """Of one request; the first ones."""

@@ -6,22 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a console needs `inert`, and no checks
+if TYPE_CHECKING:
     from tokenwire.checks.evidence import Observation
     from tokenwire.record import Place
 
 _LONGEST_VALUE = 200
-
-
-def inert(text: str) -> str:
-    """The text with everything escaped that a terminal, a log or a page would act on instead of showing it.
-
-    Control characters, DEL, bidirectional controls, line separators and lone surrogates become what Python
-    writes for them; line breaks and tabs stay. Every report says what a server wrote through this.
-    """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in text)
 
 
 def cut(text: str, longest: int) -> str:

@@ -12,6 +12,7 @@ from tokenwire.report.templates import template
 from tokenwire.requirement import load_requirements
 from tokenwire.watch.proxy import Address
 from tokenwire.watch.tally import Tally
+from tokenwire.wire.inert import inert
 
 _LARGEST_HEAD = 16 << 10
 _PATIENCE_S = 10.0
@@ -64,7 +65,7 @@ class Admin:
             status, kind, body = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"there are {known}\n"
         else:
             status, kind, body = HTTPStatus.OK, page.content_type, page.make()
-        data = body.encode()
+        data = inert(body).encode()
         lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
             f"Content-Type: {kind}",

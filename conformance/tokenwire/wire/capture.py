@@ -30,6 +30,7 @@ from urllib.parse import quote
 import jiter
 
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.inert import inert
 from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 FORMAT = 1
@@ -61,6 +62,11 @@ def text_of(line: JsonLine, member: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{member} is {value!r}, not a text")
     return value
+
+
+def name_of(line: JsonLine, member: str) -> str:
+    """A name that a capture gives, inert. Raises TypeError for a member that is no text."""
+    return inert(text_of(line, member))
 
 
 def seconds_of(value: Any) -> float:
@@ -385,9 +391,9 @@ class _Unfinished:
     """An exchange whose lines are still coming."""
 
     def __init__(self, line: JsonLine) -> None:
-        self._name = text_of(line, "name")
-        self._scenario = text_of(line, "scenario")
-        self._started = text_of(line, "started")
+        self._name = name_of(line, "name")
+        self._scenario = name_of(line, "scenario")
+        self._started = name_of(line, "started")
         self._server = server_of(line["server"])
         self._request = HttpRequest(
             text_of(line, "method"),
@@ -409,7 +415,7 @@ class _Unfinished:
                 self._reads.append(Read(seconds_of(line["time"]), _bytes_from_json(line)))
             case "end":
                 ending = Ending(line["ending"])
-                return self.finish(ending, text_of(line, "detail"), seconds_of(line["time"]))
+                return self.finish(ending, name_of(line, "detail"), seconds_of(line["time"]))
             case kind:
                 raise ValueError(f"{kind!r} is no kind of line; there are request, response, read and end")
         return None
@@ -438,11 +444,11 @@ def _headers(line: JsonLine) -> Headers:
 
 def server_of(reported: JsonLine) -> Server:
     """Raises TypeError where what is told of a server are no texts."""
-    name, version = (text_of({member: "", **reported}, member) for member in ("name", "version"))
+    name, version = (name_of({member: "", **reported}, member) for member in ("name", "version"))
     flags = reported.get("flags", ())
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
         raise TypeError(f"{flags!r} are no flags")
-    return Server(name, version, tuple(flags))
+    return Server(name, version, tuple(map(inert, flags)))
 
 
 def exchange_of(lines: Iterable[JsonLine]) -> Exchange:

@@ -22,12 +22,14 @@ from tokenwire.wire.capture import (
     chunks,
     exchanges_of,
     header_of,
+    name_of,
     seconds_of,
     server_of,
     status_of,
     text_of,
 )
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.inert import inert
 from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 
@@ -73,7 +75,7 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
             position += length
     raw = request.get("body_is_raw_text", False)
     note = line.get("note")
-    note = note if isinstance(note, str) else ""
+    note = inert(note) if isinstance(note, str) else ""
     status = status_of(response["status"]) if response["status"] else None
     if status is None:
         ending = Ending.UNREACHABLE
@@ -84,7 +86,7 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
     else:
         ending = Ending.TRUNCATED
     return Exchange(
-        name=text_of(line, "name"),
+        name=name_of(line, "name"),
         request=redact(
             HttpRequest(
                 text_of(request, "method"),

@@ -1,0 +1,15 @@
+"""Where text that a stranger wrote becomes ours: what acts, or cannot be written, is escaped."""
+
+from __future__ import annotations
+
+
+def inert(text: str) -> str:
+    """The text with everything escaped that a terminal, a log or a page would act on instead of showing it.
+
+    Control characters, DEL, bidirectional controls, line separators and lone surrogates become what Python
+    writes for them; line breaks and tabs stay. Every report says what a server wrote through this, and every
+    name that a capture or an answer chose.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in text)
