@@ -42,8 +42,9 @@ from tokenwire.report.trace import trace
 from tokenwire.watch.exchange_assembly import Budget, ConnectionReader
 from tokenwire.watch.judging import Bench
 from tokenwire.watch.spool import Kind, Record
-from tokenwire.wire.capture import CaptureError, ExchangeWriter, read_capture
+from tokenwire.wire.capture import ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Exchange, Read
+from tokenwire.wire.json_lines import CaptureError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 _LARGEST_SEED = 6000

@@ -31,7 +31,7 @@ from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.state import state_of
-from tokenwire.wire.capture import CaptureError
+from tokenwire.wire.json_lines import CaptureError
 
 _MARKERS = (
     "tokenwire: an item of this suite",

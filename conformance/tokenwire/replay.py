@@ -22,9 +22,9 @@ from tokenwire.report.subject import Subject
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
-from tokenwire.wire.capture import CaptureError
 from tokenwire.wire.exchange import Ending, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
+from tokenwire.wire.json_lines import CaptureError
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3

@@ -95,7 +95,7 @@ def test_the_workflows_run_sessions_that_there_are():
     )
     run = [line for path in WORKFLOWS for line in scripts(yaml.safe_load(path.read_text("utf-8")))]
     asked = {name for line in run for name in re.findall(r"noxfile\.py -s (\w+)", line)}
-    assert {"lint", "tests", "docs", "browser"} <= asked <= sessions
+    assert {"lint", "tests", "docs", "browser", "audit"} <= asked <= sessions
 
 
 def test_the_action_is_given_inputs_that_it_has():
@@ -137,6 +137,14 @@ def test_the_container_holds_all_that_is_installed_from():
     }
     assert packages | {"spec", "pyproject.toml", "README.md", "LICENSE"} == copied
     assert lines[-1] == 'ENTRYPOINT ["tokenwire"]'
+
+
+def test_actions_of_others_are_pinned_by_digest():
+    files = (ROOT / "action.yml", *WORKFLOWS)
+    used = [name for path in files for name in re.findall(r"uses: (\S+)", path.read_text("utf-8"))]
+    others = [name for name in used if name != "./"]
+    assert len(others) >= 8
+    assert [name for name in others if not re.search(r"@[0-9a-f]{40}$", name)] == []
 
 
 @pytest.fixture
@@ -223,6 +231,18 @@ def test_a_parrot_is_written(runner, tmp_path):
     done = run_step("parrot", runner, tmp_path, parrot="a parrot")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"config.json", "tokenizer.json"} <= {file.name for file in (tmp_path / "a parrot").iterdir()}
+
+
+def test_a_server_s_log_gives_the_runner_no_command(runner, tmp_path):
+    forged = "echo '::error::forged'; exit 3"
+    done = run_step("server", runner, tmp_path, server=forged, target="http://127.0.0.1:1")
+    stopped = run_step("stop", {**runner}, tmp_path)
+    for shown in (done.stdout, stopped.stdout):
+        lines = shown.splitlines()
+        begin = next(position for position, line in enumerate(lines) if line.startswith("::stop-commands::"))
+        fence = lines[begin].removeprefix("::stop-commands::")
+        assert len(fence) == 32
+        assert begin < lines.index("::error::forged") < lines.index(f"::{fence}::")
 
 
 def test_a_server_is_started_and_stopped(runner, tmp_path):

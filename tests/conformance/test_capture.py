@@ -12,16 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenwire.spec_files import load_schema
-from tokenwire.wire import capture
-from tokenwire.wire.capture import (
-    CaptureError,
-    CaptureWriter,
-    capture_chunks,
-    exchange_lines,
-    read_capture,
-    status_of,
-)
+from tokenwire.wire import json_lines
+from tokenwire.wire.capture import CaptureWriter, capture_chunks, exchange_lines, read_capture, status_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server, exchange_name
+from tokenwire.wire.inert import inert
+from tokenwire.wire.json_lines import CaptureError
 from tokenwire.wire.redaction import REDACTED
 
 EXCHANGE = Exchange(
@@ -96,9 +91,9 @@ def exchanges(draw: st.DrawFn) -> Exchange:
         request = HttpRequest("PUT", "/y", None, draw(st.binary(max_size=8)), draw(_HEADERS))
     status = draw(st.none() | st.integers(100, 599))
     return Exchange(
-        draw(st.text(min_size=1, max_size=5)),
+        inert(draw(st.text(min_size=1, max_size=5))),
         request,
-        draw(st.text(max_size=5)),
+        inert(draw(st.text(max_size=5))),
         status,
         draw(_HEADERS) if status else (),
         tuple(
@@ -108,9 +103,9 @@ def exchanges(draw: st.DrawFn) -> Exchange:
         if status
         else (),
         draw(st.sampled_from(Ending)),
-        draw(st.text(max_size=5)),
+        inert(draw(st.text(max_size=5))),
         draw(_TIMES),
-        server=Server(*draw(st.tuples(st.text(max_size=3), st.text(max_size=3)))),
+        server=Server(*map(inert, draw(st.tuples(st.text(max_size=3), st.text(max_size=3))))),
     )
 
 
@@ -202,7 +197,7 @@ def test_chunks_of_any_size_hold_the_same_exchanges(tmp_path: Path, monkeypatch:
         given = list(at_once.located())
         assert [one.exchange.ending is Ending.COMPLETE for one in given] == [True, True, False, True, False]
         for size in (*range(1, 300, 7), 700, 1500):
-            monkeypatch.setattr(capture, "_PIECE", size)
+            monkeypatch.setattr(json_lines, "_PIECE", size)
             several = list(capture_chunks(path))
             assert b"".join(chunk.data for chunk in several) == at_once.data
             assert [one for chunk in several for one in chunk.located()] == given
@@ -211,7 +206,7 @@ def test_chunks_of_any_size_hold_the_same_exchanges(tmp_path: Path, monkeypatch:
 
 
 def test_a_line_is_named_by_its_number_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_PIECE", 200)
+    monkeypatch.setattr(json_lines, "_PIECE", 200)
     path = write(tmp_path, EXCHANGE)
     path.write_text(path.read_text() * 3 + "{}\n")
     assert len(list(capture_chunks(path))) > 1

@@ -33,17 +33,11 @@ from tokenwire.report.playback import playbacks
 from tokenwire.report.subject import Subject
 from tokenwire.report.trace import trace
 from tokenwire.requirement import load_requirements
-from tokenwire.wire import capture
-from tokenwire.wire.capture import (
-    CaptureChunk,
-    CaptureError,
-    Located,
-    capture_chunks,
-    exchange_lines,
-    read_capture,
-)
+from tokenwire.wire import json_lines
+from tokenwire.wire.capture import CaptureChunk, Located, capture_chunks, exchange_lines, read_capture
 from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
+from tokenwire.wire.json_lines import CaptureError
 from tokenwire.wire.spill import CaptureReader, Offset, RandomCache, SpillFile
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -230,7 +224,7 @@ def test_facts_are_the_same_in_memory_and_evicted() -> None:
 @pytest.fixture
 def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each exchange of a capture, and each answer, is a part that a process may be given."""
-    monkeypatch.setattr(capture, "_PIECE", 1 << 10)
+    monkeypatch.setattr(json_lines, "_PIECE", 1 << 10)
     monkeypatch.setattr(evicted, "together", lambda parts, _size: ((part,) for part in parts))
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tokenwire.wire.capture import CaptureError, CaptureWriter
+from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.foreign_capture import foreign_chunks, read_any_capture, read_foreign_capture
+from tokenwire.wire.json_lines import CaptureError
 from tokenwire.wire.redaction import REDACTED
 from tokenwire.wire.spill import CaptureReader
 

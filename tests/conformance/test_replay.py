@@ -11,8 +11,8 @@ from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Delivery
 from tokenwire.replay import NothingToReplay, capture_files, replay, silent
-from tokenwire.wire.capture import CaptureError
 from tokenwire.wire.exchange import Ending, HttpRequest
+from tokenwire.wire.json_lines import CaptureError
 
 
 def test_a_recorded_folder_is_one_run(tmp_path: Path) -> None:

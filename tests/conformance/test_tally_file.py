@@ -130,9 +130,11 @@ def test_what_is_no_tally_is_refused_in_words(written: Path, monkeypatch: pytest
     with pytest.raises(TallyError, match="no whole gzipped file"):
         read_tally(written)
     written.write_bytes(whole)
-    monkeypatch.setattr(tally_file, "_LONGEST", 100)
-    with pytest.raises(TallyError, match="merge fewer captures"):
-        read_tally(written)
+    for limit in ("_MOST_BYTES", "_MOST_VALUES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(tally_file, limit, 100)
+            with pytest.raises(TallyError, match="merge fewer captures"):
+                read_tally(written)
 
 
 def test_what_was_judged_otherwise_is_not_merged(written: Path, captures: list[Path]) -> None:

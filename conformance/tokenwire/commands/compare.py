@@ -21,7 +21,7 @@ from tokenwire.replay import replay as read_captures
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
 from tokenwire.settings import Settings
-from tokenwire.wire.capture import CaptureError
+from tokenwire.wire.json_lines import CaptureError
 
 _URLS = ("http://", "https://")
 

@@ -23,7 +23,7 @@ from tokenwire.replay import replay as read_captures
 from tokenwire.report.console import make_console
 from tokenwire.settings import OPTIONS, Settings
 from tokenwire.target.tokenizer import NoTokenizer
-from tokenwire.wire.capture import CaptureError
+from tokenwire.wire.json_lines import CaptureError
 
 
 @few_collections()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -33,12 +32,13 @@ from tokenwire.target.capability import Capability
 from tokenwire.target.honesty import Honesty
 from tokenwire.wire.capture import exchange_lines, exchange_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.json_lines import CaptureError, lines, unzipped, value_of, values_in
 
 _FORMAT = 1
 _OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "judged_with")
 """Fields of `Subject` in the head."""
-_LONGEST = 1 << 30
-"""Bytes of an unpacked file: a larger one could not be merged on this machine."""
+_MOST_BYTES, _MOST_VALUES = 96 << 20, 4 << 20
+"""Bytes of an unpacked file, and values in it: that of 20 recordings holds a quarter, and half."""
 
 
 class TallyError(ValueError):
@@ -318,28 +318,29 @@ def _named_only(name: str, dialect: str) -> Stream:
     return Stream(exchange, dialect, Asked(), Delivery.WHOLE, (), ())
 
 
-def _read_lines(path: Path) -> Iterator[bytes]:
-    """Raises TallyError, OSError."""
-    left = _LONGEST
+def _values(path: Path) -> Iterator[Any]:
+    """The values of the lines. Raises TallyError, OSError."""
+    size = values = 0
     try:
-        with gzip.open(path, "rb") as file:
-            while line := file.readline(left + 1):
-                left -= len(line)
-                if left < 0:
-                    raise TallyError(
-                        f"{path} holds more than {_LONGEST >> 20} MiB; merge fewer captures at a time"
-                    )
-                yield line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TallyError(f"{path} is no whole gzipped file: {error}; write it again with --tally") from error
+        for number, line in enumerate(lines(path, unzipped(path, cut_off=False)), 1):
+            size, values = size + len(line), values + values_in(line)
+            if size > _MOST_BYTES or values > _MOST_VALUES:
+                raise TallyError(
+                    f"{path} holds too much to be kept in memory; merge fewer captures at a time"
+                )
+            try:
+                yield value_of(line)
+            except ValueError as error:
+                raise TallyError(f"{path}, line {number}: not a line of a tally: {error}") from error
+    except CaptureError as error:
+        raise TallyError(f"{error}; write it again with --tally") from error
 
 
 def read_tally(path: Path) -> Replayed:
     """The tally that a replay wrote with `--tally`. Raises TallyError, OSError."""
     reading: _Reading | None = None
-    for number, data in enumerate(_read_lines(path), 1):
+    for number, line in enumerate(_values(path), 1):
         try:
-            line = json.loads(data)
             if reading is None:
                 reading = _Reading(line)
             else:

@@ -18,7 +18,6 @@ import json
 import math
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -27,20 +26,13 @@ from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self, cast
 from urllib.parse import quote
 
-import jiter
-
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.inert import inert
+from tokenwire.wire.json_lines import CaptureError, demand_short, pieces, value_of
 from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 FORMAT = 1
-_PIECE = 1 << 20
-_GZIP = 16 + zlib.MAX_WBITS
 JsonLine = Mapping[str, Any]
-
-
-class CaptureError(ValueError):
-    """A capture file is not what it should be; the message names the file and the line."""
 
 
 def _bytes_to_json(data: bytes) -> dict[str, str]:
@@ -265,30 +257,6 @@ class CaptureWriter:
             self._on_loss(self.lost)
 
 
-def is_zipped(path: Path) -> bool:
-    return path.suffix == ".gz"
-
-
-def pieces(path: Path) -> Iterator[bytes]:
-    """What a plain or gzipped file holds, piece by piece; what is left of a gzipped file that was cut off."""
-    with path.open("rb") as file:
-        zipped_pieces = iter(lambda: file.read(_PIECE), b"")
-        if not is_zipped(path):
-            yield from zipped_pieces
-            return
-        unzip = zlib.decompressobj(_GZIP)
-        for piece in zipped_pieces:
-            zipped = piece
-            while zipped:
-                if unzip.eof:
-                    unzip = zlib.decompressobj(_GZIP)
-                try:
-                    yield unzip.decompress(zipped)
-                except zlib.error as error:
-                    raise CaptureError(f"{path} is not a gzipped file: {error}") from error
-                zipped = unzip.unused_data
-
-
 class Span(NamedTuple):
     """Some lines of a capture: whole exchanges, which can be read without those before and behind them."""
 
@@ -370,6 +338,7 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
             number, offset = number + begun.count(b"\n", 0, position), offset + position
             del begun[:position]
         looked = max(looked, complete) - position
+        demand_short(path, number, len(begun))
     yield CaptureChunk(Span(path, number, offset, len(begun), read), bytes(begun))
 
 
@@ -464,14 +433,6 @@ def exchange_of(lines: Iterable[JsonLine]) -> Exchange:
     raise ValueError("an exchange has no end line")
 
 
-def _loads(data: bytes) -> Any:
-    """The value of a line; only the slow parser knows lone surrogates, which an answer may hold."""
-    try:
-        return jiter.from_json(data)
-    except ValueError:
-        return json.loads(data)
-
-
 def _taken(unfinished: _Unfinished | None, line: JsonLine) -> Exchange | None:
     if unfinished is None:
         raise ValueError(f"a {line['kind']!r} line stands before any request line")
@@ -507,7 +468,7 @@ def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
             cut_off = f"the capture was cut off in line {line.number}"
             break
         try:
-            value = _loads(line.data)
+            value = value_of(line.data)
             begun = _Unfinished(value) if value["kind"] == "request" else None
             exchange = None if begun else _taken(unfinished, value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -9,14 +9,12 @@ bytes with the framing). The flags are a list or one command line; a `note` may 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenwire.wire.capture import (
     CaptureChunk,
-    CaptureError,
     Located,
     capture_chunks,
     chunks,
@@ -30,6 +28,7 @@ from tokenwire.wire.capture import (
 )
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.inert import inert
+from tokenwire.wire.json_lines import CaptureError, value_of
 from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 
@@ -115,7 +114,7 @@ def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
     """
     for line in chunk.lines():
         try:
-            exchange = _exchange(json.loads(line.data), chunk.span.path.name.split(".")[0])
+            exchange = _exchange(value_of(line.data), chunk.span.path.name.split(".")[0])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if not line.complete:
                 return

@@ -11,8 +11,9 @@ from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import finalize
 
-from tokenwire.wire.capture import CaptureChunk, CaptureError, Span, is_zipped, pieces
+from tokenwire.wire.capture import CaptureChunk, Span
 from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.json_lines import CaptureError, is_zipped, pieces
 
 Value = TypeVar("Value")
 

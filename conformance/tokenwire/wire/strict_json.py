@@ -43,7 +43,8 @@ def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _refuse_deep_nesting(text: str) -> None:
+def refuse_deep_nesting(text: str) -> None:
+    """Raises StrictJsonError for a text that is nested beyond `MAX_DEPTH`."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -126,7 +127,7 @@ def _holds_large_number(written: bytes) -> bool:
 
 
 def _read_carefully(text: str) -> Any:
-    _refuse_deep_nesting(text)
+    refuse_deep_nesting(text)
     try:
         return _decoder.decode(text)
     except StrictJsonError:

@@ -1,0 +1,123 @@
+"""Lines of JSON that a stranger may have written: captures and tallies, plain or gzipped.
+
+Memory is bounded before anything is parsed: by the length of a line, by how much a gzipped file unpacks to,
+and by how deep and how many the values of a line are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jiter
+
+from tokenwire.wire.strict_json import refuse_deep_nesting
+
+LONGEST = 64 << 20
+"""Bytes of a line, and of an exchange: the largest that `tokenwire watch` keeps."""
+_MOST_UNPACKED = 200
+"""Times its size that a gzipped file may unpack to, beyond `LONGEST`; recordings reach 40."""
+_MOST_VALUES = 2 << 20
+"""Numbers in a line, or a memory's worth of them."""
+_ROOM_OF_BRACKETS = 8
+"""An object or array takes as much memory as so many numbers."""
+_PIECE = 1 << 20
+_GZIP = 16 + zlib.MAX_WBITS
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+class CaptureError(ValueError):
+    """A file of lines is not what it should be; the message names the file and the line."""
+
+
+def is_zipped(path: Path) -> bool:
+    return path.suffix == ".gz"
+
+
+def pieces(path: Path) -> Iterator[bytes]:
+    """What a plain or gzipped file holds, piece by piece; what is left of a gzipped file that was cut off.
+
+    Raises CaptureError, OSError.
+    """
+    yield from unzipped(path) if is_zipped(path) else _read(path)
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from iter(lambda: file.read(_PIECE), b"")
+
+
+def unzipped(path: Path, *, cut_off: bool = True) -> Iterator[bytes]:
+    """What a gzipped file holds, piece by piece; what is left of one that was cut off, if that may be.
+
+    Raises CaptureError, OSError.
+    """
+    unzip = zlib.decompressobj(_GZIP)
+    packed = unpacked = 0
+    for zipped in _read(path):
+        packed += len(zipped)
+        while zipped:
+            if unzip.eof:
+                unzip = zlib.decompressobj(_GZIP)
+            try:
+                data = unzip.decompress(zipped, _PIECE)
+            except zlib.error as error:
+                raise CaptureError(f"{path} is not a gzipped file: {error}") from error
+            unpacked += len(data)
+            if unpacked > LONGEST and unpacked > _MOST_UNPACKED * packed:
+                raise CaptureError(f"{path} unpacks to more than {_MOST_UNPACKED} times its size")
+            yield data
+            zipped = unzip.unconsumed_tail or unzip.unused_data  # noqa: PLW2901  # what is left of it
+    if not (unzip.eof or cut_off):
+        raise CaptureError(f"{path} is no whole gzipped file")
+
+
+def lines(path: Path, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file's pieces, without their ends. Raises CaptureError, OSError."""
+    number, begun = 1, b""
+    for piece in pieces:
+        *complete, begun = (begun + piece).split(b"\n")
+        yield from complete
+        number += len(complete)
+        demand_short(path, number, len(begun))
+    if begun:
+        yield begun
+
+
+def demand_short(path: Path, number: int, size: int) -> None:
+    """Raises CaptureError if what begins in a line of a file is longer than `LONGEST`."""
+    if size > LONGEST:
+        raise CaptureError(f"{path}, line {number}: more than {LONGEST >> 20} MiB in one piece")
+
+
+def value_of(line: bytes) -> Any:
+    """The value of a line; NaN and repeated keys are taken.
+
+    Raises ValueError for what is no JSON, is too deep, or would take too much memory.
+    """
+    if values_in(line, enough=_MOST_VALUES) > _MOST_VALUES:
+        raise ValueError("it holds too many values")
+    try:
+        # In an array: then what is nested deeper than `MAX_DEPTH` is too deep for this parser, too.
+        (value,) = jiter.from_json(b"[%b]" % line)
+    except ValueError:  # only the slow parser knows lone surrogates, which an answer may hold
+        refuse_deep_nesting(line.decode("utf-8"))
+        return json.loads(line)
+    return value
+
+
+def values_in(line: bytes, enough: int = 0) -> int:
+    """How many values a line holds, weighed by the memory that they take; up to `enough`, an upper bound."""
+    count = _brackets_and_commas(line, 0, len(line))
+    if count <= enough:
+        return count
+    return count - sum(_brackets_and_commas(line, *text.span()) for text in _STRING.finditer(line))
+
+
+def _brackets_and_commas(data: bytes, start: int, end: int) -> int:
+    brackets = data.count(b"{", start, end) + data.count(b"[", start, end)
+    return data.count(b",", start, end) + _ROOM_OF_BRACKETS * brackets
