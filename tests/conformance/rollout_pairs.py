@@ -84,7 +84,7 @@ ROLLOUT_PAIRS = [
     Pair(
         "weights-change-by-update",
         (versioned("one/a", "v1", 0), versioned("one/b", "v1", 2)),
-        (versioned("one/a", "v1", 0), versioned("one/b", "v2", 2)),
+        (versioned("one/a", "v1", 0), versioned("one/b", "v2", 2), versioned("one/c", "v1", 4)),
         pointer="/weight_version",
     ),
     Pair(

@@ -118,6 +118,7 @@ def test_swapped_emissions_are_refused(
     first, second = emissions[at], emissions[at + 1]
     assume(second.finish is not None or (_carries_something(first) and first.output_ids != second.output_ids))
     assume(second.finish is not None or second.output_ids)
+    assume(_carries_something(first) or rules.mode is not INCREMENTAL)  # nothing may follow the finish
     acceptance = accept(record, [*emissions[:at], second, first, *emissions[at + 2 :]], rules)
     assert not acceptance.legal
     assert acceptance.at in {at, at + 1}
@@ -180,7 +181,8 @@ def test_a_late_or_missing_finish_is_refused(delivery: tuple[Record, list[Delive
     early = [replace(emission, finish="length") for emission in emissions[:1]] + emissions[1:]
     acceptance = accept(record, early, rules)
     assert not acceptance.legal
-    assert acceptance.at in {0, 1}
+    more = next(at for at, one in enumerate(emissions[1:], 1) if _carries_something(one) or one.finish)
+    assert acceptance.at in {0, 1, more}
 
 
 def rules(mode: Delivery = INCREMENTAL, **options: Any) -> Rules:
@@ -265,10 +267,10 @@ _TEXT = _RECORD.text or ""
             id="counter",
         ),
         pytest.param(
-            [*deliver(_RECORD, [6], [6], INCREMENTAL), Delivered()],
+            [*deliver(_RECORD, [6], [6], INCREMENTAL), Delivered(output_ids=(7,))],
             rules(),
             1,
-            "after the finish",
+            "before more of the record",
             id="after-finish",
         ),
         pytest.param([], rules(), 0, "without a finish", id="nothing"),
@@ -278,6 +280,11 @@ def test_why_it_is_illegal(emissions: list[Delivered], rule: Rules, at: int, rea
     acceptance = accept(_RECORD, emissions, rule)
     assert (acceptance.legal, acceptance.at) == (False, at)
     assert reason in acceptance.reason
+
+
+def test_an_emission_of_nothing_may_follow_the_finish() -> None:
+    stream = [*deliver(_RECORD, [6], [6], INCREMENTAL), Delivered(output_ids=(), text="")]
+    assert accept(_RECORD, stream, rules()).legal
 
 
 def test_the_answer_to_a_budget_of_zero() -> None:

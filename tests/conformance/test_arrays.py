@@ -75,9 +75,11 @@ def test_what_is_not_written_as_declared_is_told(encoding: Encoding, value: Any,
 
 def test_how_many_rows_are_due() -> None:
     run, output = rule(Encoding.LISTS), rule(Encoding.LISTS, Rows.OUTPUT)
-    assert [run.due({}, 3, output_ids) for output_ids in (0, 1, 4)] == [3, 3, 6]
-    assert [run.due({"start": start}, 3, 4) for start in (2, 3, 4, -1, "2")] == [4, 3, None, None, 6]
-    assert output.due({"start": 2}, 3, 4) == 4
+    uncached = rule(Encoding.LISTS, Rows.UNCACHED)
+    assert [run.due({}, 3, output_ids, 1) for output_ids in (0, 1, 4)] == [3, 3, 6]
+    assert [run.due({"start": start}, 3, 4, 1) for start in (2, 3, 4, -1, "2")] == [4, 3, None, None, 6]
+    assert output.due({"start": 2}, 3, 4, 1) == 4
+    assert [uncached.due({}, 3, 4, cached) for cached in (0, 2, None)] == [6, 4, None]
 
 
 def test_the_tables_declare_details_that_they_bind() -> None:

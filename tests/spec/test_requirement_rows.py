@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tokenwire import requirement
+from tokenwire.checks.check import CHECKS
 from tokenwire.requirement import Basis, ancestors, load_requirements, load_tolerances
 
 PROFILES = {"core", "metadata", "tito", "robustness", "gateway", "channels"}
@@ -80,6 +81,15 @@ def test_profile_contract_and_oracle_are_known(rows):
         assert row["profile"] in PROFILES, row["id"]
         assert row["contract"] in {"blackbox", "instrumented"}, row["id"]
         assert row["oracle"] in ORACLES, row["id"]
+
+
+def test_the_oracle_is_what_the_check_decides_by(rows):
+    """A check of a run or of a pair compares answers, and one that is called with one answer cannot."""
+    alone = {"bytes", "schema", "within-response"}
+    for row in rows:
+        check = CHECKS[row["id"]]
+        if row["oracle"] in alone | {"across-responses"}:
+            assert (row["oracle"] in alone) is (check.observe is not None), row["id"]
 
 
 def test_no_pass_without_a_witness(rows):

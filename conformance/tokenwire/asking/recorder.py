@@ -36,8 +36,9 @@ _OWN_HEADERS = {
 }
 MAX_BODY_BYTES = 8 << 20
 """Upper bound on the answers to requests of the suite: cumulative, an event for each token."""
-MAX_LINES = 1 << 13
-"""Of one body: more than any request of the suite has tokens, and few enough to be read into events."""
+MAX_LINES = 1 << 16
+"""Of one body: eight for each token that any request of the suite asks for, since an event may have several
+lines and comments between; few enough to be read into events."""
 _KEPT_OF_OUTGROWN = 4096
 
 

@@ -112,14 +112,14 @@ def abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     stoppable = not asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex
     if stoppable or not _single(stream) or not ended(stream) or not _aborts(stream, target):
         return
-    for choice in finished_choices(stream):
+    for choice in () if stream.refused else stream.choices:
         count = count_of(stream, choice)
         used_up = count is None or asked.max_new_tokens is None or count >= asked.max_new_tokens
-        if choice.finish is None or (choice.finish.type == "length" and used_up):
+        finish = choice.finish.type if choice.finish is not None else None
+        if (used_up and finish in {None, "length"}) or is_error(choice.finish):
             continue
-        message = f"the choice was ended by an abort, and finished with {choice.finish.type!r}"
-        place = choice.last_at("finish")
-        yield expect(place, "abort", choice.finish.type, message)
+        message = f"the choice was ended by an abort, and finished with {finish!r}"
+        yield expect(choice.last_at("finish"), "abort", finish, message)
 
 
 def _taken_back(choice: Choice) -> str:

@@ -188,10 +188,18 @@ def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal |
     return None
 
 
+def _is_idle(emission: Delivered, progress: Progress) -> bool:
+    """Whether an emission of a stream of new ids carries nothing."""
+    counted = emission.completion_tokens in {None, progress.ids}
+    holds = emission.output_ids or emission.text or emission.finish or any(emission.series.values())
+    return counted and not holds
+
+
 def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) -> Progress | Illegal:
     """Take one emission: how far the record has come after it, or why it is illegal."""
     if progress.finished:
-        return Illegal("finish", "comes after the finish")
+        idle = rules.mode is Delivery.INCREMENTAL and _is_idle(emission, progress)
+        return progress if idle else Illegal("finish", "comes before more of the record")
     ids, text = progress.ids, progress.text
     if emission.output_ids is not None:
         judged = _judge_ids(record, progress, emission.output_ids, rules)

@@ -160,9 +160,12 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
             prompt_tokens = prompt if type(prompt) is int else None if sent is None else len(sent)
             for rule in rules:
                 value = emission.details.get(rule.name)
-                if value is None or prompt_tokens is None or not emission.counted or not emission.after:
+                if value is None or prompt_tokens is None or not emission.counted:
                     continue
-                due = rule.due(stream.exchange.request.body, prompt_tokens, emission.after)
+                if not emission.after and (emission.finish is None or emission.finish.type == "abort"):
+                    continue  # the prompt may not have been run
+                cached = emission.counter("cached_tokens")
+                due = rule.due(stream.exchange.request.body, prompt_tokens, emission.after, cached)
                 if due is not None:
                     yield _Told(rule, emission, value, due)
 

@@ -52,15 +52,20 @@ def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[O
     yield from in_wire_order(chunks())
 
 
+_INSTEAD = ("refusal", "function_call")
+"""What a message may hold instead of content, beside tool calls and reasoning."""
+
+
 @check("chat-content-never-null", about(chat=True, delivery=Delivery.WHOLE))
 def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A chat message has a string as its content, the empty one where there is no text; beside tool calls, a
-    refusal or reasoning it may have none.
+    refusal or reasoning, and where a filter took it, it may have none.
     """
     for choice in stream.choices:
         for emission in choice.emissions:
-            beside = emission.calls or emission.reasoning or emission.details.get("refusal")
-            if "content" in emission.details and not beside:
+            beside = emission.calls or emission.reasoning or any(map(emission.details.get, _INSTEAD))
+            filtered = emission.finish is not None and emission.finish.type == "content_filter"
+            if "content" in emission.details and not (beside or filtered):
                 content = emission.details["content"]
                 place = emission.at("content" if "content" in emission.pointers else "text")
                 message = f"the content is {content!r}, not a string"

@@ -120,6 +120,10 @@ def _names(stated: str, bad: BadValue) -> bool:
     )
 
 
+_OF_A_WORKER = frozenset({502, 504})
+"""With these a gateway that is well says that the worker behind it gave no answer."""
+
+
 @check_run("requests-do-not-break-the-server")
 def requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Every request, good or bad, ends in a record or a refusal. The gravest failures come first: the end of
@@ -134,6 +138,8 @@ def requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target
     looked_at = []
     for stream in streams:
         if stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
+            continue
+        if stream.exchange.status in _OF_A_WORKER:
             continue
         failed = failure(stream)
         if failed or stream.answered or was_refused(stream):

@@ -23,7 +23,7 @@ from tokenwire.checks.reading import (
 )
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
-from tokenwire.checks.told_fields import told_by
+from tokenwire.checks.told_fields import lost, told_by
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.record import Choice, Place, as_list, integer
 from tokenwire.requirement import Level
@@ -96,20 +96,19 @@ def gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterat
     worker, gateway = comparison.baseline, comparison.other
     if not _answered(comparison):
         return
-    ours, theirs = told_by(worker), told_by(gateway)
+    ours, missing = told_by(worker), lost(worker, gateway)
     dialect = dialect_of(worker)
     names = dialect.told_names if dialect else frozenset()
-    every = sorted(ours.keys() - theirs.keys())
-    promised = [path for path in every if not names or names.intersection(path.split("/"))]
-    other = [path for path in every if path not in promised]
-    for lost, level in ((promised, None), (other, Level.SHOULD))[: 2 if other else 1]:
+    promised = [path for path in missing if not names or names.intersection(path.split("/"))]
+    other = [path for path in missing if path not in promised]
+    for paths, level in ((promised, None), (other, Level.SHOULD))[: 2 if other else 1]:
         seen = expect(
             end_place(gateway),
             f"the {len(ours)} fields of {_SOURCE}",
-            lost[:_TOLD] or f"the {len(ours)} fields of {_SOURCE}",
-            f"{len(lost)} fields of {_SOURCE} are lost, the first is {lost[0] if lost else ''}",
-            holds=not lost,
-            related=(ours[lost[0]] if lost else start_place(worker),),
+            paths[:_TOLD] or f"the {len(ours)} fields of {_SOURCE}",
+            f"{len(paths)} fields of {_SOURCE} are lost, the first is {paths[0] if paths else ''}",
+            holds=not paths,
+            related=(ours[paths[0]] if paths else start_place(worker),),
         )
         yield seen._replace(level=level)
 

@@ -228,6 +228,11 @@ def _is_bad(stream: Answer, target: Target) -> bool:
     return was_refused(stream) or _misshapen(stream) or names_unknown_ids(stream, target)
 
 
+def refused_as_bad(stream: Answer, target: Target) -> bool:
+    """Whether a request was refused that ought to have been."""
+    return was_refused(stream) and (_misshapen(stream) or names_unknown_ids(stream, target))
+
+
 def _was_aborted(stream: Answer, target: Target) -> bool:
     """Whether an abort named a request while it was under way: what became of it is the abort's doing."""
     return any(deed.names(names_of(stream)) for deed in target.deeds.beside(stream.exchange, Action.ABORT))

@@ -12,6 +12,7 @@ from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.moments import began, delivered_at, over
 from tokenwire.checks.reading import end_place
+from tokenwire.checks.refusals import refused_as_bad
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer, Choice, ChoiceFacts, Place, fact
 
@@ -59,6 +60,8 @@ def abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) ->
 def abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A request that an abort of all ended has status 200, no error, and a list of ids, be it empty."""
     for stream, call in _aborted(streams, target):
+        if refused_as_bad(stream, target):  # no abort ended it
+            continue
         status = stream.exchange.status
         if status != 200 or stream.error is not None or not stream.choices:
             yield expect(
@@ -134,7 +137,9 @@ def _last_weights(choice: Choice) -> Any:
 
 @check_run("weights-change-by-update")
 def weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """An answer names the weights of the last that was over before it was asked for."""
+    """An answer names the weights of the last that was over before it was asked for, or new ones: these
+    another client may have brought. Weights that were there before do not come back.
+    """
     if any(call.action is Action.UPDATE for call in target.calls):
         return
     reported = [
@@ -148,13 +153,13 @@ def weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Ite
     ends = [end for _, end, *_ in reported]
     for start, _, place, version in reported:
         before = bisect_right(ends, start)
-        if before:
-            *_, earlier, was = reported[before - 1]
+        *_, earlier, was = reported[before - 1]
+        if before and (version == was or any(known == version for *_, known in reported[:before])):
             yield expect(
                 place,
                 was,
                 version,
-                f"the weights were {was!r}, and are {version!r} though nothing here updated them",
+                f"the weights were {was!r}, and are {version!r} again though nothing here updated them",
                 holds=version == was,
                 related=(earlier,),
             )

@@ -10,11 +10,16 @@ from tokenwire.wire.json_pointer import join
 
 _KEYED_BY_TOKENS = frozenset({"top_logprobs", "prompt_logprobs"})
 """Their objects have tokens for names, which are values and no fields."""
-_DEPENDS_ON_THE_CACHE = "cached"
 
 
-def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """The paths in a JSON value that lead to something other than null and empty lists and objects, with it.
+def is_of_the_cache(path: str) -> bool:
+    """Whether what a path leads to depends on what was cached."""
+    return "cached" in path
+
+
+def fields_of(value: Any, *, nulls: bool = False) -> Iterator[tuple[str, Any]]:
+    """The paths in a JSON value that lead to something other than null and empty lists and objects, with it;
+    with `nulls`, those to nulls too.
 
     Positions in lists and names that are tokens are left out of the path.
     """
@@ -27,14 +32,35 @@ def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
                 found.append((held, f"{path}/*" if by_token else f"{path}{join(name)}"))
         elif isinstance(here, list):
             found += [(held, path) for held in here]
-        elif here is not None and _DEPENDS_ON_THE_CACHE not in path:
+        elif nulls or here is not None:
             yield path, here
 
 
-def told_by(stream: Stream) -> dict[str, Place]:
+def told_by(stream: Stream, *, nulls: bool = False) -> dict[str, Place]:
     """The fields of all events of an answer, each with the first place where it stands."""
     reported: dict[str, Place] = {}
     for event in stream.events:
-        for path, _ in fields_of(event.data):
+        for path, _ in fields_of(event.data, nulls=nulls):
             reported.setdefault(path, event.place)
     return reported
+
+
+def lost(worker: Stream, gateway: Stream) -> dict[str, Place]:
+    """The fields of a worker's answer that its gateway's lacks. One that depends on what was cached may be
+    null there, itself or what it stands in.
+    """
+    ours, theirs = told_by(worker), told_by(gateway)
+    there = told_by(gateway, nulls=True)
+    missing = {path: ours[path] for path in sorted(ours.keys() - theirs.keys())}
+    return {
+        path: place
+        for path, place in missing.items()
+        if not is_of_the_cache(path) or there.keys().isdisjoint(_prefixes(path))
+    }
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """A path and all that lead to what it stands in."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

@@ -11,13 +11,11 @@ from tokenwire.checks.check import Target, check, compare
 from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
 from tokenwire.checks.reading import counters, end_place, start_place
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Delivery, Place, Stream, integer
+from tokenwire.record import Delivery, Emission, Place, Stream, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
-_LEAST_TO_GROW = 3
-"""So many events with usage, and tokens, show whether a count grows."""
 
 
 @check("usage-adds-up", ANSWERED)
@@ -152,13 +150,14 @@ def usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
         return
     last = _last_place(stream)
     early = [usage for usage in stream.usages if last is None or usage.place.event != last.event]
-    yield expect(
+    seen = expect(
         early[0].place if early else stream.usages[-1].place,
         "usage in the last event only",
         f"usage in the events {[usage.place.event for usage in stream.usages]}",
         f"{len(early)} events before the last one carry usage, too",
         holds=not early,
     )
+    yield seen._replace(level=Level.MAY) if policy_of(stream).unasked_usage else seen
 
 
 @check("continuous-usage-in-every-event", about("continuous_usage", answered=True))
@@ -181,34 +180,31 @@ def continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator
 
 @check("continuous-usage-follows", about("continuous_usage", answered=True))
 def continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Usage in every event counts what was made so far: it never falls, and it grows with the text."""
+    """Usage in every event counts what was made so far: the text of a later event is that of later tokens.
+
+    One token may end the reasoning and begin the content, and what was held back comes with the finish.
+    """
     if not stream.asked.stream:
         return
     reported = {usage.place.event: usage for usage in stream.usages}
-    counts: dict[int, list[int]] = {}
+    before: dict[int, tuple[int, Emission]] = {}
     for emission in stream.emissions():
         usage = reported.get(emission.event.index)
         count = integer(usage.counts.get("completion_tokens")) if usage else None
         if usage is None or count is None or not emission.text:
             continue
-        before = counts.setdefault(emission.choice, [])
-        if before:
-            message, expected = (
-                f"completion_tokens fell from {before[-1]} to {count}",
-                f"at least {before[-1]}",
-            )
-            yield expect(usage.place, expected, count, message, holds=count >= before[-1])
-        before.append(count)
-    yield from _grown(stream, counts)
+        if emission.choice in before:
+            was, earlier = before[emission.choice]
+            grows = emission.finish is None and len(stream.choices) == 1 and _one_channel(earlier, emission)
+            least = was + grows
+            message = f"completion_tokens is {count} in an event with text, and was {was} in the one before"
+            yield expect(usage.place, f"at least {least}", count, message, holds=count >= least)
+        before[emission.choice] = count, emission
 
 
-def _grown(stream: Stream, counts: Mapping[int, list[int]]) -> Iterator[Observation]:
-    """Look whether counts that had to grow did."""
-    for choice, own in counts.items():
-        if len(own) >= _LEAST_TO_GROW and len(stream.choices) == 1:
-            last = next(usage for usage in reversed(stream.usages) if choice in usage.choices)
-            message = f"completion_tokens is {own[-1]} after {len(own)} events with text, as after the first"
-            yield expect(last.place, f"more than {own[0]}", own[-1], message, holds=own[-1] > own[0])
+def _one_channel(earlier: Emission, later: Emission) -> bool:
+    """Whether two events carry content and nothing that a parser took out of the text."""
+    return not any(one.reasoning or one.calls for one in (earlier, later))
 
 
 @compare("stream-usage-equals-whole")

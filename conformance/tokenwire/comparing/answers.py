@@ -13,7 +13,7 @@ from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading import start_place
 from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
-from tokenwire.checks.told_fields import fields_of, told_by
+from tokenwire.checks.told_fields import fields_of, is_of_the_cache, lost
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.wording import clause, value
 from tokenwire.target.alike import alike
@@ -122,10 +122,8 @@ def _observed(
 
 
 def _fields(one: Stream, other: Stream, names: tuple[str, str]) -> Iterator[Difference]:
-    paths = told_by(one), told_by(other)
-    for side in (0, 1):
-        for path in sorted(paths[side].keys() - paths[1 - side].keys()):
-            place = paths[side][path]
+    for side, missing in enumerate((lost(one, other), lost(other, one))):
+        for path, place in missing.items():
             places = (place, None) if side == 0 else (None, place)
             yield Difference("field", path, f"only in {names[side]}", one.exchange.name, *places)
 
@@ -161,7 +159,9 @@ def _values(stream: Stream) -> dict[str, tuple[Any, Place]]:
     last: dict[str, tuple[Any, Place]] = {}
     for event in stream.events:
         for path, found in fields_of(event.data):
-            if not _is_volatile(path) and not any(f"{path}/".startswith(f"{field}/") for field in record):
+            if _is_volatile(path) or is_of_the_cache(path):
+                continue
+            if not any(f"{path}/".startswith(f"{field}/") for field in record):
                 last[path] = (found, event.place)
     return last
 

@@ -173,8 +173,11 @@ class AnswerBinding:
     def _at(self) -> str:
         return join(*self.choices)
 
-    def emissions(self, event: Event) -> Iterator[Emission]:
-        """What the data of an event delivers, choice by choice; nothing where it holds no bound field."""
+    def emissions(self, event: Event, *, of_all: bool = False) -> Iterator[Emission]:
+        """What the data of an event delivers, choice by choice; nothing where it holds no bound field.
+
+        `of_all`: counters that stand beside the choices count all of them together, so they are no choice's.
+        """
         found = find(event.data, self.choices)
         if isinstance(found, list):
             items = [(position, f"{self._at}/{position}", item) for position, item in enumerate(found)]
@@ -183,7 +186,9 @@ class AnswerBinding:
         document = [
             (one, value)
             for one in self.document
-            if (value := find(event.data, one.keys)) is not ABSENT and not self._is_nothing(value, one.name)
+            if not (of_all and one.kind == "counters")
+            and (value := find(event.data, one.keys)) is not ABSENT
+            and not self._is_nothing(value, one.name)
         ]
         for position, pointer, item in items:
             if isinstance(item, dict):

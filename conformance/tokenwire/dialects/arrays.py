@@ -28,6 +28,8 @@ class Rows(StrEnum):
 
     RUN = "run"
     """Each token that was run from a position on: all but the last, which nothing follows."""
+    UNCACHED = "uncached"
+    """Each token that was run for this answer: what was cached of the prompt is left out."""
     OUTPUT = "output"
     """Each output id."""
 
@@ -58,10 +60,15 @@ class ArrayRule:
         start = parse(row["start"]) if "start" in row else None
         return cls(name, Rows(row["rows"]), Encoding(row["encoding"]), start)
 
-    def due(self, body: Any, prompt_tokens: int, output_ids: int) -> int | None:
-        """How many rows a choice of so many tokens has to have; None where the request asks for none."""
+    def due(self, body: Any, prompt_tokens: int, output_ids: int, cached_tokens: int | None) -> int | None:
+        """How many rows a choice of so many tokens has to have; None where the request asks for none, or
+        where that depends on what was cached, which is not known.
+        """
         if self.rows is Rows.OUTPUT:
             return output_ids
+        if self.rows is Rows.UNCACHED:
+            run = None if cached_tokens is None else prompt_tokens - cached_tokens
+            return None if run is None else run + max(output_ids - 1, 0)
         stated = find(body, self.start) if self.start is not None else 0
         start = stated if type(stated) is int else 0
         return prompt_tokens + max(output_ids - 1, 0) - start if 0 <= start <= prompt_tokens else None
@@ -71,7 +78,8 @@ class ArrayRule:
         if self.encoding is Encoding.LISTS:
             if not isinstance(value, list):
                 raise ValueError(f"it is a {type(value).__name__}, not a list")
-            return Array(tuple(tuple(_numbers(row)) for row in value))
+            rows = [row for one in value for row in _rows(one)] if self.rows is Rows.UNCACHED else value
+            return Array(tuple(tuple(_numbers(row)) for row in rows))
         if not isinstance(value, str):
             raise ValueError(  # noqa: TRY004 - a value from the wire
                 f"it is a {type(value).__name__}, not base64"
@@ -103,6 +111,11 @@ class Array:
         if rest or (not width and numbers):
             return None
         return Array(tuple(numbers[position * width : (position + 1) * width] for position in range(count)))
+
+
+def _rows(value: Any) -> list[Any]:
+    """The rows in a list of an array: itself, or those of the prompt, where they stand in one list."""
+    return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
 
 
 def _numbers(value: Any) -> Iterator[float]:

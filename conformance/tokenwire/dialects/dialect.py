@@ -407,8 +407,9 @@ class Dialect:
         """What events deliver to the choices, and the usage objects beside that, each with its place."""
         emissions: list[Emission] = []
         usages: list[Usage] = []
+        of_all = asked.stream and asked.prompts * asked.n > 1 and not asked.continuous_usage
         for event in events:
-            delivered = list(binding.emissions(event))
+            delivered = list(binding.emissions(event, of_all=of_all))
             emissions += delivered
             found = binding.usage_of(event.data)
             if isinstance(found, dict):
