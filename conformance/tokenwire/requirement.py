@@ -68,10 +68,19 @@ class Requirement:
     """The requirements that break this one too where an answer breaks them."""
     basis: tuple[Basis, ...] = ()
     """Whose contracts say so."""
+    breaks: str = ""
+    """Who cannot work with a server that violates it, where any client is meant and not a family's."""
     policies: tuple[str, ...] = ()
     """The keys of a dialect's table with which it chooses what this one demands."""
     tolerances: tuple[Tolerance, ...] = ()
     """What it allows beside equality."""
+
+    def level_for(self, family: str) -> Level:
+        """How much a server of a family is held to it: no MUST without a promise of its own, or of the API
+        that all of them claim, or a client that breaks.
+        """
+        promised = Basis.OPENAI in self.basis or family in self.basis or self.breaks
+        return self.level if promised or self.level is not Level.MUST else Level.SHOULD
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -126,6 +135,7 @@ def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
         kills=tuple(row.get("kills", ())),
         implied_by=tuple(row.get("implied_by", ())),
         basis=tuple(map(Basis, row["basis"])),
+        breaks=row.get("breaks", ""),
         policies=tuple(row.get("policies", ())),
         tolerances=_tolerances(row),
     )

@@ -84,5 +84,6 @@ def made_up_row(**changes: object) -> Requirement:
         "upstream": (),
         "excluded": None,
         "basis": (Basis.TOKENWIRE,),
+        "breaks": "any client",
     }
     return Requirement(**{**defaults, **changes})  # type: ignore[arg-type]  # values are checked by the tests

@@ -22,6 +22,8 @@ BROKEN = {
     },
     "aborted-without-a-finish": {"abort-is-told": Verdict.FAIL},
     "usage-on-the-way": {"usage-comes-once": Verdict.INFO},
+    "null-content-of-others": {"chat-content-never-null": Verdict.WARN},
+    "null-content-of-sglang": {"chat-content-never-null": Verdict.FAIL},
     "tiers-of-nothing": {"cached-details-where-cached": Verdict.FAIL},
 }
 """Answers, and the verdict on the requirement whose sentence they break."""

@@ -9,7 +9,7 @@ import pytest
 
 from tokenwire import requirement
 from tokenwire.checks.check import CHECKS
-from tokenwire.requirement import Basis, ancestors, load_requirements, load_tolerances
+from tokenwire.requirement import Basis, Level, ancestors, load_requirements, load_tolerances
 
 PROFILES = {"core", "metadata", "tito", "robustness", "gateway", "channels"}
 ORACLES = {
@@ -33,6 +33,7 @@ OPTIONAL = {
     "kills",
     "implied_by",
     "policies",
+    "breaks",
     "tolerances",
 }
 ADDED_HERE = {"profile", "chapter"}
@@ -90,6 +91,25 @@ def test_the_oracle_is_what_the_check_decides_by(rows):
         check = CHECKS[row["id"]]
         if row["oracle"] in alone | {"across-responses"}:
             assert (row["oracle"] in alone) is (check.observe is not None), row["id"]
+
+
+@pytest.mark.parametrize(
+    ("basis", "breaks", "levels"),
+    [
+        (Basis.SGLANG, "", {"sglang": "MUST", "vllm": "SHOULD", "openai": "SHOULD"}),
+        (Basis.OPENAI, "", {"sglang": "MUST", "vllm": "MUST", "openai": "MUST"}),
+        (Basis.TOKENWIRE, "", {"sglang": "SHOULD", "vllm": "SHOULD", "openai": "SHOULD"}),
+        (Basis.TOKENWIRE, "a client", {"sglang": "MUST", "vllm": "MUST", "openai": "MUST"}),
+    ],
+)
+def test_a_server_is_held_to_what_its_family_promised_or_to_what_any_client_needs(basis, breaks, levels):
+    row = replace(load_requirements()["one-finish-per-choice"], basis=(basis,), breaks=breaks)
+    assert {family: row.level_for(family) for family in levels} == levels
+    assert replace(row, level=Level.MAY).level_for("sglang") is Level.MAY
+
+
+def test_who_breaks_is_said_only_where_no_server_promised_anything(rows):
+    assert [row["id"] for row in rows if row.get("breaks") and row["basis"] != ["tokenwire"]] == []
 
 
 def test_no_pass_without_a_witness(rows):

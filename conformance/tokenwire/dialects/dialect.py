@@ -477,6 +477,11 @@ def dialect_of(stream: Answer) -> Dialect | None:
     return load_dialects().get(stream.dialect)
 
 
+def family_of(stream: Answer) -> str:
+    """The family whose dialect an answer speaks, such as `sglang`."""
+    return stream.dialect.partition("-")[0]
+
+
 def is_chat(stream: Answer) -> bool:
     """Whether a stream belongs to an endpoint that talks in messages; false if its dialect is unknown."""
     dialect = dialect_of(stream)

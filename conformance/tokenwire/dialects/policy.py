@@ -27,7 +27,7 @@ class Policy:
     other_finish_types: bool = False
     """Other words than those are no violation, and are reported as INFO."""
     unasked_usage: bool = False
-    """Usage where a stream did not ask for it, or in every event, is no violation, and is reported as INFO."""
+    """Usage that was not asked for, or is in every event, is no violation, and is reported as INFO."""
     vocabulary_told: str = ""
     """A pattern whose group is the size of the vocabulary, in the words of refusals."""
     zero_budget: Literal["answered", "refused", "unspecified"] = "answered"

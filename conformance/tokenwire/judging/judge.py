@@ -17,7 +17,7 @@ from tokenwire.checks.check import CHECKS, Answers, RunCheck, StreamCheck, Targe
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
-from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
+from tokenwire.dialects.dialect import family_of, is_chat, load_dialects, vocabulary_told
 from tokenwire.dialects.markup import Markup
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.tally import NOTHING, Growing, Tally, tally
@@ -500,15 +500,20 @@ def _broken_promise(capability: Capability) -> Observation:
     return expect(place, expected, capability.established, message, holds=False)
 
 
-def _level(requirement: Requirement, violation: Observation) -> Level:
-    """How grave a violation is: as its requirement, or less where the observation says so."""
-    levels = (requirement.level, violation.level or requirement.level)
-    return max(levels, key=_GRAVEST_FIRST.index)
+def _level(requirement: Requirement, answer: Answer | None, violation: Observation) -> Level:
+    """How grave a violation is: as its requirement is for the family whose dialect the answer speaks, or less
+    where the observation says so. `answer`: that in which it lies; None where it lies in no single one.
+    """
+    level = requirement.level if answer is None else requirement.level_for(family_of(answer))
+    return max((level, violation.level or level), key=_GRAVEST_FIRST.index)
 
 
-def _gravest(requirement: Requirement, violations: Sequence[Observation]) -> tuple[Observation, ...]:
+def _gravest(
+    requirement: Requirement, run: Run, violations: Sequence[Observation]
+) -> tuple[Observation, ...]:
     """The violations that are as grave as the gravest of them."""
-    levels = [_level(requirement, violation) for violation in violations]
+    answers = (run.by_exchange.get(violation.place.exchange) for violation in violations)
+    levels = [_level(requirement, *pair) for pair in zip(answers, violations, strict=True)]
     most = min(levels, key=_GRAVEST_FIRST.index, default=None)
     return tuple(one for one, level in zip(violations, levels, strict=True) if level is most)
 
@@ -522,7 +527,7 @@ def _weigh(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> 
         doubts = [run.doubt(one) if one.by_chance else "" for one in differing]
         pairs = list(zip(differing, doubts, strict=True))
         doubted = tuple(one for one, doubt in pairs if doubt)
-        violations = _gravest(requirement, [one for one, doubt in pairs if not doubt])
+        violations = _gravest(requirement, run, [one for one, doubt in pairs if not doubt])
         judged = partial(
             Judgement,
             requirement,
@@ -535,7 +540,8 @@ def _weigh(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> 
         if seen.crash is not None:
             yield judged(Verdict.HARNESS_ERROR, message=seen.crash[1])
         elif violations:
-            verdict = _VIOLATED[_level(requirement, violations[0])]
+            answer = run.by_exchange.get(violations[0].place.exchange)
+            verdict = _VIOLATED[_level(requirement, answer, violations[0])]
             yield judged(verdict, message=violations[0].message)
         elif doubted:
             yield judged(Verdict.INCONCLUSIVE, message=next(filter(None, doubts)))
@@ -587,7 +593,7 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
         seen = [tallied for _, _, tallied in _look_at_streams([answer], run, [requirement])]
         broken = [one.observation for tallied in seen for one in tallied.differing]
         crashed = any(tallied.crash for tallied in seen)
-        if crashed or any(_level(requirement, one) is Level.MUST for one in broken):
+        if crashed or any(_level(requirement, answer, one) is Level.MUST for one in broken):
             violated.append(requirement.id)
     return tuple(violated)
 

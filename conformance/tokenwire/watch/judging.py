@@ -12,7 +12,7 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import selected
 from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.wording import clause
-from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised, advertised_by, information_path
 from tokenwire.wire.exchange import Exchange
 
@@ -98,7 +98,7 @@ class Bench:
                 violations.append(
                     Violation(
                         judgement.requirement.id,
-                        judgement.requirement.level.value,
+                        (Level.MUST if judgement.verdict is Verdict.FAIL else Level.SHOULD).value,
                         clause(first),
                         first.place.event,
                         first.place.pointer,
