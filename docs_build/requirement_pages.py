@@ -35,6 +35,8 @@ def _facts(told: Explanation, page: str) -> Iterator[tuple[str, str]]:
     yield "Profile", ", ".join(f"`{name}`" for name in profiles)
     yield "Contract", _CONTRACTS[row.contract]
     yield "Said by", ", ".join(_BASES[one] for one in row.basis)
+    if row.breaks:
+        yield "Who breaks", row.breaks
     yield "What decides", _ORACLES.get(row.oracle, row.oracle)
     yield "A PASS needs", told.needs
     if row.policies:

@@ -68,6 +68,8 @@ class Column:
     exchanges: int
     cells: Mapping[str, Cell]
     """By the id of the requirement."""
+    families: tuple[str, ...] = ()
+    """Those whose dialects it speaks."""
 
     @property
     def uri(self) -> str:
@@ -140,7 +142,7 @@ def judged(capture: str) -> Column:
     cells = {name: _cell(judgements, subject) for name, judgements in grouped.items()}
     flags = tuple(known["flags"])
     about = (known["title"], known["server"], known["version"], flags, known["exchanges"])
-    return Column(capture, *about, cells)
+    return Column(capture, *about, cells, tuple(sorted(subject.families)))
 
 
 def _kept(capture: str) -> Path:
@@ -154,7 +156,9 @@ def _recalled(path: Path) -> Column:
     cells = {
         name: Cell(**{**cell, "verdict": Verdict(cell["verdict"])}) for name, cell in stored["cells"].items()
     }
-    return Column(**{**stored, "flags": tuple(stored["flags"]), "cells": cells})
+    return Column(
+        **{**stored, "flags": tuple(stored["flags"]), "families": tuple(stored["families"]), "cells": cells}
+    )
 
 
 def _judged_once(capture: str) -> Column:

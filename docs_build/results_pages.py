@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from html import escape
 from itertools import groupby
+from typing import Any
 
 from docs_build import requirement_pages
 from docs_build.page import Page, fenced, in_cell, inert, link
@@ -14,7 +15,7 @@ from docs_build.results import Cell, Column
 from tokenwire.explanation import explain
 from tokenwire.judging.verdict import MOST_TELLING_FIRST, Verdict
 from tokenwire.profile import dated_levels
-from tokenwire.report.overview import level_in_words
+from tokenwire.report.overview import kept, level_in_words
 from tokenwire.requirement import Requirement, load_requirements
 
 TABLE = "results/index.md"
@@ -104,12 +105,16 @@ def _why(cell: Cell) -> str:
     return f"<details><summary>{place}</summary><code>{inert(cell.excerpt)}</code></details>"
 
 
+def _level(level: dict[str, Any]) -> str:
+    """A level, with its promise where it holds."""
+    promise = f": {level['means']}" if kept(level) else ""
+    return f"- **Tokenwire {level['date']} v{level['version']} {level_in_words(level)}**{promise}"
+
+
 def _levels(column: Column) -> list[str]:
     """How many MUSTs of each level the capture shows to hold, and what that lets a client rely on."""
-    told = dated_levels({name: cell.verdict for name, cell in column.cells.items()})
-    lines = [
-        f"- **Tokenwire {one.date} {level_in_words(asdict(one))}**: {one.means}" for one in told if one.shown
-    ]
+    told = dated_levels({name: cell.verdict for name, cell in column.cells.items()}, column.families)
+    lines = [_level(one) for one in map(asdict, told) if one["shown"]]
     return ["\n".join(lines)] if lines else []
 
 

@@ -55,9 +55,9 @@ def names_of(kind: str) -> Collection[str]:
 
             return load_scenarios()
         case "profile":
-            from tokenwire.profile import load_profiles
+            from tokenwire.profile import known_profiles
 
-            return load_profiles()
+            return known_profiles()
         case "requirement":
             from tokenwire.requirement import load_requirements
 

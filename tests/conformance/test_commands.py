@@ -111,10 +111,11 @@ def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
 
 
 def test_what_needs_nothing_of_a_profile_does_not_show_it() -> None:
-    told = standing("openai", {"answer-fits-schema"}, ())
+    told = standing("openai", {"answer-fits-schema"}, (), {"vllm"})
     assert (told.decided, told.shown) == (1, False)
-    assert standing("openai", {"chat-role-comes-first"}, ()).shown
-    assert standing("gateway", {"gateway-keeps-the-ids"}, {"gateway-keeps-the-ids"}).violated == 1
+    assert standing("openai", {"chat-role-comes-first"}, (), {"vllm"}).shown
+    assert standing("core@1", {"answer-fits-schema"}, (), {"vllm"}).version == 1
+    assert standing("gateway", {"gateway-keeps-the-ids"}, {"gateway-keeps-the-ids"}, {"vllm"}).violated == 1
 
 
 def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:

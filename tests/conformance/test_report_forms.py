@@ -22,7 +22,7 @@ from tokenwire.report.badge import badge
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, append_step_summary, workflow_lines, write_reports
 from tokenwire.report.github import step_summary, workflow_commands
-from tokenwire.report.overview import levels_in_words
+from tokenwire.report.overview import kept, levels_in_words
 from tokenwire.report.page import page
 from tokenwire.report.plot import plot
 from tokenwire.report.sarif import sarif
@@ -227,7 +227,7 @@ def test_a_badge(subject, judgements, verdicts, status, told):
 def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
     """A server without streams of any kind: what it shows of each profile is counted, and nothing else."""
     rows = [row for row in load_requirements().values() if row.id in load_profiles()["metadata"]]
-    musts = [row.id for row in rows if row.level is Level.MUST]
+    musts = [row.id for row in rows if row.level_for("sglang") is Level.MUST]
     verdicts = dict.fromkeys((row.id for row in rows), Verdict.PASS)
     verdicts[musts[0]], verdicts[musts[1]], verdicts[musts[2]] = (
         Verdict.FAIL,
@@ -238,22 +238,39 @@ def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
     jsonschema.validate(report, load_schema("report"))
     (level,) = report["levels"]
     assert (level["holds"], level["of"], level["violated"]) == (len(musts) - 3, len(musts) - 1, 1)
-    words = f"Metadata {len(musts) - 3} of {len(musts) - 1} MUSTs (1 violated)"
-    assert levels_in_words(report) == f"Tokenwire {level['date']}: {words}"
+    assert (level["undecided"], level["version"], report["tool"]["profiles"]) == (1, 1, 1)
+    words = f"Metadata {len(musts) - 3} of {len(musts) - 1} MUSTs (1 violated, 1 undecided)"
+    assert levels_in_words(report) == f"Tokenwire {level['date']} v1: {words}"
     assert words in page(report)
     assert words in step_summary(report)
     made = badge(report)
-    assert made["label"] == f"tokenwire {level['date']}"
-    assert made["message"] == f"1 violated, Metadata {len(musts) - 3}/{len(musts) - 1}"
+    assert made["label"] == f"tokenwire {level['date']} v1"
+    assert made["message"] == f"1 violated, Metadata {len(musts) - 3}/{len(musts) - 1} (1 undecided)"
     unsupported = [Judgement(row, "one", Verdict.UNSUPPORTED) for row in rows]
     assert levels_in_words(document(subject, unsupported, 4)).endswith(": not shown: Metadata")
 
 
 def test_every_profile_is_a_level_with_a_sentence():
-    told = dated_levels(dict.fromkeys(load_requirements(), Verdict.PASS))
+    told = dated_levels(dict.fromkeys(load_requirements(), Verdict.PASS), {"sglang"})
     assert [one.name for one in told] == list(load_profiles())
     assert all(one.holds == one.of > 0 and one.shown for one in told)
     assert all(one.means.endswith(".") and one.title.lower() == one.name for one in told)
+
+
+def test_the_contract_of_a_family_is_shown_by_its_dialects_and_others_have_fewer_musts():
+    every = dict.fromkeys(load_requirements(), Verdict.PASS)
+    of = {family: {one.name: one for one in dated_levels(every, {family})} for family in ("sglang", "vllm")}
+    assert of["sglang"]["sglang"].shown
+    assert not of["vllm"]["sglang"].shown
+    assert of["vllm"]["openai"].shown
+    assert of["vllm"]["core"].of < of["sglang"]["core"].of
+
+
+def test_a_promise_is_printed_beside_a_level_that_holds_alone():
+    level = {"shown": True, "holds": 3, "of": 3}
+    assert kept(level)
+    assert not kept({**level, "of": 4})
+    assert not kept({**level, "shown": False})
 
 
 def test_an_annotation_is_one_line_that_the_server_cannot_break_out_of(report):

@@ -10,10 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import yaml
 
-from tokenwire.requirement import CONTRACT_PROFILES, PURPOSES, Requirement, load_requirements
+from tokenwire.requirement import (
+    CONTRACT_PROFILES,
+    PURPOSES,
+    Requirement,
+    load_requirements,
+    load_tolerances,
+)
 from tokenwire.spec_files import spec_root
 
 PUBLISHED = {"v1": "1a10b3b01a91f1c363fb03c9404fe8c586b2a2a060b206e00ee022b4dc1a8208"}
@@ -22,6 +29,12 @@ WAY_OUT = (
     "what is published stays: leave the row as it was, or withdraw it (`excluded:`), and give the new demand "
     "a new id in a new version (spec/README.md, Versions)"
 )
+TERMS = ("Terms", "Comparisons", "Refusals")
+"""The sections of chapter 1 that say what the words of sentences mean."""
+MEANING_HEADING = """\
+# Frozen with the version that the name of the file says: what its sentences mean besides their words. Tolerances and terms
+# stay as they are; a dialect may list more finish types, and choose nothing else anew.
+"""
 _HEADING = """\
 # Frozen: each member with the seal of what it demands (spec/README.md, Profiles). A requirement that is added
 # or worded anew enters the next version, never this one.
@@ -58,6 +71,33 @@ def broken_seals(file: str, rows: Mapping[str, Requirement]) -> Iterator[str]:
                 yield f"{name} demands something else than in {profile} {version['version']}; {WAY_OUT}"
 
 
+def meaning() -> dict[str, Any]:
+    """What decides a verdict beside the rows: tolerances, the words of terms, the choices of dialects."""
+    chapter = (spec_root() / "record.md").read_text("utf-8")
+    sections = {words.partition("\n")[0]: words for words in chapter.split("\n## ")}
+    tables = sorted((spec_root() / "dialects").glob("*.yaml"))
+    return {
+        "tolerances": {name: one.value for name, one in load_tolerances().items()},
+        "terms": {name: _digest(sections[name])[:12] for name in TERMS},
+        "policies": {path.stem: yaml.safe_load(path.read_text("utf-8")).get("policy", {}) for path in tables},
+    }
+
+
+def changed_meaning(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What a version's sentences do not mean any more, a line for each. What is new means nothing to it."""
+    for kind in ("tolerances", "terms"):
+        for name, was in before[kind].items():
+            if now[kind].get(name) != was:
+                yield f"{kind}: {name} was {was!r}, and is {now[kind].get(name)!r}; {WAY_OUT}"
+    for dialect, chosen in before["policies"].items():
+        policy = now["policies"].get(dialect, {})
+        for name in sorted({*chosen, *policy}):
+            was, is_now = chosen.get(name), policy.get(name)
+            grown = name == "finish_types" and set(was or ()) <= set(is_now or ())
+            if was != is_now and not grown:
+                yield f"{dialect}: {name} was {was!r}, and is {is_now!r}; {WAY_OUT}"
+
+
 def is_as_published(version: str, file: str) -> bool:
     """Whether the text of a version's file is the one that was published; so is every draft."""
     return PUBLISHED.get(version, _digest(file)) == _digest(file)
@@ -84,6 +124,8 @@ def main() -> None:
     rows = list(load_requirements().values())
     if version := version_to_write(rows):
         (spec_root() / "profiles" / f"{version}.yaml").write_text(sealed(rows, version), "utf-8")
+        words = MEANING_HEADING + yaml.safe_dump(meaning(), sort_keys=True, width=120)
+        (spec_root() / "profiles" / f"meaning-of-{version}.yaml").write_text(words, "utf-8")
 
 
 if __name__ == "__main__":

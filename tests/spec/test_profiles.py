@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 import sealed_profiles
 import yaml
-from sealed_profiles import PUBLISHED, broken_seals, is_as_published, sealed
+from sealed_profiles import (
+    PUBLISHED,
+    broken_seals,
+    changed_meaning,
+    is_as_published,
+    meaning,
+    sealed,
+)
 
 from tokenwire.requirement import Level, load_requirements
 
@@ -81,12 +88,42 @@ def test_a_member_that_is_taken_out_of_a_published_file_is_seen(files):
     assert is_as_published("v99", shorter)
 
 
+def test_sentences_mean_what_they_meant_when_they_were_published(spec):
+    """Where this fails: what a number or a word means belongs to the version, as its sentences do."""
+    for path in (spec / "profiles").glob("meaning-of-v*.yaml"):
+        assert list(changed_meaning(yaml.safe_load(path.read_text("utf-8")), meaning())) == []
+    assert all((spec / "profiles" / f"meaning-of-{version}.yaml").exists() for version in PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("tolerances", "rounding", 1e-7),
+        ("terms", "Comparisons", "other words"),
+        ("policies", "vllm-chat", {}),
+    ],
+)
+def test_another_meaning_breaks_the_seal(kind, name, value):
+    now = meaning()
+    words = [*changed_meaning(now, {**now, kind: {**now[kind], name: value}})]
+    assert words
+    assert all(name in one and "a new id in a new version" in one for one in words)
+
+
+def test_a_dialect_may_have_more_finish_types():
+    now = meaning()
+    policy = now["policies"]["vllm-chat"]
+    more = {**policy, "finish_types": [*policy["finish_types"], "eos"]}
+    assert list(changed_meaning(now, {**now, "policies": {**now["policies"], "vllm-chat": more}})) == []
+
+
 def test_a_published_version_is_not_written_again(files, monkeypatch, tmp_path):
     """What is new makes the next version, and changes that one until it is published."""
     folder = tmp_path / "profiles"
     folder.mkdir()
     (folder / "v1.yaml").write_text(files["v1"], "utf-8")
     monkeypatch.setattr(sealed_profiles, "spec_root", lambda: tmp_path)
+    monkeypatch.setattr(sealed_profiles, "meaning", dict)
     rows = dict(ROWS)
     monkeypatch.setattr(sealed_profiles, "load_requirements", lambda: rows)
     sealed_profiles.main()

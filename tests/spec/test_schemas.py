@@ -115,7 +115,7 @@ CHUNK: dict[str, Any] = {
     ],
 }
 REPORT: dict[str, Any] = {
-    "tool": {"name": "tokenwire", "version": "0.1.0", "spec": "v1"},
+    "tool": {"name": "tokenwire", "version": "0.1.0", "spec": "v1", "profiles": 1},
     "target": {"url": "http://127.0.0.1:30000", "dialects": ["sglang-generate"], "capabilities": ["stream"]},
     "summary": {verdict.value: 0 for verdict in Verdict},
     "verdicts": [

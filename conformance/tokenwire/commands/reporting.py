@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
@@ -123,14 +123,16 @@ def _baseline_result(
     return apply_baseline(reporting.baseline, outcomes_of(judgements), complete=complete, today=date.today())
 
 
-def _standings(judgements: Sequence[Judgement], profiles: Sequence[str]) -> list[Standing]:
+def _standings(
+    judgements: Sequence[Judgement], profiles: Sequence[str], families: Collection[str]
+) -> list[Standing]:
     """The standing in each profile that was asked for."""
 
     def ids_with(*verdicts: Verdict) -> set[str]:
         return {judgement.requirement.id for judgement in judgements if judgement.verdict in verdicts}
 
     decided, violated = ids_with(Verdict.PASS, Verdict.WARN, Verdict.FAIL), ids_with(Verdict.FAIL)
-    return [standing(name, decided, violated) for name in profiles]
+    return [standing(name, decided, violated, families) for name in profiles]
 
 
 def _judged(subject: Subject, reporting: Reporting) -> Replayed:
@@ -176,7 +178,7 @@ def judge_and_report(
         for fault in (result.faults if result else ())
         if selected_ids is None or fault.requirement in selected_ids
     ]
-    standings = _standings(ran, () if reporting.requirements else reporting.profiles)
+    standings = _standings(ran, () if reporting.requirements else reporting.profiles, subject.families)
     known_end = reporting.baseline is not None and ended_as_known(reporting.baseline, subject.broken_off)
     status = _status(
         ran, standings, broken_off=bool(subject.broken_off) and not known_end, baseline_holds=not faults

@@ -477,9 +477,9 @@ def dialect_of(stream: Answer) -> Dialect | None:
     return load_dialects().get(stream.dialect)
 
 
-def family_of(stream: Answer) -> str:
-    """The family whose dialect an answer speaks, such as `sglang`."""
-    return stream.dialect.partition("-")[0]
+def family_of(dialect: str) -> str:
+    """The family that a dialect is of, by its name, such as `sglang`."""
+    return dialect.partition("-")[0]
 
 
 def is_chat(stream: Answer) -> bool:

@@ -504,7 +504,7 @@ def _level(requirement: Requirement, answer: Answer | None, violation: Observati
     """How grave a violation is: as its requirement is for the family whose dialect the answer speaks, or less
     where the observation says so. `answer`: that in which it lies; None where it lies in no single one.
     """
-    level = requirement.level if answer is None else requirement.level_for(family_of(answer))
+    level = requirement.level if answer is None else requirement.level_for(family_of(answer.dialect))
     return max((level, violation.level or level), key=_GRAVEST_FIRST.index)
 
 

@@ -14,13 +14,11 @@ _COLOURS = {ExitStatus.CONFORMS: "brightgreen", ExitStatus.VIOLATION: "red"}
 def badge(report: Mapping[str, Any]) -> dict[str, Any]:
     """The badge of a JSON report: how many MUSTs of each level hold, and how many requirements fail."""
     number = counts(summaries(report))
-    levels = [
-        f"{level['title']} {level['holds']}/{level['of']}"
-        for level in report.get("levels", ())
-        if level["shown"]
-    ]
+    levels = [_in_short(level) for level in report.get("levels", ()) if level["shown"]]
     message = ", ".join(levels) or f"{number[Verdict.PASS]} passed"
-    date = report["levels"][0]["date"] if levels else ""
+    version = report["tool"]["spec"]
+    if levels:
+        version = f"{report['levels'][0]['date']} v{report['tool']['profiles']}"
     if known := number[f"{KNOWN} {Verdict.FAIL}"]:
         message = f"{known} known, {message}"
     if violated := number[Verdict.FAIL]:
@@ -31,7 +29,13 @@ def badge(report: Mapping[str, Any]) -> dict[str, Any]:
         message = "not evaluated"
     return {
         "schemaVersion": 1,
-        "label": f"tokenwire {date or report['tool']['spec']}",
+        "label": f"tokenwire {version}",
         "message": message,
         "color": _COLOURS.get(report["exit_status"], "lightgrey"),
     }
+
+
+def _in_short(level: Mapping[str, Any]) -> str:
+    """How many MUSTs of a level hold, and how many are undecided."""
+    undecided = f" ({level['undecided']} undecided)" if level["undecided"] else ""
+    return f"{level['title']} {level['holds']}/{level['of']}{undecided}"

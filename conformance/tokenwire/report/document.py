@@ -16,7 +16,7 @@ from tokenwire.judging.failure_kind import failure_kinds
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict, overall
-from tokenwire.profile import Standing, dated_levels
+from tokenwire.profile import VERSION, Standing, dated_levels
 from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.finding import answer_of
@@ -215,10 +215,10 @@ def document(
     verdicts: dict[str, list[Verdict]] = {}
     for judgement in judgements:
         verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
-    levels = dated_levels({name: overall(found) for name, found in verdicts.items()})
+    levels = dated_levels({name: overall(found) for name, found in verdicts.items()}, subject.families)
     folded = causes(judgements)
     return {
-        "tool": {"name": "tokenwire", "version": __version__, "spec": _SPEC_VERSION},
+        "tool": {"name": "tokenwire", "version": __version__, "spec": _SPEC_VERSION, "profiles": VERSION},
         "target": _plain(_target(subject)),
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "judged": {

@@ -124,7 +124,7 @@ def _profile_in_words(profile: Mapping[str, Any]) -> str:
     decided = f"{profile['decided']} of {profile['requirements']} requirements decided"
     if not profile["shown"]:
         return f"{profile['name']}: not shown by this server ({decided})"
-    return f"{profile['name']}: {decided}, {profile['violated'] or 'none'} violated"
+    return f"{profile['name']} v{profile['version']}: {decided}, {profile['violated'] or 'none'} violated"
 
 
 def _what_to_do(baseline: Mapping[str, Any]) -> str:
@@ -138,9 +138,15 @@ def _what_to_do(baseline: Mapping[str, Any]) -> str:
 
 
 def level_in_words(level: Mapping[str, Any]) -> str:
-    """The number of MUSTs of a level that hold."""
-    violated = f" ({level['violated']} violated)" if level["violated"] else ""
-    return f"{level['title']} {level['holds']} of {level['of']} MUSTs{violated}"
+    """How many MUSTs of a level are kept, violated and undecided."""
+    others = [f"{level[kind]} {kind}" for kind in ("violated", "undecided") if level[kind]]
+    beside = f" ({', '.join(others)})" if others else ""
+    return f"{level['title']} {level['holds']} of {level['of']} MUSTs{beside}"
+
+
+def kept(level: Mapping[str, Any]) -> bool:
+    """Whether the server may promise what a level means."""
+    return bool(level["shown"] and level["holds"] == level["of"])
 
 
 def levels_in_words(report: Mapping[str, Any]) -> str:
@@ -149,7 +155,7 @@ def levels_in_words(report: Mapping[str, Any]) -> str:
     words = [level_in_words(level) for level in levels if level["shown"]]
     unshown = [level["title"] for level in levels if not level["shown"]]
     words += [f"not shown: {', '.join(unshown)}"] if unshown else []
-    return f"Tokenwire {levels[0]['date']}: {'; '.join(words)}" if levels else ""
+    return f"Tokenwire {levels[0]['date']} v{levels[0]['version']}: {'; '.join(words)}" if levels else ""
 
 
 def title(report: Mapping[str, Any]) -> str:

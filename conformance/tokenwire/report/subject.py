@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tokenwire.dialects.dialect import family_of
 from tokenwire.judging.judge import Run
 
 EXPLORATION = "exploration"
@@ -44,6 +45,13 @@ class Subject:
     """And those that it needs to judge in the same way."""
     bodies: str = ""
     """The folder for bodies of requests that are too long for a command line; empty where there is none."""
+
+    @property
+    def families(self) -> frozenset[str]:
+        """The families whose dialects the answers speak; where none are at hand, those that were asked."""
+        answers = (stream for run in self.runs for stream in run.streams)
+        spoken = {family_of(stream.dialect) for stream in answers if stream.answered}
+        return frozenset(spoken or map(family_of, self.dialects))
 
     @property
     def title(self) -> str:

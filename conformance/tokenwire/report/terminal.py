@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
-from tokenwire.report.overview import Overview, Summary, counts, overview
+from tokenwire.report.overview import Overview, Summary, counts, kept, overview
 
 _STYLES = {
     Verdict.PASS: "green",
@@ -177,7 +177,7 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
     if not quiet and view.levels:
         paragraph(view.levels)
     if full:
-        for level in report.get("levels", ()):
+        for level in filter(kept, report.get("levels", ())):
             paragraph(f"level: {level['title']}: {level['means']}", "dim")
     if not quiet and (judged := report.get("judged", {})).get("of"):
         paragraph(f"judged {judged['requirements']} of {judged['of']} requirements")
