@@ -20,6 +20,8 @@ CLASSES: Mapping[str, str] = {
     "no-bug": "no bug of a server: legal, or a client's",
 }
 """What may be said of a bug, with words for it."""
+CAUGHT = frozenset({"run", "deployment"})
+"""The classes of bugs that the requirements beside them catch."""
 _GROUPS: Mapping[str, str] = {
     "A": "Delivery of streams",
     "B": "Token ids",

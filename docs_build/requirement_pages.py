@@ -7,6 +7,7 @@ from html import escape
 from itertools import groupby
 
 from docs_build import dialect_choices
+from docs_build.bug_page import CAUGHT, Bug, bugs
 from docs_build.faults import faults
 from docs_build.page import Page, fenced, in_cell, link
 from docs_build.published import relinked
@@ -82,6 +83,11 @@ def _caught(row: Requirement) -> Iterator[str]:
         yield f"- `{name}`: {known.does if known else ''}{threads}"
 
 
+def _bug(bug: Bug) -> str:
+    condition = f" If {bug.note}." if bug.note and bug.caught == "deployment" else ""
+    return f"- {bug.server}: {bug.says}{condition} {linked(', '.join(bug.threads))}"
+
+
 def _seen(row: Requirement, results: Iterable[Column], page: str) -> Iterator[str]:
     """What the recorded servers do, as far as they were judged."""
     for column in results:
@@ -111,9 +117,11 @@ def page(told: Explanation, results: Iterable[Column] = ()) -> Page:
         ]
     if row.kills:
         parts += ["## Faults that it catches", "\n".join(_caught(row))]
-    if row.upstream:
-        threads = "\n".join(f"- {linked(thread)}" for thread in row.upstream)
-        parts += ["## Real bugs that it would have caught", threads]
+    if real := [bug for bug in bugs() if row.id in bug.rows and bug.caught in CAUGHT]:
+        parts += ["## Real bugs that it would have caught", "\n".join(map(_bug, real))]
+    known = {thread for bug in real for thread in bug.threads}
+    if others := [thread for thread in row.upstream if thread not in known]:
+        parts += ["## Threads about it", "\n".join(f"- {linked(thread)}" for thread in others)]
     parts += ["## Run it alone", f"```console\n{told.alone}\n```"]
     if seen := list(_seen(row, results, here)):
         rows = "\n".join(seen)

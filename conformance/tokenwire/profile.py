@@ -28,7 +28,7 @@ def load_profiles(version: int = VERSION) -> dict[str, tuple[str, ...]]:
 
 @cache
 def known_profiles() -> dict[str, tuple[str, ...]]:
-    """The members of each profile that can be asked for: `core` of the newest version, `core@1` of another."""
+    """The members of each profile by its name: `core` of the newest version, `core@1` of another."""
     versions = sorted(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
     named = {f"{name}@{n}": ids for n in versions for name, ids in load_profiles(n).items()}
     return {**load_profiles(), **named}

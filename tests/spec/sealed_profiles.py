@@ -32,8 +32,8 @@ WAY_OUT = (
 TERMS = ("Terms", "Comparisons", "Refusals")
 """The sections of chapter 1 that say what the words of sentences mean."""
 MEANING_HEADING = """\
-# Frozen with the version that the name of the file says: what its sentences mean besides their words. Tolerances and terms
-# stay as they are; a dialect may list more finish types, and choose nothing else anew.
+# Frozen with the version in the name of the file: what its sentences mean besides their words. Tolerances
+# and terms stay as they are; a dialect may list more finish types, and choose nothing else anew.
 """
 _HEADING = """\
 # Frozen: each member with the seal of what it demands (spec/README.md, Profiles). A requirement that is added
