@@ -214,14 +214,16 @@ def test_ids_that_count_otherwise_than_the_usage_are_seen_on_any_completions_end
     )
 
 
-def test_a_dialect_whose_ids_are_optional_has_another_in_words() -> None:
+def test_a_dialect_that_takes_texts_has_another_in_words() -> None:
     dialects = load_dialects()
     in_words = dialects[COMPLETIONS].in_words
     assert in_words is not None
     assert dialects[COMPLETIONS].takes_ids
     assert not in_words.takes_ids
     assert in_words.in_words is None
-    assert all(one.in_words is None for name, one in dialects.items() if name != COMPLETIONS)
+    assert dialects["sglang-completions"].in_words is not None  # as behind a router that takes no ids
+    assert all(one.in_words is None for one in dialects.values() if one.chat)
+    assert dialects["vllm-generate"].in_words is None
 
 
 def test_a_door_without_ids_owes_none_where_the_server_has_no_tokenizer() -> None:

@@ -217,3 +217,24 @@ def test_a_server_that_refuses_ids_is_asked_in_words(refused: bool, wants: str) 
     (spoken,) = [dialect for dialect in found.speaks if dialect.name == "openai-completions"]
     assert spoken.takes_ids is not refused
     assert found.taken["openai-completions"].endswith(wants)
+
+
+@pytest.mark.parametrize("status", [422, 500])
+def test_a_door_of_a_family_that_refuses_ids_is_asked_in_text_and_judged_for_one_refusal(status: int) -> None:
+    """As a router before SGLang: 262 requests in ids were refused, and no text was asked for."""
+    choice = {"index": 0, "text": " blue", "logprobs": None, "finish_reason": "length", "matched_stop": None}
+    document = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+
+    def router(request: HttpRequest) -> Answer | None:
+        if request.path != "/v1/completions":
+            return None
+        in_text = isinstance(request.body["prompt"], str)
+        return (200, document) if in_text else (status, {"error": {"message": "invalid type: sequence"}})
+
+    found = first_words(router)
+    (spoken,) = [dialect for dialect in found.speaks if dialect.name == "sglang-completions"]
+    assert not spoken.takes_ids
+    assert found.taken["sglang-completions"].endswith("; it wants prompts as text")
+    (refusal,) = found.failures
+    assert refusal.exchange.status == status
+    assert refusal.dialect == "sglang-completions"

@@ -36,6 +36,8 @@ _ABSENT = (404, 405)
 _NOT_ABOUT_THE_BODY = frozenset({None, 200, 401, 403, 405, 429, 501, 503})
 """Statuses to which other words make no difference."""
 _MOST_WANTS = 4
+_IN_TEXT = "prompts as text"
+"""What a server wants that refuses prompts as ids."""
 _LONGEST_REFUSAL = 2000
 _BUSY_PAUSE_S = 1.0
 
@@ -210,7 +212,7 @@ class _Introduction:
                 left.pop(0)
                 if (in_words := dialect.in_words) is not None:
                     dialect, left = in_words, [0]
-                    wants.append("prompts as text")
+                    wants.append(_IN_TEXT)
             else:
                 break
         return _Introduced(dialect, tuple(heard), tuple(wants))
@@ -296,15 +298,17 @@ async def preflight(
 
 
 def _failures(introduced: Sequence[_Introduced], speaks: Sequence[Dialect]) -> Iterator[Stream]:
-    """The first failure of the server itself at each endpoint, in the words of a dialect that it speaks there
-    where there is one.
+    """The first failure of the server itself at each endpoint, or its refusal of ids that it has to take, in
+    the words of a dialect that it speaks there where there is one.
     """
     seen: set[str] = set()
     for one in introduced:
         path = one.dialect.endpoint.path
         reader = next((other for other in speaks if other.endpoint.path == path), one.dialect)
+        owes_ids = reader in speaks and _IN_TEXT in one.wants and not reader.policy.ids_are_optional
         for exchange in one.heard:
             stream = reader.read(exchange)
-            if path not in seen and (exchange.status or 0) >= 500 and failure(stream):
+            failed = (exchange.status or 0) >= 500 and failure(stream)
+            if path not in seen and (failed or (owes_ids and exchange.status != 200)):
                 seen.add(path)
                 yield stream

@@ -267,8 +267,8 @@ class Dialect:
 
     @property
     def in_words(self) -> Dialect | None:
-        """The dialect of a server that refuses prompts as ids; None where every server has to take them."""
-        if not (self.takes_ids and self.policy.ids_are_optional):
+        """The dialect of a server that refuses prompts as ids; None where it has no other words."""
+        if not self.takes_ids or self.chat or "text" not in self._request.prompt:
             return None
         other = copy.copy(self)
         other._request = self._request.without("input_ids")
