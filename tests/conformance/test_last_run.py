@@ -8,18 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from forked_program import run_forked
 from hand_made_stream import made_up_row
 from stream_builder import incremental, named
 
 from tokenwire import last_run
+from tokenwire.asking.run import Plan
 from tokenwire.checks.evidence import expect
-from tokenwire.commands.again import Outcome, outcomes
+from tokenwire.commands.again import Outcome, again, outcomes
 from tokenwire.demo_server import FAULTS, demo_server
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, failures, folder_of_last, keep, read_last
 from tokenwire.replay import captures
+from tokenwire.report.subject import Subject
+from tokenwire.requirement import load_requirements
+from tokenwire.settings import Settings
 
 SHOWN_BY = {
     "token-lost": "incremental-ids-are-new",
@@ -213,3 +218,32 @@ def test_what_became_of_a_failure_is_told_by_what_was_seen_now():
     }
     assert outcomes(before[2:], [unseen])["made-up"]["three"] == (Outcome.UNSEEN, "not asked")
     assert failures([still, sound, unseen]) == (Failed("made-up", "one", "wrong"),)
+
+
+def test_a_failure_that_depends_on_timing_is_fixed_only_after_several_tries(monkeypatch, tmp_path) -> None:
+    """`id-in-use-spares-the-first` was FIXED by one try, and nothing had been mended."""
+    row = load_requirements()["id-in-use-spares-the-first"]
+    assert row.oracle == "side-effect"
+    tries: list[tuple[str, ...]] = []
+
+    def asked(plan: Plan, *, verbosity: int) -> Subject:
+        del verbosity
+        tries.append(plan.settings.scenario)
+        return Subject(url="http://x", runs=(Run(()),))
+
+    def judged(runs: object, rows: object) -> list[Judgement]:
+        del runs, rows
+        if len(tries) < 3:
+            return [Judgement(row, "id-in-use", Verdict.PASS, 1)]
+        stream = incremental()
+        cut = expect(stream.choices[0].last_at("finish"), "an end", "abort", "cut", holds=False)
+        return [Judgement(row, "id-in-use", Verdict.FAIL, 1, "cut", (cut,), run=Run((stream,)))]
+
+    monkeypatch.setattr("tokenwire.commands.again.ask", asked)
+    monkeypatch.setattr("tokenwire.commands.again.judge", judged)
+    monkeypatch.chdir(tmp_path)
+    keep(LastRun("http://x", failed=(Failed(row.id, "id-in-use"),)), [])
+    with pytest.raises(typer.Exit) as ended:
+        again(Settings())
+    assert ended.value.exit_code == 1
+    assert tries == [("id-in-use",)] * 3
