@@ -292,3 +292,14 @@ def test_a_failure_counts_as_no_refusal_only_where_the_good_request_behind_it_wa
     assert verdict(requirement, run(*PROBES, bad, answered, *back)) is Verdict.FAIL
     assert verdict(requirement, run(*PROBES, bad, control, *back)) is Verdict.INCONCLUSIVE
     assert verdict(BROKEN, run(*PROBES, bad, control, *back)) is Verdict.FAIL
+
+
+def test_the_probes_behind_a_death_are_no_requests_that_it_cut() -> None:
+    """One request was in flight, and "3 other requests were cut": the suite's own, sent afterwards."""
+    culprit = exchange(
+        "negative-ids/stop-stream", 1.0, 0.5, (-1,), (None, Ending.UNREACHABLE, "RemoteProtocolError")
+    )
+    looks = [exchange(f"{VITALS}/{n}", 1.6 + n / 10, 0.01, PROMPT, NOBODY) for n in range(3)]
+    (death,) = run(*PROBES, culprit, *looks).deaths
+    assert death.words.startswith("the server died of this request (unreachable: Remote")
+    assert "were cut" not in death.words

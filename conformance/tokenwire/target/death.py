@@ -66,8 +66,11 @@ class Death:
     def words(self) -> str:
         """What happened, as a clause."""
         how = failure(self.of) or "it answered, and then answered nothing else"
-        others = len(self.cut) - 1
-        cut = f"; {others} other requests were cut" if others else ""
+        probes = (VITALS, RESTARTED)  # the suite's own, sent when the server was dead
+        others = {name for name in self.cut if not any(f"/{probe}/" in name for probe in probes)} - {
+            self.name
+        }
+        cut = f"; {len(others)} other requests were cut" if others else ""
         if self.suspects == 1:
             return f"the server died of this request ({how}){cut}"
         return (
