@@ -98,3 +98,9 @@ def test_an_answer_without_ids_counts_none() -> None:
     counted = change(empty, counters={"completion_tokens": 3})
     for stream, held in ((empty, True), (counted, False)):
         assert [one.holds for one in look("empty-abort-is-an-answer", (usual, stream))] == [held]
+
+
+def test_an_id_that_comes_back_after_all_timers_is_no_witness_that_it_is_free() -> None:
+    """Among all other requests, the second came 53 to 114 s later."""
+    assert [one.holds for one in look("ended-id-is-free-again", (FIRST, AGAIN))] == [True]
+    assert look("ended-id-is-free-again", (FIRST, at(AGAIN, 77.0))) == []

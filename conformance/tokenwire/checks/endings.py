@@ -186,6 +186,10 @@ def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterat
         )
 
 
+_STILL_BUSY_S = 2.0
+"""So long after its end a server may still do something about a request: SGLang's timer."""
+
+
 @check_run("ended-id-is-free-again")
 def ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What a server still does about a request that has ended must not hit the next one under its id."""
@@ -204,6 +208,9 @@ def ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Itera
             if aborted or not ended(before) or not ended(stream):
                 continue
             for choice in finished_choices(stream):
+                late = (began(stream.exchange) or 0.0) - (over(before.exchange) or 0.0) > _STILL_BUSY_S
+                if late and not _is_aborted(choice):
+                    continue
                 count = count_of(stream, choice)
                 yield expect(
                     choice.last_at("finish"),

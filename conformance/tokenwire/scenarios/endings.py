@@ -32,7 +32,7 @@ def _lasting(talk: Conversation, measured: Stream) -> int:
     return talk.fitting(min(1 + int(rate * _TIMERS_S[talk.budget]), talk.readable()), 64)
 
 
-@scenario()
+@scenario(alone=True)
 async def id_used_again(talk: Conversation) -> None:
     """Streams under one id, each sent as soon as the one before it has ended, until more seconds have passed
     than servers wait before they clear an ended request away: each comes to its own end.
