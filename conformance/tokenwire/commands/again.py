@@ -7,10 +7,11 @@ from dataclasses import replace
 from enum import StrEnum
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from tokenwire.asking.planning import NotPlanned, headers_of, planned
-from tokenwire.asking.run import Unreached
+from tokenwire.asking.run import Plan, Unreached
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command
@@ -109,11 +110,8 @@ def again(settings: Settings) -> None:
     scenarios = {failure.scenario for failure in last.failed}
     if scenarios <= load_scenarios().keys():
         plan = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(scenarios))))
-    subject = ask(plan, verbosity=settings.verbosity)
     console = make_console()
-    if isinstance(subject, Unreached):
-        console.print(Text(subject.diagnosis), soft_wrap=True)
-        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    subject = _reached(plan, settings.verbosity, console)
     known = load_requirements()
     rows = [
         known[name] for name in dict.fromkeys(failure.requirement for failure in last.failed) if name in known
@@ -125,10 +123,8 @@ def again(settings: Settings) -> None:
         if not doubted or not doubted <= load_scenarios().keys():
             break
         retry = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(doubted))))
-        subject = ask(retry, verbosity=settings.verbosity)
-        if isinstance(subject, Unreached):
-            break
-        judgements = _with_failures(judgements, judge(subject.runs, rows))
+        later = judge(_reached(retry, settings.verbosity, console).runs, rows)
+        judgements = _with_failures(judgements, later)
         found = outcomes(last.failed, judgements)
     for requirement, by_scenario in found.items():
         for line in _lines(requirement, by_scenario):
@@ -150,6 +146,15 @@ def again(settings: Settings) -> None:
         raise typer.Exit(ExitStatus.VIOLATION)
     if Outcome.UNSEEN in every:
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+
+
+def _reached(plan: Plan, verbosity: int, console: Console) -> Subject:
+    """Ask; ends the command where the target cannot be reached."""
+    subject = ask(plan, verbosity=verbosity)
+    if isinstance(subject, Unreached):
+        console.print(Text(subject.diagnosis), soft_wrap=True)
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    return subject
 
 
 def _with_failures(judgements: Sequence[Judgement], later: Sequence[Judgement]) -> list[Judgement]:
