@@ -20,6 +20,7 @@ from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
 from tokenwire.report.console import make_console
+from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
 from tokenwire.wire.inert import inert
