@@ -131,5 +131,5 @@ def test_a_capture_that_we_left_off_accuses_of_nothing_more(tmp_path: Path, shar
 def test_a_line_nested_too_deep_is_named(tmp_path: Path) -> None:
     path = tmp_path / "deep.jsonl"
     path.write_text('{"kind": "request", "body": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
-    with pytest.raises(CaptureError, match=r"deep\.jsonl, line 1: not a line of a capture: .* more than 200 deep"):
+    with pytest.raises(CaptureError, match=r"deep\.jsonl, line 1: .* more than 200 deep"):
         replay([path])

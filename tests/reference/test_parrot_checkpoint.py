@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -147,6 +148,21 @@ def test_a_gguf_file_holds_the_same_model(tmp_path: Path) -> None:
     text = "The parrot says 漢字 and 😀 again.<|im_end|></think>"
     assert tokenizer.encode(text) == of_file.encode(text)
     assert of_file.eos_token_id == tokenizer.eos_token_id
+
+
+def test_a_gguf_file_leaves_no_id_to_llama_cpp(tmp_path: Path) -> None:
+    """For vocabularies of this kind, it takes id 11 where a file names no begin or end."""
+    write_parrot(tmp_path, distance=64, gguf=True)
+    fields = gguf.GGUFReader(tmp_path / "parrot.gguf").fields
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    ids = {
+        name: int(fields[f"tokenizer.ggml.{name}_token_id"].contents()) for name in ("bos", "eos", "padding")
+    }
+    assert ids == {
+        "bos": tokenizer.bos_token_id,
+        "eos": tokenizer.eos_token_id,
+        "padding": tokenizer.pad_token_id,
+    }
 
 
 def test_a_gguf_file_is_written_of_byte_level_vocabularies_only(tmp_path: Path) -> None:

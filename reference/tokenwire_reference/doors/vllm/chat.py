@@ -127,7 +127,7 @@ class _ChatAnswer:
         said = self._speeches[choice.index].message
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": (said.content or None) if self._parses else said.content,
+            "content": None if not said.content and (said.reasoning or said.calls) else said.content,
             **dict.fromkeys(("refusal", "annotations", "audio", "function_call")),
         }
         if said.calls:
