@@ -190,3 +190,17 @@ def test_a_server_that_does_not_come_back_is_given_up_with_the_reason() -> None:
     command = f"{sys.executable} -c 'import sys; sys.exit(\"no such unit\")'"
     assert "--restart ended with status 1 (no such unit)" in _over(Revival(command, 20), lambda _: DEAD)
     assert _over(Revival("true", 5), Supervisor) == ""
+
+
+def test_a_run_says_what_it_waits_for_while_a_server_is_started_again() -> None:
+    async def run() -> list[str]:
+        server, words = Server(kills=("bad",)), list[str]()
+        vitals = vital_signs(
+            server, revival=Revival("true", 5), scout=Supervisor(server), on_wait=words.append
+        )
+        await ask(vitals, "bad")
+        return words
+
+    assert asyncio.run(run()) == [
+        "the server died; started again by 'true', waiting up to 5 s until it answers"
+    ]

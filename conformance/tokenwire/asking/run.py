@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +55,7 @@ from tokenwire.wire.redaction import Headers
 _PREFLIGHT_SHARE = 8
 """What a target tells of itself gets this part of an exchange's time limit: many tell nothing."""
 _PREFLIGHT_LEAST_S = 5.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FIRST_WORDS_BYTES = 1 << 20
 """What a target may say of itself, or answer to a request for a few tokens."""
 
@@ -100,6 +103,9 @@ class Progress:
 
     def answered(self, stream: Stream) -> None:
         """An exchange is over."""
+
+    def waiting(self, words: str) -> None:
+        """Nothing is asked meanwhile, and why."""
 
     def finished(self, conversation: Conversation) -> None:
         """A scenario is talked through with one dialect."""
@@ -337,25 +343,58 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         notes.forget_the_rest()
     recorder = _recorder(plan, plan.settings.target, capture, headers=plan.headers, known=found)
     scout = _recorder(plan, plan.settings.target, None, headers=plan.headers, scouts=True)
-    vitals = _vital_signs(plan, recorder, found, scout)
+    vitals = _vital_signs(plan, recorder, found, scout, progress.waiting)
     sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
     transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
     asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes, parrot)
-    await asking.ask_ordinary()
-    if plan.settings.explore:
-        await asking.explore()
-    await asking.confirm()
-    if plan.tokenizer is None:
-        await asking.ask_for_texts()
-    if (
-        worker is not None
-        and GATEWAY not in plan.settings.without
-        and GATEWAY in (plan.settings.scenario or (GATEWAY,))
-    ):
-        await asking.ask_worker_too(worker, _recorder(plan, plan.settings.worker, capture, known=worker))
-    await asking.ask_perilous()
+
+    async def ask() -> None:
+        await asking.ask_ordinary()
+        if plan.settings.explore:
+            await asking.explore()
+        await asking.confirm()
+        if plan.tokenizer is None:
+            await asking.ask_for_texts()
+        if (
+            worker is not None
+            and GATEWAY not in plan.settings.without
+            and GATEWAY in (plan.settings.scenario or (GATEWAY,))
+        ):
+            await asking.ask_worker_too(worker, _recorder(plan, plan.settings.worker, capture, known=worker))
+        await asking.ask_perilous()
+
+    await _until_stopped(ask(), vitals)
     asking.hear_besides()
     return asking.subject(unrecorded=capture.lost if capture is not None else "")
+
+
+async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) -> None:
+    """Ask until all is asked, or until SIGINT or SIGTERM comes: what was answered by then is judged. A second
+    signal ends the process.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(asking)
+    signals = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+
+    stopped = False
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal stopped
+        stopped = True
+        vitals.over = f"{number.name} ended the run before this was asked"
+        task.cancel()
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+    for each in signals:
+        loop.add_signal_handler(each, stop, each)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
 
 
 async def _find_out(
@@ -388,7 +427,11 @@ def _notes(folder: Path, plan: Plan) -> Notes:
 
 
 def _vital_signs(
-    plan: Plan, recorder: Recorder, found: Preflight, scout: Recorder | None = None
+    plan: Plan,
+    recorder: Recorder,
+    found: Preflight,
+    scout: Recorder | None = None,
+    on_wait: Callable[[str], object] = lambda _: None,
 ) -> VitalSigns:
     """What sends to a target while it lives. Only with a scout is it started again."""
     dialect = found.speaks[0]
@@ -399,6 +442,7 @@ def _vital_signs(
         patience=plan.limits.max_concurrency,
         revival=plan.revival if scout is not None else None,
         scout=scout,
+        on_wait=on_wait,
     )
 
 

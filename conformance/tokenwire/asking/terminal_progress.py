@@ -36,5 +36,8 @@ class TerminalProgress(Progress):
         self._exchanges += 1
         self._meter.show(words=f"{self._exchanges} exchanges, last {stream.exchange.name}")
 
+    def waiting(self, words: str) -> None:
+        self._meter.show(words=words)
+
     def finished(self, conversation: Conversation) -> None:  # noqa: ARG002  # only that it is over
         self._meter.show(done=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,14 +66,16 @@ class VitalSigns:
         patience: int = LEAST_PATIENCE,
         revival: Revival | None = None,
         scout: Sender | None = None,
+        on_wait: Callable[[str], object] = lambda _: None,
     ) -> None:
         """`small`: a good request in the words of `dialect` that was answered before. `patience`: how many
         exchanges in a row may go without an end of their answers; as many as are under way at a time.
-        `scout`: looks whether the server is back; what it sees is not recorded.
+        `scout`: looks whether the server is back; what it sees is not recorded. `on_wait`: told
+        in a sentence that it is waited for.
         """
         self._inner, self._dialect, self._small = inner, dialect, small
         self._patience = max(patience, LEAST_PATIENCE)
-        self._revival, self._scout = revival, scout or inner
+        self._revival, self._scout, self._on_wait = revival, scout or inner, on_wait
         self._silent = self._looks = self._life = self._under_way = self._failing = 0
         self._alone: dict[int, bool] = {}
         self._looking = asyncio.Lock()
@@ -169,6 +172,8 @@ class VitalSigns:
         assert self._revival is not None
         command, wait_s = self._revival.command, self._revival.wait_s
         until = asyncio.get_running_loop().time() + wait_s
+        started = f"started again by {command!r}, " if command else ""
+        self._on_wait(f"the server died; {started}waiting up to {wait_s:g} s until it answers")
         with tempfile.TemporaryFile("w+") as complaints:
             process = _started(command, complaints.fileno()) if command else None
             while asyncio.get_running_loop().time() < until:
