@@ -305,7 +305,7 @@ def _failures(introduced: Sequence[_Introduced], speaks: Sequence[Dialect]) -> I
     for one in introduced:
         path = one.dialect.endpoint.path
         reader = next((other for other in speaks if other.endpoint.path == path), one.dialect)
-        owes_ids = reader in speaks and _IN_TEXT in one.wants and not reader.policy.ids_are_optional
+        owes_ids = one.dialect in speaks and _IN_TEXT in one.wants and not reader.policy.ids_are_optional
         for exchange in one.heard:
             stream = reader.read(exchange)
             failed = (exchange.status or 0) >= 500 and failure(stream)
