@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from stream_builder import IDS, Told, incremental, named, whole, with_exchange
@@ -45,6 +46,10 @@ def test_a_target_that_repeats_both_answers_is_blamed() -> None:
     assert (verdict, asked) == (Verdict.FAIL, {"whole": 2, "stream": 2})
 
 
+def replace_key(stream: Stream, key: str) -> Stream:
+    return replace(stream, asked=replace(stream.asked, key=key))
+
+
 def as_whole(stream: Stream, _turn: int = 1) -> Stream:
     return AS_WHOLE if stream.asked.stream else WHOLE
 
@@ -56,15 +61,43 @@ def at_last_as_whole(stream: Stream, turn: int) -> Stream:
 @pytest.mark.parametrize("answers", [as_whole, at_last_as_whole])
 def test_a_target_that_answers_otherwise_now_is_not(answers: Callable[[Stream, int], Stream]) -> None:
     verdict, _ = after_asking_again(WHOLE, STREAM, answers=answers)
-    assert verdict is Verdict.INCONCLUSIVE
+    assert verdict is Verdict.WARN
 
 
 def test_answers_that_were_repeated_in_the_run_are_asked_again_too() -> None:
     """Two of them may be alike by chance as well."""
     repeated = [named(one, f"{one.exchange.name}-again") for one in (WHOLE, STREAM)]
     verdict, asked = after_asking_again(WHOLE, STREAM, *repeated, answers=as_whole)
-    assert verdict is Verdict.INCONCLUSIVE
+    assert verdict is Verdict.WARN
     assert asked.total() > 0
+
+
+def test_one_confirmed_difference_is_enough_for_a_requirement_at_an_endpoint() -> None:
+    """A defect of all streams was asked about 132 times for one scenario."""
+    crowd = [
+        named(replace_key(one, f"key-{number}"), f"sglang-generate/{number}/{form}")
+        for number in range(20)
+        for form, one in (("whole", WHOLE), ("stream", STREAM))
+    ]
+    verdict, asked = after_asking_again(*crowd, answers=lambda stream, _: stream)
+    assert (verdict, asked) == (Verdict.FAIL, {"whole": 2, "stream": 2})
+
+
+def test_once_one_difference_fell_the_others_are_asked_again() -> None:
+    crowd = [
+        named(replace_key(one, f"key-{number}"), f"sglang-generate/{number}/{form}")
+        for number in range(3)
+        for form, one in (("whole", WHOLE), ("stream", STREAM))
+    ]
+    steps = []
+
+    def answers(stream: Stream, _turn: int) -> Stream:
+        steps.append(stream.exchange.name)
+        return replace_key(as_whole(stream), stream.asked.key)
+
+    _, asked = after_asking_again(*crowd, answers=answers)
+    assert asked == {"whole": 6, "stream": 6}
+    assert {name.split("/")[1] for name in steps[:4]} == {steps[0].split("/")[1]}
 
 
 def test_a_target_that_does_not_repeat_itself_elsewhere_is_asked_more_often() -> None:
@@ -99,7 +132,7 @@ def test_a_request_with_an_id_of_its_own_is_asked_again_too() -> None:
     own_id = named(incremental(GOES_ANOTHER_WAY, prompt_key="p", request_id="a1"), STREAM.exchange.name)
     twins = [named(one, f"{one.exchange.name}-twin") for one in (WHOLE, own_id)]
     verdict, asked = after_asking_again(WHOLE, own_id, *twins, answers=as_whole)
-    assert (verdict, asked["stream"] > 0) == (Verdict.INCONCLUSIVE, True)
+    assert (verdict, asked["stream"] > 0) == (Verdict.WARN, True)
 
 
 def test_it_is_asked_again_under_another_id() -> None:
@@ -134,7 +167,7 @@ def test_what_is_seen_only_in_answers_to_what_was_asked_again_is_confirmed_too()
 
     asyncio.run(confirm(lambda: Run(tuple(all_of_it)), ask_again, ACROSS_RESPONSES))
     row = load_requirements()["stream-ids-equal-whole"]
-    assert worst(one.verdict for one in judge_requirement(row, Run(tuple(all_of_it)))) is Verdict.INCONCLUSIVE
+    assert worst(one.verdict for one in judge_requirement(row, Run(tuple(all_of_it)))) is Verdict.WARN
 
 
 @pytest.mark.parametrize("repeats", [True, False])

@@ -2,14 +2,15 @@
 before the target is blamed.
 
 One that is answered otherwise now shows that the target does not repeat itself here, and the difference is
-none. What is asked again is recorded like all else, so a replay judges as the run did.
+none. One confirmed difference is enough for a requirement at an endpoint: the others are not asked again.
+What is asked again is recorded like all else, so a replay judges as the run did.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -76,11 +77,15 @@ def _asked(stream: Answer) -> Hashable:
 
 
 async def confirm(
-    run_so_far: Callable[[], Run], ask_again: Callable[[Answer, int], Awaitable[None]], oracle: str
+    run_so_far: Callable[[], Run],
+    ask_again: Callable[[Answer, int], Awaitable[None]],
+    oracle: str,
+    on_next: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> None:
     """Ask again until each difference by chance that requirements of an oracle see stands or falls.
 
-    `ask_again` gets an answer whose request is to be sent once more, and the number of that turn.
+    `ask_again` gets an answer whose request is to be sent once more, and the number of that turn; `on_next`
+    how many were sent, and how many are to be sent so far.
     """
     every = {row.id: row for row in load_requirements().values() if row.oracle == oracle}
     rows = every
@@ -89,16 +94,43 @@ async def confirm(
         run = run_so_far()
         turns = max(AGAIN, times_to_repeat(run.seen))
         due: dict[Hashable, Answer] = {}
-        in_question: set[str] = set()
-        for judgement in judge([run], rows.values()):
-            sides = {_asked(one): one for one in _sides(judgement, run)}
-            if any(asked[request] < turns for request in sides):
-                due |= sides
-                in_question.add(judgement.requirement.id)
+        in_question = _due(judge([run], rows.values()), run, asked, turns, due)
         if not due and rows is every:
             return
         # Another row may differ in what was asked again for one: all are looked at before it is over.
         rows = {name: row for name, row in rows.items() if name in in_question} if due else every
+        total = asked.total() + len(due)
         for request, stream in due.items():
+            on_next(asked.total(), total)
             asked[request] += 1
             await ask_again(stream, asked[request])
+
+
+def _due(
+    judgements: Iterable[Judgement],
+    run: Run,
+    asked: Mapping[Hashable, int],
+    turns: int,
+    due: dict[Hashable, Answer],
+) -> set[str]:
+    """Gather what is to be asked again; returns the requirements that are in question.
+
+    Of those with several differences at an endpoint the first is asked about, and the others once it fell.
+    """
+    waiting: dict[tuple[str, str], list[dict[Hashable, Answer]]] = defaultdict(list)
+    confirmed, fell = set(), set()
+    for judgement in judgements:
+        sides = {_asked(one): one for one in _sides(judgement, run)}
+        if not sides:
+            continue
+        subject = judgement.requirement.id, next(iter(sides.values())).dialect
+        if any(asked[request] < turns for request in sides):
+            waiting[subject].append(sides)
+        elif judgement.violations and run.doubt(judgement.violations[0]) is None:
+            confirmed.add(subject)
+        else:
+            fell.add(subject)
+    for subject in waiting.keys() - confirmed:
+        for sides in waiting[subject] if subject in fell else waiting[subject][:1]:
+            due |= sides
+    return {requirement for requirement, _ in waiting.keys() - confirmed}

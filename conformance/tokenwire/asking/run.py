@@ -110,6 +110,9 @@ class Progress:
     def finished(self, conversation: Conversation) -> None:
         """A scenario is talked through with one dialect."""
 
+    def confirming(self, done: int, total: int) -> None:
+        """Requests are sent once more, alone: so many were, of so many in all so far."""
+
 
 @dataclass(frozen=True)
 class Unreached:
@@ -206,7 +209,7 @@ class _Interrogation:
         async def ask_again(stream: Answer, turn: int) -> None:
             await send_again(self._talk(stream.exchange.scenario, dialects[stream.dialect]), stream, turn)
 
-        await confirm(self.run, ask_again, ACROSS_RESPONSES)
+        await confirm(self.run, ask_again, ACROSS_RESPONSES, self.progress.confirming)
 
     async def ask_perilous(self) -> None:
         """Talk the perilous scenarios through, one after another: should the server die, it is known of what,

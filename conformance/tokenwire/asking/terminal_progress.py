@@ -19,6 +19,7 @@ class TerminalProgress(Progress):
     def __init__(self, console: Console) -> None:
         self._meter = Meter(console, "asking")
         self._exchanges = 0
+        self._confirming = ""
 
     def __enter__(self) -> Self:
         self._meter.__enter__()
@@ -34,7 +35,10 @@ class TerminalProgress(Progress):
 
     def answered(self, stream: Stream) -> None:
         self._exchanges += 1
-        self._meter.show(words=f"{self._exchanges} exchanges, last {stream.exchange.name}")
+        self._meter.show(words=f"{self._confirming}{self._exchanges} exchanges, last {stream.exchange.name}")
+
+    def confirming(self, done: int, total: int) -> None:
+        self._confirming = f"confirming {done + 1} of {total}; "
 
     def waiting(self, words: str) -> None:
         self._meter.show(words=words)

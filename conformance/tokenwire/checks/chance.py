@@ -152,7 +152,9 @@ def _texts_go_apart(pair: Pair) -> bool:
     counts = [choice.counter("completion_tokens") for choice in pair]
     spent = all(_finished_with(choice) == "length" for choice in pair)
     as_long = spent or (counts[0] is not None and counts[0] == counts[1])
-    return not (as_long and len(short) < len(long) and _is_without_a_piece(short, long))
+    if as_long and len(short) < len(long) and _is_without_a_piece(short, long):
+        return False
+    return not _is_without_pieces(short, long)
 
 
 def _is_without_a_piece(short: str, long: str) -> bool:
@@ -173,3 +175,19 @@ def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Se
     ids = pair[0].output_ids, pair[1].output_ids
     end = first_difference(ids[0], ids[1]) if ids[0] is not None and ids[1] is not None else 0
     return end is not None and position >= end and goes_apart(pair)
+
+
+_LONG_ENOUGH, _SHORTEST_SHARE = 16, 4
+"""Characters behind the first difference from which on a text can be known for a part of another, and how
+many times longer that may be: of two texts of one model, a shorter one is not spelled by the other's letters.
+"""
+
+
+def _is_without_pieces(short: str, long: str) -> bool:
+    """Whether one text is another with pieces left out, here and there: it was lost, and not sampled."""
+    head = first_difference(short, long) or 0
+    rest, whole = short[head:], long[head:]
+    if not _LONG_ENOUGH <= len(rest) < len(whole) <= _SHORTEST_SHARE * len(rest):
+        return False
+    characters = iter(whole)
+    return all(character in characters for character in rest)

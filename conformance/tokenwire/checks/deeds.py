@@ -12,6 +12,7 @@ from operator import itemgetter
 
 from tokenwire.checks.moments import began, over
 from tokenwire.dialects.control import Action, ControlCall
+from tokenwire.record import Answer
 from tokenwire.target.death import Death
 from tokenwire.wire.exchange import ExchangeHead
 
@@ -74,6 +75,20 @@ class Deeds:
     def beside(self, exchange: ExchangeHead, kind: str) -> list[Deed]:
         """The deeds of a kind that overlap an exchange."""
         return self.during(began(exchange), over(exchange), kind)
+
+
+_DISTURBS = (Action.PAUSE, Action.UPDATE, Action.FLUSH)
+
+
+def disturbed(streams: Iterable[Answer], deeds: Deeds) -> frozenset[str]:
+    """The exchanges that a pause, an update of the weights or a flush overlapped."""
+    if not any(deed.kind in _DISTURBS for deed in deeds.every):
+        return frozenset()
+    return frozenset(
+        stream.exchange.name
+        for stream in streams
+        if any(deeds.beside(stream.exchange, kind) for kind in _DISTURBS)
+    )
 
 
 class _InOrder:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tokenwire.checks.about import Traits, traits_of
 from tokenwire.checks.check import CHECKS, Answers, RunCheck, StreamCheck, Target
+from tokenwire.checks.deeds import Deeds, disturbed
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
@@ -29,7 +30,15 @@ from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import Capability, capabilities, shows
 from tokenwire.target.death import Death, clouded, deaths
-from tokenwire.target.determinism import AnswerPair, Determinism, comparisons, determinism, doubt
+from tokenwire.target.determinism import (
+    AnswerPair,
+    Determinism,
+    Doubt,
+    comparisons,
+    determinism,
+    doubt,
+    rarer_than,
+)
 from tokenwire.target.honesty import Honesty, honesty
 from tokenwire.target.tokenizer import HOW_TO_ENABLE, LocalTokenizer, Tokenizer
 
@@ -66,6 +75,8 @@ _LARGE = 4 << 20
 _BY_CHANCE = "a run with --budget soak or a higher --max-concurrency asks for more"
 _VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
 _GRAVEST_FIRST = list(_VIOLATED)
+_NO_CHANCE = 0.01
+"""Differences that chance brings about less often are violations of their row."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +173,7 @@ class Run:
 
     @cached_property
     def determinism(self) -> Determinism:
-        return determinism(self.heard)
+        return determinism(self.heard, disturbed(self.heard, Deeds(self.calls, self.deaths)))
 
     @cached_property
     def seen(self) -> tuple[Determinism, ...]:
@@ -173,8 +184,10 @@ class Run:
             determinism(pair.other for pair in self.beside),
         )
 
-    def doubt(self, difference: Observation) -> str:
-        """Why a difference by chance is no violation, in words; empty where it is one."""
+    def doubt(self, difference: Observation) -> Doubt | None:
+        """Why a difference is no violation in itself; None where it is one."""
+        if not difference.by_chance:
+            return None
         places = (difference.place, *difference.related)
         names = {place.exchange: None for place in places if place.exchange in self.by_exchange}
         return doubt(names, self.seen)
@@ -518,39 +531,80 @@ def _gravest(
     return tuple(one for one, level in zip(violations, levels, strict=True) if level is most)
 
 
+def _counted(run: Run, tallies: Mapping[str, Tally]) -> Callable[[Observation, Doubt], Observation | Doubt]:
+    """How differences are weighed whose whole answers were repeated: by how many answers of the run differ.
+
+    If they are more than chance explains, each is what its row says. If whole answers never differed, it is
+    a SHOULD at least: a race that happens once is none the less one.
+    """
+    every = [
+        (one.observation, run.doubt(one.observation)) for seen in tallies.values() for one in seen.differing
+    ]
+    counted = [seen for seen, why in every if why is not None and why.counted]
+    answers = len({seen.place.exchange for seen in counted})
+    # An answer is observed several times, ids and text and numbers: their share is that of the answers.
+    total = sum(seen.witnesses for seen in tallies.values())
+    compared = max(answers, total * answers // max(1, sum(seen.witnesses for seen in counted)))
+    repetitions = sum(known.repetitions for known in run.seen)
+    contradictions = sum(known.contradictions for known in run.seen)
+    rare = rarer_than(_NO_CHANCE, answers, compared, run.seen)
+    words = (
+        f"{answers} of {compared} answers differ from one that was repeated, and {contradictions} of "
+        f"{repetitions} repetitions of whole answers"
+    )
+
+    def weigh(seen: Observation, why: Doubt) -> Observation | Doubt:
+        if rare:
+            return seen._replace(message=f"{seen.message}; {words}")
+        if contradictions:
+            return Doubt(f"{why.reason}; {words}")
+        return seen._replace(level=Level.SHOULD, message=f"{seen.message}; {words}")
+
+    return weigh
+
+
 def _weigh(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> Iterator[Judgement]:
     """Turn what was seen into one verdict for each scenario."""
     total = sum(seen.witnesses for seen in tallies.values())
     answered = any(map(has_record, run.streams))
+    by_count: Callable[[Observation, Doubt], Observation | Doubt] | None = None
     for scenario, seen in tallies.items():
-        differing = [one.observation for one in seen.differing]
-        doubts = [run.doubt(one) if one.by_chance else "" for one in differing]
-        pairs = list(zip(differing, doubts, strict=True))
-        doubted = tuple(one for one, doubt in pairs if doubt)
-        violations = _gravest(requirement, run, [one for one, doubt in pairs if not doubt])
+        violations, doubted, doubts = [], [], []
+        for difference in (one.observation for one in seen.differing):
+            why = run.doubt(difference)
+            weighed: Observation | Doubt = why or difference
+            if why is not None and why.counted:
+                by_count = by_count or _counted(run, tallies)
+                weighed = by_count(difference, why)
+            if isinstance(weighed, Doubt):
+                doubted.append(difference)
+                doubts.append(weighed.reason)
+            else:
+                violations.append(weighed)
+        gravest = _gravest(requirement, run, violations)
         judged = partial(
             Judgement,
             requirement,
             scenario,
             witnesses=seen.witnesses,
-            violations=violations,
-            doubted=doubted,
+            violations=gravest,
+            doubted=tuple(doubted),
             run=run,
         )
         if seen.crash is not None:
             yield judged(Verdict.HARNESS_ERROR, message=seen.crash[1])
-        elif violations:
-            answer = run.by_exchange.get(violations[0].place.exchange)
-            verdict = _VIOLATED[_level(requirement, answer, violations[0])]
-            yield judged(verdict, message=violations[0].message)
+        elif gravest:
+            answer = run.by_exchange.get(gravest[0].place.exchange)
+            verdict = _VIOLATED[_level(requirement, answer, gravest[0])]
+            yield judged(verdict, message=gravest[0].message)
         elif doubted:
-            yield judged(Verdict.INCONCLUSIVE, message=next(filter(None, doubts)))
+            yield judged(Verdict.INCONCLUSIVE, message=doubts[0])
         elif not answered:
             yield judged(Verdict.INCONCLUSIVE, message="no request of the run was answered by a record")
         elif total < requirement.witnesses:
             few = f"{total} of the {requirement.witnesses} witnesses that a PASS needs"
-            why = _cut_off(requirement, run) if total else _unseen(requirement, run)
-            yield judged(Verdict.INCONCLUSIVE, message=f"{few}; {why}" if why else few)
+            why_few = _cut_off(requirement, run) if total else _unseen(requirement, run)
+            yield judged(Verdict.INCONCLUSIVE, message=f"{few}; {why_few}" if why_few else few)
         else:
             yield judged(Verdict.PASS, witness=seen.furthest.observation if seen.furthest else None)
 

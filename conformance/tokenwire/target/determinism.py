@@ -2,15 +2,21 @@
 
 A server whose arithmetic depends on the batch, the cache or the chunking of the prefill may answer a greedy
 request in two ways: where two ids are as good as equally likely, either may win. So what two answers differ
-in by chance is a violation only where each of the two requests was asked again, and was answered as before.
+in by chance is a violation where each of the two requests was asked again, and was answered as before.
+
+Whether a target repeats itself is learnt from whole answers to one request under one condition alone. A
+stream that differs from the whole answer, an answer beside a pause or from the cache: these are what is
+tested, and would excuse themselves. Where only such an answer differs, and the whole one was repeated, the
+differences are counted beside those of whole answers (`rarer_than`).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from marshal import dumps
+from math import comb
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -48,8 +54,18 @@ class Determinism:
     """How often the request of an exchange was answered alike beside it, where its very request never was
     otherwise.
     """
-    unsteady: Mapping[str, str] = field(default_factory=dict)
-    """Exchanges whose very request was answered otherwise too, each with one that was."""
+    unsteady: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Exchanges whose request was answered whole in two ways under one condition, each with two such."""
+    varied: frozenset[str] = frozenset()
+    """Exchanges whose very request was answered otherwise too under their condition, streams among them."""
+    whole: frozenset[str] = frozenset()
+    """The exchanges that were answered whole, and undisturbed."""
+    shown: Mapping[str, int] = field(default_factory=dict)
+    """What the answers of exchanges show, equal where it is equal: their text, or their ids without one."""
+    repetitions: int = 0
+    """Of whole answers to one request under one condition, how many came behind a first."""
+    contradictions: int = 0
+    """How many of these were not the most frequent of their answers."""
     noise: Noise = field(default_factory=Noise)
 
     def trusts(self, stream: Answer) -> bool:
@@ -100,31 +116,58 @@ class Comparison(AnswerPair):
 
 def times_to_repeat(seen: Iterable[Determinism]) -> int:
     """How often a request has to be answered alike once more to be no matter of chance."""
-    return OFTEN if any(one.unsteady for one in seen) else 1
+    return OFTEN if any(one.unsteady or one.varied for one in seen) else 1
 
 
-def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> str:
-    """Why a difference by chance between these exchanges is no violation, in words; empty where it is one."""
-    few = ""
-    known = list(seen)
+@dataclass(frozen=True)
+class Doubt:
+    """Why a difference by chance is no violation in itself."""
+
+    reason: str
+    counted: bool = False
+    """The whole answer was repeated, and only the other differs: how many do so decides."""
+
+
+def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> Doubt | None:
+    """Why a difference by chance between these exchanges is no violation; None where it is one."""
+    few, repeated = "", False
+    known, names = list(seen), list(exchanges)
     enough = times_to_repeat(known)
-    for name in exchanges:
-        other = next((one.unsteady[name] for one in known if name in one.unsteady), None)
-        if other is not None:
-            return (
-                f"the target did not repeat itself: {name} and {other} are one request, "
+    for name in names:
+        both = next((one.unsteady[name] for one in known if name in one.unsteady), None)
+        if both is not None:
+            first, second = both
+            return Doubt(
+                f"the target did not repeat itself: {first} and {second} are one request, "
                 f"answered with different results; {_MEND}"
             )
         if all(one.steady.get(name, 0) < enough for one in known):
             few = few or name
+        repeated = repeated or any(name in one.whole and one.steady.get(name) for one in known)
     if not few:
-        return ""
+        return None
     alike = 1 + max((one.steady.get(few, 0) for one in known), default=0)
+    results = {one.shown[name] for name in names for one in known if name in one.shown}
     often = "once" if alike == 1 else f"alike {alike} times, too few where others were answered in two ways"
-    return (
+    return Doubt(
         "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
-        f"the request of {few} was answered {often}; {_MEND}"
+        f"the request of {few} was answered {often}; {_MEND}",
+        counted=repeated and len(results) > 1,  # numbers alone move with the order of computing
     )
+
+
+def rarer_than(limit: float, differing: int, compared: int, seen: Iterable[Determinism]) -> bool:
+    """Whether so many of these answers would differ with less than this probability if whole answers to one
+    request differed as often: Fisher's exact test, one-sided.
+    """
+    known = list(seen)
+    repetitions = sum(one.repetitions for one in known)
+    every = differing + sum(one.contradictions for one in known)
+    ways = sum(
+        comb(compared, some) * comb(repetitions, every - some)
+        for some in range(differing, min(every, compared) + 1)
+    )
+    return ways < limit * comb(compared + repetitions, every)
 
 
 def completed(stream: Answer) -> bool:
@@ -180,15 +223,17 @@ class _Answer(NamedTuple):
     result: int
     shown: int
     """What answers show that tell more or less of one result: the text, or the ids where there is none."""
+    condition: Hashable
+    """Under which answers contradict each other: whole or streamed, disturbed or not, cached or not."""
 
     @classmethod
-    def of(cls, stream: Answer) -> _Answer:
+    def of(cls, stream: Answer, *, disturbed: bool) -> _Answer:
         asked, result = stream.asked, _result(stream)
         carried = tuple(any(one[position] is not None for one in result) for position in (1, 2))
         return cls(
             stream,
             asked.key,
-            hash((stream.dialect, asked.key, asked.stream)),
+            hash((stream.dialect, asked.key, asked.stream, disturbed)),
             hash(request_of(stream)),
             (asked.stream, asked.stream_interval, carried),
             _known_result(stream),
@@ -198,6 +243,7 @@ class _Answer(NamedTuple):
                     for position, ids, text, finish in result
                 )
             ),
+            (asked.stream, disturbed, not asked.stream and _was_cached(stream)),
         )
 
 
@@ -209,40 +255,82 @@ def _grouped(things: Iterable[Thing], known_by: Callable[[Thing], Hashable]) -> 
     return groups.values()
 
 
-def determinism(streams: Iterable[Answer]) -> Determinism:
+def determinism(streams: Iterable[Answer], disturbed: Container[str] = ()) -> Determinism:
     """Look for requests that were answered more than once.
 
-    Only whole answers can contradict each other's key: streams of one request may differ through a fault of
-    delivery, and that fault must not switch off the comparison that finds it.
+    disturbed: exchanges that a control call overlapped. Only whole answers under one condition contradict
+    each other: streams of one request may differ through a fault of delivery, and an answer from the cache
+    through a fault of the cache; such a fault must not switch off the comparison that finds it.
     """
-    answers = [_Answer.of(stream) for stream in streams if stream.asked.key and completed(stream)]
-    repeated, contradicted = set(), set()
+    answers = [
+        _Answer.of(stream, disturbed=stream.exchange.name in disturbed)
+        for stream in streams
+        if stream.asked.key and completed(stream)
+    ]
+    repeated = set()
     probed = False
     for alike in _grouped(answers, attrgetter("key", "delivery")):
-        results = {one.result for one in alike}
-        if not alike[0].stream.asked.stream and len(results) > 1:
-            contradicted.add(alike[0].key)
-        elif len(results) < len(alike):
+        if len({one.result for one in alike}) < len(alike):
             repeated.add(alike[0].key)
             probed = probed or any(one.stream.exchange.scenario == PROBE for one in alike)
     times = Counter((answer.form, answer.shown) for answer in answers)
-    unsteady: dict[str, str] = {}
+    varied: set[str] = set()
     differences: list[Difference] = []
+    for group in _grouped(answers, attrgetter("request", "condition")):
+        if len({one.result for one in group}) > 1:
+            varied |= {one.stream.exchange.name for one in group}
     for group in _grouped(answers, attrgetter("request")):
-        last = {one.result: one.stream.exchange.name for one in group}
-        for one in group if len(last) > 1 else ():
-            unsteady[one.stream.exchange.name] = next(last[k] for k in last if k != one.result)
         first, *others = (one.stream for one in group)
         differences += _numbers_apart(first, others)
     steady = {answer.stream.exchange.name: times[answer.form, answer.shown] - 1 for answer in answers}
+    whole = [
+        answer
+        for answer in answers
+        if not (answer.stream.asked.stream or answer.stream.exchange.name in disturbed)
+    ]
+    contradicting, repetitions, contradictions = _contradicting(whole)
+    contradicted = {key for _, key in contradicting}
     return Determinism(
         frozenset(repeated - contradicted),
         frozenset(contradicted),
         probed and not contradicted,
-        {name: often for name, often in steady.items() if often and name not in unsteady},
-        unsteady,
+        {name: often for name, often in steady.items() if often and name not in varied},
+        {
+            answer.stream.exchange.name: both
+            for answer in answers
+            if (both := contradicting.get((answer.stream.dialect, answer.key))) is not None
+        },
+        frozenset(varied),
+        frozenset(answer.stream.exchange.name for answer in whole),
+        {answer.stream.exchange.name: answer.shown for answer in answers},
+        repetitions,
+        contradictions,
         noise_of(differences),
     )
+
+
+def _contradicting(
+    whole: Iterable[_Answer],
+) -> tuple[dict[tuple[str, str], tuple[str, str]], int, int]:
+    """Two answers to one request under one condition that differ, by dialect and key; how many answers came
+    behind the first to their request, and how many of these were not the most frequent.
+    """
+    contradicting: dict[tuple[str, str], tuple[str, str]] = {}
+    repetitions = contradictions = 0
+    for group in _grouped(whole, attrgetter("request", "condition", "delivery")):
+        last = {one.result: one.stream for one in group}
+        repetitions += len(group) - 1
+        contradictions += len(group) - max(Counter(one.result for one in group).values())
+        if len(last) > 1:
+            first, second, *_ = last.values()
+            names = first.exchange.name, second.exchange.name
+            contradicting.setdefault((first.dialect, first.asked.key), names)
+    return contradicting, repetitions, contradictions
+
+
+def _was_cached(stream: Answer) -> bool:
+    """Whether any of the prompt came from the cache, as far as the answer tells."""
+    return any(choice.counter("cached_tokens") for choice in stream.choices)
 
 
 def _numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Difference]:
