@@ -31,8 +31,10 @@ class KnownFault:
     """The part of a server where the bug lived."""
     does: str
     """What it does, in a sentence or two."""
+    primitive: str
+    """The kind of bug: its key in `kinds` of the table, such as X14."""
     kind: str
-    """What is done wrong, in words."""
+    """The same in words."""
     acts: Mapping[str, Act]
     """Seam to what is done there."""
     upstream: tuple[str, ...] = ()
@@ -73,9 +75,9 @@ def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[s
     facts: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in entry["bug"].items()
     }
-    kind = facts.pop("kind")
-    if kind not in kinds:
-        raise ValueError(f"fault {name!r} is of the kind {kind!r}; the kinds are {', '.join(kinds)}")
+    primitive = facts.pop("kind")
+    if primitive not in kinds:
+        raise ValueError(f"fault {name!r} is of the kind {primitive!r}; the kinds are {', '.join(kinds)}")
     acts = dict(written(name))
     for seam in entry.keys() - {"does", "bug"}:
         try:
@@ -84,7 +86,7 @@ def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[s
             raise ValueError(f"fault {name!r}: no primitive is for {seam!r}; write a function") from error
     if not acts:
         raise ValueError(f"fault {name!r} does nothing: name a seam, or write a function of its name")
-    return KnownFault(name, room, entry["does"], kinds[kind], acts, **facts)
+    return KnownFault(name, room, entry["does"], primitive, kinds[primitive], acts, **facts)
 
 
 @cache

@@ -26,7 +26,7 @@ def print_faults(console: Console) -> None:
         title = Text(f"{known.name}  ", style="bold").append(", ".join(known.shows_in), style="not bold dim")
         console.print(title)
         console.print(f"  {known.does}", highlight=False)
-        console.print(f"  kind       {known.kind}", highlight=False)
+        console.print(f"  kind       {known.primitive}: {known.kind}", highlight=False)
         if known.server:
             console.print(f"  needs      {' '.join(known.server)}", highlight=False)
         console.print(

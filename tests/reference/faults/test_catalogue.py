@@ -131,3 +131,4 @@ def test_the_command_lists_them(tmp_path):
     assert {"kind", "does", "upstream", "kills", "shows_in", "room"} <= listed[0].keys()
     table = run_forked(*command, folder=tmp_path).stdout
     assert f"{len(FAULTS)} faults" in table
+    assert {entry["primitive"]: entry["kind"] for entry in listed} == TABLE["kinds"]
