@@ -91,6 +91,55 @@ def test_decodes_come_first_and_prefill_takes_what_is_left() -> None:
     assert spans == [("a", 3, 4), ("b", 0, 8)]
 
 
+def test_a_large_call_does_not_make_its_neighbours_wait() -> None:
+    """4,096 sequences of one call wait; who comes then is admitted in the next step, and takes turns."""
+    scheduler = Scheduler(PagePool(2000, PAGE), max_running_requests=16, chunked_prefill_size=CHUNK * 4)
+    for index in range(4096):
+        scheduler.add(sequence(f"large-{index}", 2, 40, group="large"))
+    run_step(scheduler, scheduler.next_step())
+    assert len(scheduler.running) == 15, "one seat is kept for others"
+    for name in ("b", "c"):
+        for index in range(3):
+            scheduler.add(sequence(f"{name}-{index}", 2, 4, group=name))
+    order: list[str] = []
+    for _ in range(200):
+        before = {running.request.rid for running in scheduler.running}
+        run_step(scheduler, scheduler.next_step())
+        scheduler.check_integrity()
+        order += [s.request.rid for s in scheduler.running if s.request.rid not in before]
+    others = [rid for rid in order if not rid.startswith("large")]
+    assert order[0] == "b-0"
+    assert sorted(order.index(rid) for rid in others) == list(range(6)), (
+        "the large call has all seats it may have"
+    )
+    assert others == ["b-0", "c-0", "b-1", "c-1", "b-2", "c-2"]
+    assert len(order) > 40, "and goes on"
+
+
+def test_calls_of_one_sequence_are_served_in_order_of_arrival() -> None:
+    scheduler = Scheduler(PagePool(200, PAGE), max_running_requests=2, chunked_prefill_size=CHUNK)
+    for group in "abc":
+        for index in range(2):
+            scheduler.add(sequence(f"{group}{index}", 2, 1, group=group))
+    scheduler.add(sequence("alone", 2, 1))
+    order = []
+    while step := scheduler.next_step():
+        order += [segment.sequence.request.rid for segment in step]
+        run_step(scheduler, step)
+    assert order == ["a0", "b0", "c0", "alone", "a1", "b1", "c1"]
+
+
+def test_a_retracted_sequence_is_first_in_line_again() -> None:
+    scheduler = Scheduler(PagePool(200, PAGE), max_running_requests=1, chunked_prefill_size=CHUNK)
+    for rid, group in (("a0", "a"), ("b0", "b"), ("a1", "a")):
+        scheduler.add(sequence(rid, 2, 5, group=group))
+    run_step(scheduler, scheduler.next_step())
+    assert [each.request.rid for each in scheduler.waiting] == ["b0", "a1"]
+    scheduler.retract(scheduler.running[0])
+    assert [each.request.rid for each in scheduler.waiting] == ["a0", "a1", "b0"]
+    scheduler.check_integrity()
+
+
 def test_a_request_waits_until_all_its_pages_are_there() -> None:
     scheduler = Scheduler(PagePool(7, PAGE), max_running_requests=3, chunked_prefill_size=CHUNK)
     scheduler.add(sequence("a", 4, 13))

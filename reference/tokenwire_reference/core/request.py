@@ -149,6 +149,8 @@ class Request:
     """The states of the last layer are wanted, of all that is run."""
     routed_experts_start: int | None = None
     """First position whose experts are wanted; None for none."""
+    group: str | None = None
+    """Requests of one call have an equal one, and share its turns to be admitted. None: alone."""
     wants_embedding: bool = False
     """The last hidden state of the prompt is wanted, and no token."""
     seams: Seams = field(default_factory=current_seams, repr=False, compare=False)

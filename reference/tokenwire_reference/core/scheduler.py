@@ -1,4 +1,4 @@
-"""Who runs in the next step. First come, first served, continuous batching, chunked prefill. No torch.
+"""Who runs in the next step. Calls take turns (`waiting`), continuous batching, chunked prefill. No torch.
 
 One rule covers prefill, decode and recomputation after a retraction: a running sequence owns `token_ids` and
 has `computed` of them in the KV cache. Each step computes its next *segment*, up to the next absolute
@@ -10,7 +10,7 @@ for want of memory.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from tokenwire_reference.core.kv import PageAccountingError, PagePool
 from tokenwire_reference.core.prefix_keys import PrefixKeys
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.stopping import StopRules
+from tokenwire_reference.core.waiting import WaitingLines
 
 
 @dataclass(eq=False)
@@ -107,7 +108,7 @@ class Scheduler:
         self.pool = pool
         self.max_running_requests = max_running_requests
         self.chunked_prefill_size = chunked_prefill_size
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingLines(max_running_requests)
         self.running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}
         """All of these, by the id of their request."""
@@ -142,7 +143,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def next_step(self) -> list[Segment]:
-        """The next step: decodes, then chunks of prefill in order of arrival. Empty when idle."""
+        """The next step: decodes, then chunks of prefill in order of admission. Empty when idle."""
         decodes = [s for s in self.running if s.computed == len(s.token_ids) - 1]
         step = [Segment(s, s.computed, len(s.token_ids)) for s in decodes]
         budget = self.max_step_tokens - len(step)
@@ -165,7 +166,7 @@ class Scheduler:
         self.remove(sequence)
         sequence.request.num_retractions += 1
         self._sequences[sequence.request.rid] = sequence
-        self.waiting.appendleft(sequence)
+        self.waiting.put_first(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and give its pages back."""
@@ -174,6 +175,7 @@ class Scheduler:
             self.running.remove(sequence)
             self._seats.append(sequence.seat)
             sequence.seat = -1
+            self.waiting.leave(sequence)
         else:
             self.waiting.remove(sequence)
         self.pool.release(sequence.pages)
@@ -190,8 +192,8 @@ class Scheduler:
     def _prefills(self) -> Iterator[Sequence]:
         """Running sequences with more than one id to compute, then waiting ones, admitted when reached."""
         yield from [s for s in self.running if s.computed < len(s.token_ids) - 1]
-        while self.waiting and len(self.running) < self.max_running_requests and self._admit(self.waiting[0]):
-            sequence = self.waiting.popleft()
+        while self._seats and (sequence := self.waiting.next()) is not None and self._admit(sequence):
+            self.waiting.seat(sequence)
             sequence.seat = self._seats.pop()
             self.running.append(sequence)
             yield sequence

@@ -150,6 +150,7 @@ class RequestManager:
             self._groups[group] = dict.fromkeys(names)
             self._group_of.update(dict.fromkeys(names, group))
         for request, reader in zip(requests, readers, strict=True):
+            request.group = group or names[0]
             self._live[request.rid] = _Live(reader, generation)
             self._engine.add(request)
         return generation

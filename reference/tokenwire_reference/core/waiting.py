@@ -1,0 +1,72 @@
+"""Sequences that wait for a seat: a line for each call, and the calls take turns."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenwire_reference.core.scheduler import Sequence
+
+
+class WaitingLines:
+    """First come, first served within a group of requests, and in turns among groups.
+
+    Without turns, a call of 4,096 sequences would be served before anybody who comes later.
+    """
+
+    def __init__(self, seats: int) -> None:
+        self._lines: OrderedDict[str, deque[Sequence]] = OrderedDict()
+        """By group; the first one has its turn."""
+        self._most_seats = seats - seats // 16
+        """Of one group: who comes later need not wait until one of its sequences ends."""
+        self._seated: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for line in self._lines.values():
+            yield from line
+
+    def append(self, sequence: Sequence) -> None:
+        """Put a sequence behind those of its group."""
+        self._lines.setdefault(_group(sequence), deque()).append(sequence)
+
+    def put_first(self, sequence: Sequence) -> None:
+        """Put a sequence before all others."""
+        group = _group(sequence)
+        self._lines.setdefault(group, deque()).appendleft(sequence)
+        self._lines.move_to_end(group, last=False)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence. Raises KeyError or ValueError for one that does not wait."""
+        group = _group(sequence)
+        self._lines[group].remove(sequence)
+        if not self._lines[group]:
+            del self._lines[group]
+
+    def next(self) -> Sequence | None:
+        """The sequence that gets the next seat; None where none may."""
+        for group, line in self._lines.items():
+            if self._seated[group] < self._most_seats:
+                return line[0]
+        return None
+
+    def seat(self, sequence: Sequence) -> None:
+        """Give a sequence a seat; the next turn of its group is behind all others."""
+        self._lines.move_to_end(_group(sequence))
+        self.remove(sequence)
+        self._seated[_group(sequence)] += 1
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take back the seat of a sequence."""
+        group = _group(sequence)
+        self._seated[group] -= 1
+        if not self._seated[group]:
+            del self._seated[group]
+
+
+def _group(sequence: Sequence) -> str:
+    return sequence.request.group or sequence.request.rid
