@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import h11
 import torch
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from starlette.applications import Starlette
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from tokenwire_reference.assembly import ExtraArgs, make_engine
+from tokenwire_reference.connection import Connection, OverConnections
 from tokenwire_reference.core.engine import EngineArgs
 from tokenwire_reference.core.engine_runner import EngineOnLoop, EngineRunner, EngineThread
 from tokenwire_reference.core.handover import Handover
@@ -29,7 +29,7 @@ from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import Row
 from tokenwire_reference.doors.app import build_app
-from tokenwire_reference.doors.event_stream import OUTLET
+from tokenwire_reference.doors.heads import MOST_HEAD_BYTES
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.extras.crash_hook import CrashAfter, crash_soon
@@ -42,8 +42,8 @@ class EngineStoppedError(RuntimeError):
     """The engine is broken for good; every client was told, and the process ends."""
 
 
-MOST_HEAD_BYTES = 1 << 16
-"""Of a request, before its body."""
+ACCEPT_LOG_SECONDS = 10.0
+"""How often at most the log says that new connections wait."""
 SHUTDOWN_SECONDS = 1
 """How long an open answer may go on after all requests were ended."""
 
@@ -69,16 +69,16 @@ def serve(args: ServerArgs) -> None:
     loop = asyncio.new_event_loop()
     served = assemble(replace(args, port=listening.getsockname()[1]), model, loop)
     _warn_where_variant(served.facts["batch_invariance"])
-    server = Server(served)
+    loop.set_exception_handler(AcceptFailures())
+    ending = Ending(served)
 
     def end_soon() -> None:
-        loop.call_soon_threadsafe(server.end)
+        loop.call_soon_threadsafe(ending.end)
 
     served.runner.on_failure = end_soon
     try:
         served.runner.start()
-        # The signal that ended the server is raised again by uvicorn once everything is closed.
-        loop.run_until_complete(server.serve(sockets=[listening]))
+        loop.run_until_complete(ending.server.serve(sockets=[listening]))
     finally:
         served.runner.stop()
     if served.runner.failure is not None:
@@ -154,6 +154,24 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
     )
 
 
+class AcceptFailures:
+    """Handles what asyncio reports: a socket that cannot be accepted, in a line every so many seconds.
+
+    asyncio tries 2,048 times a second where no file descriptor is left, and reports each with a traceback.
+    """
+
+    def __init__(self) -> None:
+        self._silent_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._silent_until:
+            self._silent_until = loop.time() + ACCEPT_LOG_SECONDS
+            logging.getLogger(__name__).error("new connections wait: %s", error)
+
+
 def _facts(model: Model, page_size: int) -> dict[str, Any]:
     """What `/server_info` tells under `tokenwire_reference`; the engine's probe found the row sizes."""
     return {
@@ -167,153 +185,52 @@ def _facts(model: Model, page_size: int) -> dict[str, Any]:
     }
 
 
-class _Outgoing:
-    """A transport that drops what is written once the connection is lost.
-
-    An answer of many events in a row (a batch) learns of the loss only behind them, and asyncio would log a
-    warning for each.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
-
-
-class Connection(h11.Connection):
-    """Frames the parts of a chunked body itself: between them nothing changes of what h11 keeps."""
-
-    _in_chunks = False
-
-    def part(self, data: bytes) -> Any:
-        """What is written for a part of a body."""
-        if self._in_chunks and data:
-            return b"%x\r\n%b\r\n" % (len(data), data)
-        return super().send(h11.Data(data=data))
-
-    def send(self, event: Any) -> Any:
-        if type(event) is h11.Data:
-            return self.part(event.data)
-        output = super().send(event)
-        if type(event) is h11.Response:
-            self._in_chunks = output is not None and b"\r\nTransfer-Encoding: chunked\r\n" in output
-        elif type(event) is h11.EndOfMessage:
-            self._in_chunks = False
-        return output
-
-
-class ConnectionOutlet:
-    """Writes parts of the body of one answer: see `Outlet`."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    @property
-    def free(self) -> bool:
-        return bool(self._cycle.disconnected) or not self._cycle.flow.write_paused
-
-    def write(self, part: bytes) -> None:
-        if not self._cycle.disconnected:
-            self._cycle.transport.write(self._cycle.conn.part(part))
-
-
-class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by mypy here
-    """HTTP that stops writing as soon as the kernel takes no more: outputs wait where they can coalesce.
-
-    A client that owes a request, or the rest of one, is waited for so long and no longer.
-    """
-
-    def __init__(self, *args: Any, receive_seconds: float, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.conn = Connection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
-        self.app: ASGIApp = self.with_outlet(self.app)
-        self._receive_seconds = receive_seconds
-        self._too_late: asyncio.TimerHandle | None = None
-
-    def with_outlet(self, app: ASGIApp) -> ASGIApp:
-        """An application that is offered an outlet for each of its answers."""
-
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await app({**scope, "extensions": {OUTLET: ConnectionOutlet(self.cycle)}}, receive, send)
-
-        return answer
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        transport.set_write_buffer_limits(high=0)
-        super().connection_made(_Outgoing(transport))
-        self._await_request()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._await_request()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._await_request()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._end_wait()
-
-    def _await_request(self) -> None:
-        """Give the client one limited time to send a request, however slowly its bytes come."""
-        if self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
-            self._end_wait()
-        elif self._too_late is None:
-            self._too_late = self.loop.call_later(self._receive_seconds, self.transport.close)
-
-    def _end_wait(self) -> None:
-        if self._too_late is not None:
-            self._too_late.cancel()
-            self._too_late = None
-
-
-class Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed by mypy here
-    """uvicorn, which says its URL on stdout and ends open answers when it is told to end."""
+class Ending:
+    """Ends a server: at once, or after a first SIGTERM once the answers are complete that are under way."""
 
     def __init__(self, served: Served) -> None:
-        super().__init__(
+        self._served = served
+        self.answers = OverConnections(build_app(served, self._lifespan))
+        """Of all connections."""
+        self.server = uvicorn.Server(
             uvicorn.Config(
-                build_app(served),
-                http=partial(Protocol, receive_seconds=served.args.receive_seconds),
+                self.answers,
+                http=partial(Connection, AutoHTTPProtocol, served.args),
                 ws="none",
-                lifespan="off",
                 log_config=None,
                 access_log=served.args.log_requests,
+                h11_max_incomplete_event_size=MOST_HEAD_BYTES,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )
         )
-        self._served = served
-        self._until = 0.0
-        """When answers end that are under way."""
+        self._ending: asyncio.Task[None] | None = None
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        args = self._served.args
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Say the URL, whose socket listens already, and take signals before uvicorn does."""
+        loop, args = asyncio.get_running_loop(), self._served.args
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self.end, number))
         host = f"[{args.host}]" if ":" in args.host else args.host
         print(f"{args.model_path} is served at http://{host}:{args.port}", flush=True)
+        yield
 
-    def end(self) -> None:
-        """Tell the server to end, as a signal does."""
-        self.should_exit = True
+    def end(self, number: int | None = None) -> None:
+        """End the server, as a signal does that has this number. A second call waits for no answer."""
+        draining = self._served.draining
+        waits = number == signal.SIGTERM and not draining.is_set()
+        draining.set()
+        if self._ending is not None:
+            self._ending.cancel()
+        seconds = self._served.args.drain_seconds if waits else 0
+        self._ending = asyncio.get_running_loop().create_task(self._end(seconds, number))
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Let answers go on for a while after the first SIGTERM; any other signal ends them."""
-        drains = sig == signal.SIGTERM and not self.should_exit
-        self._until = time.monotonic() + self._served.args.drain_seconds if drains else 0.0
-        super().handle_exit(sig, frame)
-
-    async def on_tick(self, counter: int) -> bool:
-        if not await super().on_tick(counter):
-            return False
-        self._served.draining.set()
-        return not self.server_state.tasks or time.monotonic() >= self._until
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    async def _end(self, seconds: float, number: int | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.answers.idle.wait()
         self._served.manager.abort_all()
-        await super().shutdown(sockets)
+        if number is None:
+            self.server.should_exit = True
+        else:  # which raises the signal again once everything is closed
+            self.server.handle_exit(number, None)

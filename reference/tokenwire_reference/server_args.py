@@ -127,6 +127,11 @@ class ServerArgs:
         between=(0.001, 86400),
     )
     """In which a request must have come as a whole; then its connection is closed. Also if nothing comes."""
+    send_seconds: float = _flag(
+        60.0,
+        "Seconds in which a client must read something of what waits for it; then its connection is closed.",
+        between=(0.001, 86400),
+    )
     drain_seconds: float = _flag(
         0.0,
         "Seconds for which requests may go on after SIGTERM; new ones are refused with 503.",

@@ -8,10 +8,12 @@ from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Lifespan
 
 from tokenwire_reference.doors import embeddings, info, load, openapi, tokenization, vllm
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
 from tokenwire_reference.doors.fault_package import fault_middleware
+from tokenwire_reference.doors.heads import RefuseHeads
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import RequireKey
 from tokenwire_reference.doors.request_manager import ClientLeftError
@@ -65,11 +67,13 @@ ROUTES = [
 ]
 
 
-def build_app(served: Served) -> Starlette:
+def build_app(served: Served, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
     """Put the routes before what they serve."""
     app = Starlette(
+        lifespan=lifespan,
         routes=[*ROUTES, *(VLLM_ROUTES if served.args.api_dialect == "vllm" else SGLANG_ROUTES)],
         middleware=[
+            Middleware(RefuseHeads, args=served.args),
             Middleware(RequireKey, args=served.args),
             fault_middleware(enabled=served.args.enable_faults),
         ],

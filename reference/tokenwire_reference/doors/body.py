@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from tokenwire_reference.doors.errors import INVALID, MALFORMED, RefusalError
+from tokenwire_reference.doors.heads import body_too_long
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.request_manager import ClientLeftError
 from tokenwire_reference.doors.schemas import request_schema
@@ -61,12 +62,7 @@ async def _read(http_request: HttpRequest, most: int) -> bytes:
         async for part in http_request.stream():
             body += part
             if len(body) > most:
-                raise RefusalError(
-                    f"the body has more than {most} bytes; send less, or start the server with a larger "
-                    "--max-body-bytes",
-                    status=413,
-                    type=MALFORMED,
-                )
+                raise body_too_long(most)
     except ClientDisconnect as left:
         raise ClientLeftError from left
     return bytes(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from secrets import compare_digest
 from urllib.parse import urlsplit
 
@@ -47,7 +48,7 @@ def refuse_control(http_request: HttpRequest) -> None:
     """
     args, headers = served_by(http_request).args, http_request.headers
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+    if origin is not None and not _of_this_server(origin, headers.get("host", ""), args):
         raise RefusalError(
             f"the web page {origin!r:.100} may not control this server", type=UNAUTHORIZED, status=403
         )
@@ -60,6 +61,30 @@ def refuse_control(http_request: HttpRequest) -> None:
             status=403,
         )
     raise _unauthorized("admin API key")
+
+
+def _of_this_server(origin: str, host: str, args: ServerArgs) -> bool:
+    """Whether a web page came from this server.
+
+    A name proves nothing without a key: by DNS rebinding, any name can come to stand for this address while
+    its page is open. An address, the name `localhost` and that of `--host` cannot.
+    """
+    try:
+        page = urlsplit(origin)
+        name = page.hostname or ""
+    except ValueError:
+        return False
+    if page.netloc != host:
+        return False
+    return bool(args.api_key or args.admin_api_key) or name in {"localhost", args.host} or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _sent(headers: Headers, key: str | None) -> bool:

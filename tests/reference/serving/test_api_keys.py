@@ -140,10 +140,20 @@ def test_what_changes_the_server_is_posted(answers, call, scripted_engine, path)
 @pytest.mark.parametrize("path", CONTROL)
 def test_a_web_page_of_another_origin_controls_nothing(answers, call, scripted_engine, path):
     engine = scripted_engine([[5]])
-    origins = ("https://evil.example", "null", "http://reference:81", "http://reference")
-    calls = [call(path, CONTROL[path], headers={"origin": origin}) for origin in origins]
+    pages = [
+        *(("https://evil.example", "127.0.0.1"), ("null", "127.0.0.1"), ("http://[", "127.0.0.1")),
+        *(("http://127.0.0.1:81", "127.0.0.1"), ("http://rebound.example:80", "rebound.example:80")),
+    ]
+    own = [(f"http://{name}:80", f"{name}:80") for name in ("127.0.0.1", "[::1]", "localhost")]
+    calls = [
+        call(path, CONTROL[path], headers={"origin": origin, "host": host}) for origin, host in [*pages, *own]
+    ]
     responses = answers(engine, *calls)
-    assert [response.status_code for response in responses] == [403, 403, 403, 200]
+    assert [response.status_code for response in responses] == [403] * len(pages) + [200] * len(own)
+    named = {"origin": "http://models.example", "host": "models.example"}
+    for flags, headers in (({"host": "models.example"}, named), ({"api_key": "the-key"}, {**named, **KEY})):
+        (response,) = answers(engine, call(path, CONTROL[path], headers=headers), **flags)
+        assert response.status_code == 200
 
 
 def test_nothing_tells_a_key(answers, call, scripted_engine, monkeypatch):

@@ -1,0 +1,50 @@
+"""What is refused for the head of a request alone, before any of its body is read."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tokenwire_reference.doors.errors import MALFORMED, RefusalError, refusal_answer
+from tokenwire_reference.server_args import ServerArgs
+
+MOST_HEADERS = 128
+MOST_HEAD_BYTES = 1 << 16
+"""Of the path, and of all names and values."""
+
+
+def body_too_long(most: int) -> RefusalError:
+    return RefusalError(
+        f"the body has more than {most} bytes; send less, or start the server with a larger --max-body-bytes",
+        status=413,
+        type=MALFORMED,
+    )
+
+
+class RefuseHeads:
+    """Refuses heads that are too long, and those of bodies that are."""
+
+    def __init__(self, app: ASGIApp, *, args: ServerArgs) -> None:
+        self._app = app
+        self._args = args
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
+            app = refusal_answer(scope["path"], refusal, self._args.api_dialect)
+        await app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> RefusalError | None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+        size += sum(len(name) + len(value) for name, value in headers)
+        if len(headers) > MOST_HEADERS or size > MOST_HEAD_BYTES:
+            return RefusalError(
+                f"the head has {len(headers)} headers and {size} bytes; send at most {MOST_HEADERS} headers "
+                f"and {MOST_HEAD_BYTES} bytes",
+                status=431,
+                type=MALFORMED,
+            )
+        length = dict(headers).get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > self._args.max_body_bytes:
+            return body_too_long(self._args.max_body_bytes)
+        return None
