@@ -35,6 +35,7 @@ KEPT = {
     "null-content-beside-reasoning": ["answer-fits-schema", "chat-content-never-null"],
     "null-content-beside-a-call": ["answer-fits-schema", "chat-content-never-null"],
     "usage-with-the-last-finish": ["incremental-ids-are-new", "samples-are-asked-alike"],
+    "drafts-in-a-histogram": ["customized-info-whole", "whole-accumulates"],
     "gateway-of-a-dead-worker": ["requests-do-not-break-the-server"],
 }
 """Answers, and the requirements that they keep or of which they say nothing."""
@@ -57,4 +58,4 @@ def test_an_answer_that_breaks_the_sentence_violates_the_requirement(case, requi
     ("case", "requirement"), [(case, name) for case, names in KEPT.items() for name in names]
 )
 def test_an_answer_that_keeps_the_sentence_does_not_violate_the_requirement(case, requirement):
-    assert verdict(case, requirement) in {Verdict.PASS, Verdict.INCONCLUSIVE}
+    assert verdict(case, requirement) in {Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.UNSUPPORTED}
