@@ -164,6 +164,16 @@ def test_a_failure_does_not_hide_under_a_warning_nor_under_what_a_baseline_knows
     assert folded(replace(fail, known="so is this"), violated("done-ends-the-stream", place)) == {}
 
 
+def test_what_lies_in_no_field_is_no_field_in_common() -> None:
+    """Two whole answers are no one thing: refusals of many shapes hid under a server that broke."""
+    stream = ids_stream([1], [2])
+    other = replace(stream, exchange=replace(stream.exchange, name="generate/two"))
+    run = Run((stream, other))
+    lost = violated("stream-text-equals-whole", Place(stream.exchange.name))
+    alone = violated("batch-items-stand-alone", Place(other.exchange.name))
+    assert causes([replace(one, run=run) for one in (lost, alone)]) == {}
+
+
 def test_runs_are_kept_apart() -> None:
     place = at("a/one", 3, "/id")
     cause, effect = violated("chat-chunks-share-a-choice-id", place), violated("request-id-constant", place)

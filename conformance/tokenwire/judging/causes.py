@@ -92,7 +92,8 @@ class _Violations:
         run, name = id(self._judgements[n].run), self._judgements[n].requirement.id
         yield run, place.exchange, place.event, place.pointer
         yield run, name, place.exchange
-        yield run, name, self._endpoint(n, place), _field(place)
+        if place.pointer:  # two whole answers are no field in common
+            yield run, name, self._endpoint(n, place), _field(place)
 
     def _endpoint(self, n: int, place: Place) -> tuple[str]:
         """The dialect of the answer that a place is in; its name where there is no such answer."""
