@@ -120,27 +120,33 @@ async def abort_of_choices(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def abort_in_the_queue(talk: Conversation) -> None:
-    """One request for more samples than the server runs at once, and behind it, while some of them wait, a
+    """Two requests, each for more samples than the server runs at once, and behind them, while samples wait, a
     whole answer and a stream that are aborted before it is their turn.
+
+    Two, since a server may keep seats for whoever comes after a large request: the second takes those.
     """
     running = talk.advertised.max_running_requests or _RUNNING
     if running > _MOST_RUNNING[talk.budget] or not can_abort(talk):
         return
-    ask, tap = long_ask(talk, 160), Tap()
+    ask = long_ask(talk, 160)
     run = new_id()
-    asks = {label: replace(one, request_id=f"{run}-{label}") for label, one in forms(ask).items()}
+    waiting = {label: replace(form, request_id=f"{run}-{label}") for label, form in forms(ask).items()}
     await talk.ask_all(forms(replace(ask, max_new_tokens=4), "usual"))
-
-    async def abort_them() -> None:
-        if await tap.events(2 * running):
-            for label, one in asks.items():
-                await talk.abort(f"{label}-abort", str(one.request_id))
-        tap.hang_up()
-
-    async def wait_behind() -> None:
-        if await tap.events(1):
-            await talk.ask_all(asks)
-
     filler = replace(ask, n=running + 8, temperature=1.0, stream=True)
     filler = replace(filler, max_new_tokens=min(filler.max_new_tokens or 1, talk.readable(filler.n)))
-    await together(talk.ask("filling", filler, tap=tap), wait_behind(), abort_them())
+    taps = {"filling": Tap(), "filling-too": Tap()}
+    filled = taps["filling"]
+
+    async def abort_them() -> None:
+        if await filled.events(3 * running):
+            for label, form in waiting.items():
+                await talk.abort(f"{label}-abort", str(form.request_id))
+        for tap in taps.values():
+            tap.hang_up()
+
+    async def wait_behind() -> None:
+        if await filled.events(running):
+            await talk.ask_all(waiting)
+
+    fillers = (talk.ask(label, filler, tap=tap) for label, tap in taps.items())
+    await together(*fillers, wait_behind(), abort_them())
