@@ -120,8 +120,8 @@ async def abort_of_choices(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def abort_in_the_queue(talk: Conversation) -> None:
-    """Two requests, each for more samples than the server runs at once, and behind them, while samples wait, a
-    whole answer and a stream that are aborted before it is their turn.
+    """Two requests, each for more samples than the server runs at once, and behind them, while samples wait,
+    a whole answer and a stream that are aborted before it is their turn.
 
     Two, since a server may keep seats for whoever comes after a large request: the second takes those.
     """

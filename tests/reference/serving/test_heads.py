@@ -13,7 +13,7 @@ MANY = [(b"x", b"y")]
 
 
 def status(headers, *, path="/generate", query=b"") -> int:
-    """What a request with this head is answered with; 200 where it is passed on. Its body must not be read."""
+    """What a request with this head is answered with; 200 where it is passed on. Its body is not read."""
     sent = []
 
     async def passed(scope, receive, send) -> None:
