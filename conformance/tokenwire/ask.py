@@ -1,6 +1,6 @@
-"""An ask: what a scenario wants of a server, in the words of the abstract record.
+"""What a request says, whatever a dialect calls it; and an ask, which a dialect renders into a request.
 
-A dialect renders an ask into the request of one server family.
+The fields stand here once: `Ask` is what a scenario wants, `record.Asked` what a request was read to want.
 """
 
 from __future__ import annotations
@@ -37,27 +37,83 @@ OMIT: Final = Omit.OMIT
 """As a value in `Ask.raw`: the key is left out of the body."""
 
 
-Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids", "name"]
+Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids", "name", "biases"]
 
 
 @dataclass(frozen=True)
 class Rule:
     """What a field of a request may hold, whatever a dialect calls it, and what it changes."""
 
-    kind: Kind | None = None
-    """None: it is not judged."""
+    kind: Kind
     least: float | None = None
     """Below this nothing can be meant. -1 often means none, or all."""
     shapes: bool = True
     """Whether it shapes the tokens, or how each is told: not what is told of them, and when."""
+    judged: bool = True
+    """Whether a value of another kind has to be refused."""
 
 
-def _rule(kind: Kind | None = None, *, least: float | None = None, shapes: bool = True) -> dict[str, Rule]:
-    return {"rule": Rule(kind, least, shapes)}
+def _rule(
+    kind: Kind, *, least: float | None = None, shapes: bool = True, judged: bool = True
+) -> dict[str, Rule]:
+    return {"rule": Rule(kind, least, shapes, judged)}
 
 
-@dataclass(frozen=True)
-class Ask:
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the tokens of a prompt are sampled, where they end, and how their text is made."""
+
+    max_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
+    """None: the server's default."""
+    min_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
+    ignore_eos: bool = field(default=False, metadata=_rule("boolean"))
+    stop: tuple[str, ...] = field(default=(), metadata=_rule("strings"))
+    stop_token_ids: tuple[int, ...] = field(default=(), metadata=_rule("ids"))
+    stop_regex: tuple[str, ...] = field(default=(), metadata=_rule("strings"))
+    no_stop_trim: bool = field(default=False, metadata=_rule("boolean"))
+    skip_special_tokens: bool = field(default=True, metadata=_rule("boolean"))
+    spaces_between_special_tokens: bool = field(default=True, metadata=_rule("boolean"))
+    temperature: float | None = field(default=None, metadata=_rule("number", least=0))
+    """None: the server's default."""
+    seed: int | None = field(default=None, metadata=_rule("integer"))
+    top_k: int | None = field(default=None, metadata=_rule("integer"))
+    top_p: float | None = field(default=None, metadata=_rule("number", judged=False))
+    min_p: float | None = field(default=None, metadata=_rule("number", judged=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestFields(Sampling):
+    """What a request says beside its prompts: an ask is rendered from it, a request read back into it."""
+
+    n: int = field(default=1, metadata=_rule("integer", least=1))
+    stream: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    stream_interval: int | None = field(default=None, metadata=_rule("integer", least=1, shapes=False))
+    logit_bias: Mapping[int, float] = field(default_factory=dict, metadata=_rule("biases", judged=False))
+    """What is added to the logits of some ids."""
+    frequency_penalty: float = field(default=0.0, metadata=_rule("number", judged=False))
+    """What is taken from the logit of an id for each time that it was sampled."""
+    logprobs: bool = field(default=False, metadata=_rule("flag or number", shapes=False))
+    logprob_start: int | None = field(default=None, metadata=_rule("integer", least=-1, shapes=False))
+    """First prompt position whose logprob is wanted; None for none."""
+    top_logprobs: int = field(default=0, metadata=_rule("integer", shapes=False))
+    chosen_ids: tuple[int, ...] = field(default=(), metadata=_rule("ids", shapes=False))
+    """Ids whose logprob is wanted at every position."""
+    return_prompt_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    return_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    return_meta_info: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    logprob_texts: bool = field(default=False, metadata=_rule("boolean", judged=False))
+    """Entries of logprobs carry the text of their token, where that has to be asked for."""
+    echo: bool = field(default=False, metadata=_rule("boolean"))
+    """Repeat the prompt at the head of the answer."""
+    usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    """A stream ends with its usage, where that has to be asked for."""
+    continuous_usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    """Every event of a stream carries the usage so far."""
+    request_id: str | None = field(default=None, metadata=_rule("name", shapes=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask(RequestFields):
     """An abstract request. A field at its default is not written into the body."""
 
     input_ids: tuple[tuple[int, ...], ...] = ()
@@ -68,47 +124,8 @@ class Ask:
     """The prompt as chat messages."""
     batch: bool = False
     """Send a list of prompts also where there is only one."""
-    max_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
-    """None: the server's default."""
-    n: int = field(default=1, metadata=_rule("integer", least=1))
-    stream: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    stream_interval: int | None = field(default=None, metadata=_rule("integer", least=1, shapes=False))
-    stop: tuple[str, ...] = field(default=(), metadata=_rule("strings"))
-    stop_token_ids: tuple[int, ...] = field(default=(), metadata=_rule("ids"))
-    stop_regex: tuple[str, ...] = field(default=(), metadata=_rule("strings"))
-    no_stop_trim: bool = field(default=False, metadata=_rule("boolean"))
-    skip_special_tokens: bool = field(default=True, metadata=_rule("boolean"))
-    spaces_between_special_tokens: bool = field(default=True, metadata=_rule("boolean"))
-    min_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
-    ignore_eos: bool = field(default=False, metadata=_rule("boolean"))
-    temperature: float | None = field(default=0.0, metadata=_rule("number", least=0))
-    """Greedy unless said otherwise; None: the server's default."""
-    seed: int | None = field(default=None, metadata=_rule("integer"))
-    top_k: int | None = field(default=None, metadata=_rule("integer"))
-    top_p: float | None = field(default=None, metadata=_rule())
-    min_p: float | None = field(default=None, metadata=_rule())
-    logprobs: bool = field(default=False, metadata=_rule("flag or number", shapes=False))
-    logprob_start: int | None = field(default=None, metadata=_rule("integer", least=-1, shapes=False))
-    """First prompt position whose logprob is wanted; None for none."""
-    top_logprobs: int = field(default=0, metadata=_rule("integer", shapes=False))
-    chosen_ids: tuple[int, ...] = field(default=(), metadata=_rule("ids", shapes=False))
-    """Ids whose logprob is wanted at every position."""
-    return_prompt_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    return_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    return_meta_info: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    logprob_texts: bool = field(default=False, metadata=_rule())
-    """Entries of logprobs carry the text of their token, where that has to be asked for."""
-    echo: bool = field(default=False, metadata=_rule("boolean"))
-    """Repeat the prompt at the head of the answer."""
-    usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    """Ask a stream to end with its usage, where that has to be asked for."""
-    continuous_usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    """Ask every event of a stream for the usage so far."""
-    request_id: str | None = field(default=None, metadata=_rule("name", shapes=False))
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """What is added to the logits of some ids."""
-    frequency_penalty: float = 0.0
-    """What is taken from the logit of an id for each time that it was sampled."""
+    temperature: float | None = 0.0
+    """Greedy unless said otherwise."""
     wrong: Mapping[str, Any] = field(default_factory=dict)
     """Fields of an ask with values that they must not have, written as they are."""
     raw: Mapping[str, Any] = field(default_factory=dict)
@@ -123,9 +140,11 @@ class Ask:
         return max(len(self.input_ids), len(self.text), 1 if self.messages else 0)
 
 
-RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(Ask) if "rule" in one.metadata}
-"""Of the fields that a dialect may bind, by their names."""
-DEFAULTS: Mapping[str, Any] = {one.name: one.default for one in fields(Ask) if one.name in RULES}
+RULES: Mapping[str, Rule] = {field.name: field.metadata["rule"] for field in fields(RequestFields)}
+SAMPLING = frozenset(field.name for field in fields(Sampling))
+"""The fields that the prompts of a batch may differ in."""
+PENALTIES = ("logit_bias", "frequency_penalty")
+"""Fields that stand in a body among penalties which have no field here."""
 
 _WORDS = (
     "sea",

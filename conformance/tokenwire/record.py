@@ -12,6 +12,7 @@ from functools import cached_property, wraps
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar, overload
 
+from tokenwire.ask import RequestFields
 from tokenwire.wire.exchange import Exchange, ExchangeHead
 
 BROKEN = "\ufffd"
@@ -428,13 +429,14 @@ class Usage:
     """Indices of the choices that the same event carries; empty for an event of its own."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a request asked for, in the words of the abstract record, read back from the request itself."""
+@dataclass(frozen=True, kw_only=True)
+class Asked(RequestFields):
+    """What a request asked for, in the words of the abstract record, read back from the request itself.
 
-    stream: bool = False
+    A field is at its default where neither the request nor the dialect says it.
+    """
+
     prompts: int = 1
-    n: int = 1
     batch: bool = False
     """The answer is a list of choices (a batch of prompts, or n > 1)."""
     input_ids: tuple[tuple[int, ...], ...] | None = None
@@ -443,51 +445,17 @@ class Asked:
     """The prompts that were sent as text; empty for ids and messages."""
     text_prompt: bool = False
     """A text prompt or messages were sent (perhaps beside input_ids)."""
-    max_new_tokens: int | None = None
     budgets: tuple[int, ...] = ()
     """That of each prompt, where they differ; then there is none for all of them."""
     each: tuple[Asked, ...] = ()
     """What each prompt is asked for, where they are sampled or stopped differently; see `of`."""
-    stream_interval: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    stop_regex: tuple[str, ...] = ()
-    no_stop_trim: bool = False
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    min_new_tokens: int | None = None
-    ignore_eos: bool = False
     greedy: bool = False
-    temperature: float | None = None
-    """None where neither the request nor the dialect's default says one."""
-    seed: int | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """What is added to the logits of some ids."""
-    frequency_penalty: float = 0.0
-    logprobs: bool = False
-    logprob_start: int | None = None
-    """First prompt position whose logprob was asked for; None for none."""
-    top_logprobs: int = 0
-    chosen_ids: tuple[int, ...] = ()
     chosen_in_top: tuple[int, ...] = ()
     """Ids whose logprobs stand in the place of the likeliest, behind that of the sampled one."""
-    prompt_token_ids: bool = False
-    response_token_ids: bool = False
-    meta_info: bool = False
-    logprob_texts: bool = False
-    """Entries of logprobs were asked to carry the text of their token."""
     wanted: tuple[Wanted, ...] = ()
     """What else was asked for."""
-    echo: bool = False
     media: bool = False
     """Images or other media stand beside the prompt."""
-    usage: bool = False
-    """A stream was asked to end with its usage."""
-    continuous_usage: bool = False
-    request_id: str | None = None
     model: str = ""
     """The name that the request calls the model by; empty where it names none."""
     uniform: bool = True

@@ -371,7 +371,7 @@ def the_prompt_grows_on_the_way(source: Source, hand: Hand) -> Edit | None:
 @illegal
 def a_prompt_id_changes(source: Source, hand: Hand) -> Edit | None:
     name = "prompt_token_ids"
-    if source.stream.asked.input_ids is None or not source.stream.asked.prompt_token_ids:
+    if source.stream.asked.input_ids is None or not source.stream.asked.return_prompt_token_ids:
         return None
     one = _choose(hand, carrying(source, name))
     if one is None:

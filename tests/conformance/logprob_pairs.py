@@ -196,7 +196,7 @@ def from_text(head: Sequence[int], rest: Sequence[int], words: str) -> Stream:
     ids = (*head, *rest)
     told = Told(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
     key = json.dumps([None, {"text": words}])
-    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_token_ids": True}
+    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "return_prompt_token_ids": True}
     return named(whole(told, prompt_key=key, **asked), f"generate/{words}")
 
 
@@ -204,17 +204,17 @@ def conversation(content: str | None, *ids: int) -> Stream:
     """An answer to messages of which one has this content, with the ids that they became."""
     told = Told(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
     key = json.dumps([None, {"messages": [{"role": "assistant", "content": content}]}])
-    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_token_ids": True}
+    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "return_prompt_token_ids": True}
     return named(whole(told, dialect=CHAT, prompt_key=key, **asked), f"chat/{content}")
 
 
-LATE = change(incremental(Told(), prompt_token_ids=True), prompt_token_ids=list(PROMPT))
+LATE = change(incremental(Told(), return_prompt_token_ids=True), prompt_token_ids=list(PROMPT))
 TURN = (*PROMPT, *IDS)
 
 
 def next_turn(told: Sequence[int]) -> tuple[Stream, ...]:
     """A turn, and the next one, which says that these were its prompt ids."""
-    second = whole(Told(prompt_ids=told), input_ids=((*TURN, 9),), prompt_token_ids=True)
+    second = whole(Told(prompt_ids=told), input_ids=((*TURN, 9),), return_prompt_token_ids=True)
     return (named(whole(), "generate/first"), named(second, "generate/second"))
 
 
@@ -223,7 +223,7 @@ def with_media(ran: Sequence[int]) -> tuple[Stream, ...]:
     alone, seeing = from_text((1,), (2,), "look"), from_text((1, 50), (2,), "look")
     image: dict[str, Any] = {"media": True, "other_sampling": '{"image_data":"x"}'}
     seeing = replace(seeing, asked=replace(seeing.asked, **image))
-    back = whole(Told(prompt_ids=ran), input_ids=((1, 50, 2),), prompt_token_ids=True, **image)
+    back = whole(Told(prompt_ids=ran), input_ids=((1, 50, 2),), return_prompt_token_ids=True, **image)
     return (alone, named(seeing, "generate/seeing"), named(back, "generate/back"))
 
 
@@ -387,7 +387,7 @@ LOGPROB_PAIRS = [
     Pair("echo-logprobs-cover-the-prompt", with_echo(ECHO_LISTS), with_echo(lists())),
     Pair(
         "prompt-ids-come-first",
-        incremental(Told(prompt_ids=PROMPT), prompt_token_ids=True),
+        incremental(Told(prompt_ids=PROMPT), return_prompt_token_ids=True),
         LATE,
         5,
         "/prompt_token_ids",

@@ -250,7 +250,7 @@ def test_a_stream_may_be_refused_in_its_first_event() -> None:
 
 def test_a_chat_stream_is_refused_by_status_alone() -> None:
     error = {"message": "no", "code": 400}
-    asked: dict[str, Any] = {"dialect": "sglang-chat", "meta_info": True}
+    asked: dict[str, Any] = {"dialect": "sglang-chat", "return_meta_info": True}
     stream = replace(incremental(**asked), choices=(), error=error)
     assert violated(seen("chat-stream-refuses-meta-info", stream))
     assert violated(seen("chat-stream-refuses-meta-info", refusal(422, stream=True, **asked)))
@@ -337,7 +337,9 @@ def test_an_interval_that_is_the_servers_anyway_is_no_other_interval() -> None:
 
 
 def test_samples_of_one_text_prompt_have_the_same_prompt_ids() -> None:
-    stream = whole(Told(prompt_ids=PROMPT), Told(prompt_ids=(1, 2, 4)), input_ids=None, prompt_token_ids=True)
+    stream = whole(
+        Told(prompt_ids=PROMPT), Told(prompt_ids=(1, 2, 4)), input_ids=None, return_prompt_token_ids=True
+    )
     assert [one.holds for one in seen("prompt-ids-in-every-choice", stream)] == [True, False]
 
 
@@ -386,7 +388,7 @@ CHAT_TOLD = Told(ids=None, counted=False, counters={}, details=SAID)
 )
 def test_chat_checks_leave_other_endpoints_alone(requirement: str) -> None:
     told = Told(details={**SAID, "meta_info": {"completion_tokens": 5}, "content": None})
-    for stream in (whole(told, meta_info=True), incremental(told, meta_info=True)):
+    for stream in (whole(told, return_meta_info=True), incremental(told, return_meta_info=True)):
         assert seen(requirement, stream) == []
 
 
@@ -429,7 +431,7 @@ def test_a_chat_budget_is_counted_by_the_usage() -> None:
 
 def test_a_chat_request_that_met_no_endpoint_was_not_refused() -> None:
     for status in (404, 429):
-        stream = refusal(status, stream=True, dialect=CHAT, meta_info=True)
+        stream = refusal(status, stream=True, dialect=CHAT, return_meta_info=True)
         assert seen("chat-stream-refuses-meta-info", stream) == []
         assert seen("refusal-names-the-field", stream) == []
 
@@ -601,7 +603,7 @@ def test_what_stands_for_media_is_counted_as_it_is_run() -> None:
 
 
 def test_a_refusal_has_to_name_the_field_and_the_way_out() -> None:
-    asked: dict[str, Any] = {"stream": True, "dialect": CHAT, "prompt_token_ids": True}
+    asked: dict[str, Any] = {"stream": True, "dialect": CHAT, "return_prompt_token_ids": True}
     for said, holds in (
         ("return_prompt_token_ids needs stream=false", True),
         ("return_prompt_token_ids is not supported", False),
@@ -704,7 +706,7 @@ def test_usage_is_not_counted_where_one_choice_of_two_carries_no_ids() -> None:
 def test_a_key_of_prompt_ids_without_a_list_is_shown_where_it_stands() -> None:
     told = Told(prompt_ids=PROMPT)
     null = change(
-        cumulative(told, prompt_token_ids=True),
+        cumulative(told, return_prompt_token_ids=True),
         2,
         prompt_token_ids=GONE,
         pointers={"prompt_token_ids": "/prompt_token_ids"},
@@ -728,7 +730,7 @@ def test_what_truncation_leaves_out_is_judged_by_top_logprobs_alone() -> None:
 
 
 def test_prompt_ids_that_never_come_are_not_late() -> None:
-    assert seen("prompt-ids-come-first", incremental(prompt_token_ids=True)) == []
+    assert seen("prompt-ids-come-first", incremental(return_prompt_token_ids=True)) == []
 
 
 def test_an_empty_list_of_alternatives_is_told_as_that() -> None:

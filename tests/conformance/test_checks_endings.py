@@ -88,7 +88,7 @@ def test_what_no_answer_of_a_kind_tells_is_not_missed_in_an_empty_one() -> None:
     assert [one.holds for one in look("empty-abort-is-an-answer", (plain, aborted(bare)))] == [True]
     assert [one.holds for one in look("empty-abort-is-an-answer", (NEIGHBOUR, aborted(bare)))] == [False]
     assert look("empty-abort-is-an-answer", (aborted(bare),)) == []
-    with_ids = replace(NEIGHBOUR, asked=replace(NEIGHBOUR.asked, response_token_ids=True))
+    with_ids = replace(NEIGHBOUR, asked=replace(NEIGHBOUR.asked, return_token_ids=True))
     assert look("empty-abort-is-an-answer", (with_ids, aborted(bare))) == []
 
 

@@ -108,7 +108,7 @@ def deliveries(draw: st.DrawFn) -> tuple[Stream, Stream]:
         "top_logprobs": 2,
         "chosen_ids": (7, 5),
         "logprob_start": 0,
-        "prompt_token_ids": True,
+        "return_prompt_token_ids": True,
     }
     parts = [draw(cuts(size, interval)) for size in sizes]
     streams = [
@@ -207,7 +207,9 @@ def test_nothing_is_promised_of_an_emission_that_reports_a_failure() -> None:
 
 def test_extra_fields_and_a_second_order_of_keys_are_legal() -> None:
     stream = incremental(record([1, 2, 3], finish=Finish("length")), input_ids=(PROMPT,))
-    asked = replace(stream.asked, logprobs=True, top_logprobs=2, chosen_ids=(7, 5), prompt_token_ids=True)
+    asked = replace(
+        stream.asked, logprobs=True, top_logprobs=2, chosen_ids=(7, 5), return_prompt_token_ids=True
+    )
     stream = change(replace(stream, asked=asked), 1, details={"x-new": [1, 2, 3, 4]})
     reversed_series = dict(reversed(stream.choices[0].emissions[1].series.items()))
     choice = stream.choices[0]

@@ -147,8 +147,8 @@ CACHE = Told(
     details={"request_id": "r-1", "cached_tokens_details": {"device": 1, "host": 1}},
 )
 STOPPED = Told(ids=IDS[:4], text="abc", finish=Finish("stop", matched="de"))
-VAIN: dict[str, Any] = {"stream": True, "dialect": CHAT, "meta_info": True}
-STREAMED_VAIN: dict[str, Any] = {"dialect": CHAT, "meta_info": True}
+VAIN: dict[str, Any] = {"stream": True, "dialect": CHAT, "return_meta_info": True}
+STREAMED_VAIN: dict[str, Any] = {"dialect": CHAT, "return_meta_info": True}
 
 
 def stopped_stream(shown: str) -> Stream:
@@ -178,7 +178,9 @@ def control_after_refusal(control: Stream) -> tuple[Stream, ...]:
     return (before, refusal(input_ids=((),)), named(control, "generate/control"))
 
 
-TEXT_ANSWER = named(whole(ECHO, input_ids=None, text_prompt=True, prompt_token_ids=True), "generate/text")
+TEXT_ANSWER = named(
+    whole(ECHO, input_ids=None, text_prompt=True, return_prompt_token_ids=True), "generate/text"
+)
 FOUR = Target(stream_interval=4)
 NOT_UTF8 = replace(incremental(), undecodable_at=17)
 FIRST_HALF = (*PROMPT, *IDS[:2])
@@ -703,8 +705,8 @@ PAIRS = [
     ),
     Pair(
         "asked-or-refused",
-        whole(ECHO, prompt_token_ids=True),
-        whole(prompt_token_ids=True),
+        whole(ECHO, return_prompt_token_ids=True),
+        whole(return_prompt_token_ids=True),
     ),
     Pair("asked-or-refused", whole(LOGPROBS, **ASKED), whole(**ASKED), why="logprobs"),
     Pair(
@@ -762,8 +764,8 @@ PAIRS = [
     # Token in, token out.
     Pair(
         "prompt-ids-are-the-input-ids",
-        whole(ECHO, prompt_token_ids=True),
-        whole(ECHO, prompt_token_ids=True, input_ids=((1, 2, 4),)),
+        whole(ECHO, return_prompt_token_ids=True),
+        whole(ECHO, return_prompt_token_ids=True, input_ids=((1, 2, 4),)),
         pointer="/prompt_token_ids",
     ),
     Pair(
@@ -780,14 +782,14 @@ PAIRS = [
     ),
     Pair(
         "prompt-ids-match-their-count",
-        whole(ECHO, prompt_token_ids=True),
-        change(whole(ECHO, prompt_token_ids=True), prompt_token_ids=[1, 2]),
+        whole(ECHO, return_prompt_token_ids=True),
+        change(whole(ECHO, return_prompt_token_ids=True), prompt_token_ids=[1, 2]),
         pointer="/prompt_token_ids",
     ),
     Pair(
         "prompt-ids-in-every-choice",
-        whole(ECHO, SECOND, prompt_token_ids=True, **BATCH),
-        change(whole(ECHO, SECOND, prompt_token_ids=True, **BATCH), choice=1, prompt_token_ids=GONE),
+        whole(ECHO, SECOND, return_prompt_token_ids=True, **BATCH),
+        change(whole(ECHO, SECOND, return_prompt_token_ids=True, **BATCH), choice=1, prompt_token_ids=GONE),
     ),
     Pair("prompt-ids-only-on-request", incremental(), incremental(ECHO), 0, "/prompt_token_ids"),
     Pair(
@@ -799,15 +801,15 @@ PAIRS = [
     ),
     Pair(
         "prompt-ids-constant",
-        incremental(ECHO, prompt_token_ids=True),
-        change(incremental(ECHO, prompt_token_ids=True), 1, prompt_token_ids=[1, 2]),
+        incremental(ECHO, return_prompt_token_ids=True),
+        change(incremental(ECHO, return_prompt_token_ids=True), 1, prompt_token_ids=[1, 2]),
         1,
         "/prompt_token_ids",
     ),
     Pair(
         "input-ids-beat-text",
-        whole(ECHO, prompt_token_ids=True, text_prompt=True),
-        whole(ECHO, prompt_token_ids=True, text_prompt=True, input_ids=((1, 2, 4),)),
+        whole(ECHO, return_prompt_token_ids=True, text_prompt=True),
+        whole(ECHO, return_prompt_token_ids=True, text_prompt=True, input_ids=((1, 2, 4),)),
         pointer="/prompt_token_ids",
     ),
     Pair(
@@ -861,15 +863,15 @@ PAIRS = [
     ),
     Pair(
         "chat-stream-refuses-prompt-ids",
-        refusal(**VAIN | {"prompt_token_ids": True}),
-        incremental(CHAT_TOLD, dialect=CHAT, prompt_token_ids=True),
+        refusal(**VAIN | {"return_prompt_token_ids": True}),
+        incremental(CHAT_TOLD, dialect=CHAT, return_prompt_token_ids=True),
         0,
     ),
     Pair("chat-stream-refuses-meta-info", refusal(**VAIN), incremental(CHAT_TOLD, **STREAMED_VAIN), event=0),
     Pair(
         "chat-stream-refuses-token-ids",
-        refusal(**VAIN | {"response_token_ids": True}),
-        incremental(CHAT_TOLD, dialect=CHAT, response_token_ids=True),
+        refusal(**VAIN | {"return_token_ids": True}),
+        incremental(CHAT_TOLD, dialect=CHAT, return_token_ids=True),
         0,
     ),
     Pair(
@@ -879,8 +881,8 @@ PAIRS = [
     ),
     Pair(
         "chat-meta-info-in-every-choice",
-        whole(CHAT_TITO, dialect=CHAT, meta_info=True),
-        change(whole(CHAT_TITO, dialect=CHAT, meta_info=True), details={"meta_info": GONE}),
+        whole(CHAT_TITO, dialect=CHAT, return_meta_info=True),
+        change(whole(CHAT_TITO, dialect=CHAT, return_meta_info=True), details={"meta_info": GONE}),
     ),
     Pair(
         "chat-meta-info-only-on-request",

@@ -43,14 +43,14 @@ ASKED = {
         "top_logprobs": 2,
         "chosen_ids": (5,),
         "logprob_start": 0,
-        "prompt_token_ids": True,
-        "response_token_ids": True,
-        "meta_info": True,
+        "return_prompt_token_ids": True,
+        "return_token_ids": True,
+        "return_meta_info": True,
         "stop": ("x",),
         "text_prompt": True,
     },
     "nothing to generate": {"max_new_tokens": 0},
-    "a batch": {"input_ids": (PROMPT, PROMPT), "prompts": 2, "batch": True, "prompt_token_ids": True},
+    "a batch": {"input_ids": (PROMPT, PROMPT), "prompts": 2, "batch": True, "return_prompt_token_ids": True},
 }
 
 

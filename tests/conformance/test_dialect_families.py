@@ -85,7 +85,7 @@ def test_every_request_asks_for_ids(dialect: Dialect) -> None:
     value = body(dialect, ask)
     assert value["return_token_ids"] is True
     told = asked(dialect, value)
-    assert (told.prompt_token_ids, told.response_token_ids) == (True, True)
+    assert (told.return_prompt_token_ids, told.return_token_ids) == (True, True)
     left_out = Ask(input_ids=ask.input_ids, messages=ask.messages, raw={"return_token_ids": OMIT})
     assert asked(dialect, body(dialect, left_out)).response_token_ids is False
 

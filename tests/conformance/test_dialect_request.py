@@ -203,7 +203,7 @@ def test_what_was_asked_is_read_back(ask: Ask) -> None:
         assert getattr(read, name) == getattr(ask, name), name
     assert read.prompts == len(ask.input_ids)
     assert read.batch == (ask.batch or len(ask.input_ids) > 1 or ask.n > 1)
-    assert read.prompt_token_ids == ask.return_prompt_token_ids
+    assert read.return_prompt_token_ids == ask.return_prompt_token_ids
     assert read.greedy == (ask.temperature == 0.0)
     wants_logprobs = ask.logprobs or ask.top_logprobs or ask.chosen_ids or ask.logprob_start is not None
     assert read.logprobs == bool(wants_logprobs)
@@ -257,7 +257,7 @@ def test_items_of_a_batch_may_differ() -> None:
 
 def test_return_token_ids_of_chat_asks_for_prompt_ids_too() -> None:
     read = asked(CHAT, {"messages": [{}], "return_token_ids": True})
-    assert (read.prompt_token_ids, read.response_token_ids, read.meta_info) == (True, True, False)
+    assert (read.return_prompt_token_ids, read.return_token_ids, read.return_meta_info) == (True, True, False)
 
 
 @pytest.mark.parametrize("value", ["abc", 7, [1, "2"], [1, 2.0], [True], [[1], 2], [None]])

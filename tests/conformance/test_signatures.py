@@ -134,7 +134,7 @@ CASES = [
     Case(
         "prompt-ids-never-told",
         "asked-or-refused",
-        whole(prompt_token_ids=True),
+        whole(return_prompt_token_ids=True),
         whole(logprobs=True),
     ),
     Case("ids-of-another-prompt", "prompt-ids-are-the-input-ids", batch(PROMPT), batch((9, 9))),
@@ -181,14 +181,14 @@ def test_an_abort_by_prefix_is_told_from_other_ends(message: str, *, alike: bool
 
 
 def test_a_bug_of_one_family_is_not_seen_in_answers_of_another() -> None:
-    asked = whole(prompt_token_ids=True)
+    asked = whole(return_prompt_token_ids=True)
     assert threads("asked-or-refused", asked) == ("sgl-project/sglang PR #23751",)
     assert threads("asked-or-refused", replace(asked, dialect="vllm-completions")) == ()
 
 
 def test_a_server_that_tells_the_ids_elsewhere_does_not_lack_them() -> None:
     """A gateway that drops them on one endpoint is not a server of before they were told."""
-    asked = whole(prompt_token_ids=True)
+    asked = whole(return_prompt_token_ids=True)
     run = Run((asked, whole(Told(prompt_ids=PROMPT), name="generate/two")))
     found = violations("asked-or-refused", asked)
     assert (
@@ -198,7 +198,7 @@ def test_a_server_that_tells_the_ids_elsewhere_does_not_lack_them() -> None:
 
 def test_a_promise_that_was_not_kept_looks_like_no_bug() -> None:
     """What the user declared and no answer shows lies in no answer."""
-    row, seen = ROWS["asked-or-refused"], violations("asked-or-refused", whole(prompt_token_ids=True))
+    row, seen = ROWS["asked-or-refused"], violations("asked-or-refused", whole(return_prompt_token_ids=True))
     assert looks_like(Judgement(row, "-", Verdict.FAIL, violations=seen, run=Run(()))) == ()
 
 

@@ -68,8 +68,8 @@ class Traits(NamedTuple):
 
 
 WISHES = (
-    *("chosen_ids", "continuous_usage", "input_ids", "logprobs", "meta_info", "no_stop_trim"),
-    *("prompt_token_ids", "stop", "stop_token_ids", "text_prompt", "top_logprobs"),
+    *("chosen_ids", "continuous_usage", "input_ids", "logprobs", "no_stop_trim", "return_meta_info"),
+    *("return_prompt_token_ids", "stop", "stop_token_ids", "text_prompt", "top_logprobs"),
 )
 """Fields of `Asked` that a check may need."""
 

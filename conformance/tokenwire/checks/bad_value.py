@@ -85,7 +85,7 @@ _KINDS: Mapping[Kind, tuple[Callable[[object], bool], str]] = {
     "ids": (_ids_like, "is not a list of token ids"),
     "name": (_request_id_like, "is not a string"),
 }
-_TYPES = {name: _KINDS[rule.kind] for name, rule in RULES.items() if rule.kind is not None}
+_TYPES = {name: _KINDS[rule.kind] for name, rule in RULES.items() if rule.judged}
 _LEAST = {name: rule.least for name, rule in RULES.items() if rule.least is not None}
 
 

@@ -72,7 +72,7 @@ def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observa
                 yield expect(place, "a string", content, message, holds=isinstance(content, str))
 
 
-@check("chat-meta-info-in-every-choice", about("meta_info", chat=True, delivery=Delivery.WHOLE))
+@check("chat-meta-info-in-every-choice", about("return_meta_info", chat=True, delivery=Delivery.WHOLE))
 def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every choice has its own meta_info when it was asked for."""
     for choice in finished_choices(stream):
@@ -85,7 +85,7 @@ def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[
 @check("chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE))
 def chat_meta_info_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where meta_info was not asked for there is not even the key."""
-    if stream.asked.meta_info:
+    if stream.asked.return_meta_info:
         return
     for choice in finished_choices(stream):
         last = choice.emissions[-1]

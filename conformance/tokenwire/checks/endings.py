@@ -114,7 +114,7 @@ def empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> It
 def _kind(stream: Answer) -> tuple[object, ...]:
     """Equal for answers that tell the same things: of one endpoint, and asked for the same."""
     asked = stream.asked
-    wanted = (asked.stream, asked.response_token_ids, asked.prompt_token_ids, asked.meta_info)
+    wanted = (asked.stream, asked.return_token_ids, asked.return_prompt_token_ids, asked.return_meta_info)
     return (stream.dialect, *wanted)
 
 

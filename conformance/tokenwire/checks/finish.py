@@ -94,7 +94,13 @@ def _begins_alike(one: Whole, other: Whole) -> bool:
 def _asks_for_more(stream: Answer) -> bool:
     """Whether a request asks for anything that may be refused for a reason of its own."""
     asked = stream.asked
-    extras = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.logprobs, asked.stop)
+    extras = (
+        asked.return_prompt_token_ids,
+        asked.return_token_ids,
+        asked.return_meta_info,
+        asked.logprobs,
+        asked.stop,
+    )
     return any(extras) or asked.n * asked.prompts != 1 or asked.echo or bool(asked.other_sampling)
 
 

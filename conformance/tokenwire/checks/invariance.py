@@ -65,7 +65,7 @@ def _told(stream: Answer) -> tuple[object, ...]:
     """What a request asks to be told, beside its result."""
     asked = stream.asked
     logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
-    return (*logprobs, asked.prompt_token_ids, asked.response_token_ids, asked.meta_info)
+    return (*logprobs, asked.return_prompt_token_ids, asked.return_token_ids, asked.return_meta_info)
 
 
 def _most_asked(stream: Answer) -> tuple[int, int]:

@@ -114,7 +114,7 @@ def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[s
     shown = (prompt, tuple(token for token in prompt if token not in words.special))
     spelled = (b"".join(words.pieces[token] for token in ids).decode("utf-8", "replace") for ids in shown)
     told_by_ids = not policy_of(stream).echo_repeats_text_beside_ids
-    none = ("",) if told_by_ids and stream.asked.prompt_token_ids else ()
+    none = ("",) if told_by_ids and stream.asked.return_prompt_token_ids else ()
     return tuple(dict.fromkeys((*stream.asked.texts[position : position + 1], *spelled, *none)))
 
 

@@ -612,11 +612,11 @@ def _is_told(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
 def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool]]]:
     """What a request asks for, each with the way to see it in a choice."""
     asked, native = stream.asked, not is_chat(stream)
-    if asked.prompt_token_ids and not told_once_for_all(stream):
+    if asked.return_prompt_token_ids and not told_once_for_all(stream):
         yield "prompt_token_ids", lambda c: first_prompt_ids(c) is not None
-    if asked.response_token_ids:
+    if asked.return_token_ids:
         yield "output_ids", lambda c: c.output_ids is not None
-    if asked.meta_info:
+    if asked.return_meta_info:
         yield (
             "meta_info",
             lambda c: any(isinstance(detail, Mapping) for detail in c.details("meta_info")),

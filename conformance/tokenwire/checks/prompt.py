@@ -355,7 +355,7 @@ def _prompt_text(stream: Answer, choice: int) -> str | None:
 def _echoes_text(stream: Answer) -> bool:
     """Whether an echo shows the prompt's text: where ids are asked for, some servers tell these instead."""
     beside_ids = policy_of(stream).echo_repeats_text_beside_ids
-    return stream.asked.echo and (beside_ids or not stream.asked.response_token_ids)
+    return stream.asked.echo and (beside_ids or not stream.asked.return_token_ids)
 
 
 @check("echo-begins-with-the-prompt")

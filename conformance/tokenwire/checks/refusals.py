@@ -31,9 +31,9 @@ NOT_ABOUT_THE_REQUEST = ABOUT_ACCESS_OR_LOAD | {404, 405}
 """Statuses that say nothing of the request's content; two more tell of its path."""
 
 TITO_FIELDS: Mapping[str, str] = {
-    "prompt_token_ids": "prompt_token_ids",
-    "meta_info": "meta_info",
-    "response_token_ids": "token_ids",
+    "return_prompt_token_ids": "prompt_token_ids",
+    "return_meta_info": "meta_info",
+    "return_token_ids": "token_ids",
 }
 """What a chat stream may have to refuse: the field of `Asked`, and what its wire names have in common."""
 
@@ -186,20 +186,20 @@ def _observe_early_refusal(stream: Stream, target: Target, name: str) -> Iterato
 @check("chat-stream-refuses-prompt-ids")
 def chat_stream_refuses_prompt_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     """Chat streams have no place for prompt_token_ids. Asking for all token ids is another question."""
-    if not stream.asked.response_token_ids:
-        yield from _observe_early_refusal(stream, target, "prompt_token_ids")
+    if not stream.asked.return_token_ids:
+        yield from _observe_early_refusal(stream, target, "return_prompt_token_ids")
 
 
 @check("chat-stream-refuses-meta-info")
 def chat_stream_refuses_meta_info(stream: Stream, target: Target) -> Iterator[Observation]:
     """Chat streams have no place for meta_info."""
-    yield from _observe_early_refusal(stream, target, "meta_info")
+    yield from _observe_early_refusal(stream, target, "return_meta_info")
 
 
 @check("chat-stream-refuses-token-ids")
 def chat_stream_refuses_token_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     """Chat streams have no place for the ids of the response."""
-    yield from _observe_early_refusal(stream, target, "response_token_ids")
+    yield from _observe_early_refusal(stream, target, "return_token_ids")
 
 
 @check("refusal-names-the-field")

@@ -197,7 +197,7 @@ def same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> 
 def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
     """All for which a request may be refused, but for its prompt and its budget."""
     asked = stream.asked
-    reported = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.echo)
+    reported = (asked.return_prompt_token_ids, asked.return_token_ids, asked.return_meta_info, asked.echo)
     logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
     return (
         stream.dialect,

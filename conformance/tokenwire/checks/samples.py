@@ -32,10 +32,10 @@ def _wishes(stream: Answer) -> tuple[object, ...]:
     """All that a request asks to be told, whatever its prompts and however many its samples."""
     asked = stream.asked
     ids_sent = asked.input_ids is not None
-    of_prompt = (asked.prompt_token_ids, asked.logprob_start, asked.echo, asked.media, ids_sent)
-    of_output = (asked.response_token_ids, asked.logprobs, asked.top_logprobs > 0, asked.logprob_texts)
+    of_prompt = (asked.return_prompt_token_ids, asked.logprob_start, asked.echo, asked.media, ids_sent)
+    of_output = (asked.return_token_ids, asked.logprobs, asked.top_logprobs > 0, asked.logprob_texts)
     chosen = (bool(asked.chosen_ids), bool(asked.chosen_in_top))
-    others = (asked.meta_info, asked.wanted, asked.usage, asked.continuous_usage, asked.form)
+    others = (asked.return_meta_info, asked.wanted, asked.usage, asked.continuous_usage, asked.form)
     return (stream.dialect, stream.delivery, asked.stream, *of_prompt, *of_output, *chosen, *others)
 
 

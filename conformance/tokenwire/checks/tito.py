@@ -102,7 +102,7 @@ def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Ob
             yield expect(emission.at(FIELD), count, len(ids), message)
 
 
-@check("prompt-ids-in-every-choice", about("prompt_token_ids", ended=True))
+@check("prompt-ids-in-every-choice", about("return_prompt_token_ids", ended=True))
 def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice of a batch, and no sample of a prompt, goes without the ids of its prompt."""
     asked = stream.asked
@@ -131,7 +131,7 @@ def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Obse
     """The key is there when it was asked for, with a list; otherwise it is not there at all."""
     for choice in finished_choices(stream):
         keyed = [e for e in choice.emissions if FIELD in e.pointers or e.prompt_token_ids is not None]
-        if stream.asked.prompt_token_ids:
+        if stream.asked.return_prompt_token_ids:
             null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
             if keyed:
                 place = (keyed[0] if null is None else null).at(FIELD)
@@ -158,7 +158,7 @@ def prompt_ids_constant(choice: Choice, _stream: Stream, _target: Target) -> Ite
         yield observe_sequence(place, "prompt id", expected=lists[0][1], actual=ids, source=source)
 
 
-@check("prompt-ids-come-first", about("prompt_token_ids", streamed=True))
+@check("prompt-ids-come-first", about("return_prompt_token_ids", streamed=True))
 def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who reads a stream knows the prompt before the first output."""
     for choice in stream.choices:

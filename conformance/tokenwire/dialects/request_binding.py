@@ -6,12 +6,12 @@ import copy
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tokenwire.ask import DEFAULTS, OMIT, RULES, Ask
+from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Kind, RequestFields
 from tokenwire.record import Asked, SentField, Wanted
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
@@ -22,6 +22,11 @@ _GREEDY_BELOW = 1e-6
 _NOTHING_TO_GREEDY = frozenset({"temperature", "top_k", "top_p", "min_p", "seed"})
 _NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids", "logprob_texts")
 _PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
+_IMPLIED = (
+    *("return_prompt_token_ids", "return_token_ids", "return_meta_info"),
+    *("logprob_texts", "continuous_usage"),
+)
+"""Fields that others may ask for, or that ask for nothing without another."""
 _OF_STREAMS = ("usage", "continuous_usage")
 """Fields that mean nothing to a whole answer."""
 _PROMPTS = ("input_ids", "text", "messages")
@@ -30,6 +35,7 @@ _COUNTS = {"logprobs": "logprob_count", "logprob_start": "prompt_logprob_count"}
 _ALL = -1
 """As a number of top logprobs: all of the vocabulary."""
 _LARGEST_NUMBER = 2**53
+_NOTHING = RequestFields()
 _ANY_MODEL = "default"
 """The model's name if none is known: servers of one model take any."""
 
@@ -95,13 +101,12 @@ class RequestBinding:
     """Fields that shape what an answer tells of its tokens, and not the tokens."""
     asks: Mapping[Keys, Wanted]
     """Fields of the body that ask for something of the answer beyond the fields of an ask."""
-    logit_bias: Keys | None
+    penalties: Mapping[str, Keys]
+    """Where the fields of `PENALTIES` stand."""
     chosen_in_top: Keys | None
     """Ids whose logprobs stand in the place of the likeliest; read, and not asked for."""
     says: Says | None
     """How a grammar makes the model say a text, where the endpoint has any."""
-    frequency_penalty: Keys | None
-    """These two shape the tokens as other penalties do, which have no field here."""
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> RequestBinding:
@@ -147,12 +152,11 @@ class RequestBinding:
             report_only=tuple(parse(at) for at in (*table.get("report_only", ()), *table.get("asks", ()))),
             forms=tuple(parse(at) for at in table.get("forms", ())),
             asks={parse(at): _wanted(at, told) for at, told in table.get("asks", {}).items()},
-            logit_bias=parse(table["logit_bias"]) if "logit_bias" in table else None,
+            penalties={name: parse(table[name]) for name in PENALTIES if name in table},
             chosen_in_top=parse(table["chosen_in_top"]) if "chosen_in_top" in table else None,
             says=Says(parse(table["says"]["pattern"]), tuple(table["says"]["beside"]))
             if "says" in table
             else None,
-            frequency_penalty=parse(table["frequency_penalty"]) if "frequency_penalty" in table else None,
         )
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
@@ -190,17 +194,10 @@ class RequestBinding:
                 continue
             if name == "top_logprobs" and "logprobs" in self.counts:
                 continue
-            if name not in self.fields:
+            places = self.fields.get(name) or tuple(filter(None, [self.penalties.get(name)]))
+            if not places:
                 return Unsupported(f"{self.dialect} has no field for {name}")
-            put(body, self.fields[name][0], value)
-        if ask.logit_bias:
-            if self.logit_bias is None:
-                return Unsupported(f"{self.dialect} has no field for logit_bias")
-            put(body, self.logit_bias, {str(token): bias for token, bias in ask.logit_bias.items()})
-        if ask.frequency_penalty:
-            if self.frequency_penalty is None:
-                return Unsupported(f"{self.dialect} has no field for frequency_penalty")
-            put(body, self.frequency_penalty, ask.frequency_penalty)
+            put(body, places[0], value)
         for name, value in ask.wrong.items():
             places = self._places(name)
             if not places:
@@ -240,46 +237,36 @@ class RequestBinding:
         stated = self._stated(body)
         told = {name: self._told(stated, name) for name in self.fields} | self._counted(body)
         told |= self._told_by_headers(request)
+        penalties = {name: find(body, at) for name, at in self.penalties.items()}
         found = self._prompts_found(body)
         input_ids, listed = _id_prompts(found.get("input_ids"))
         text = found.get("text", found.get("messages"))
         if isinstance(text, list) and "text" in found and _is_text(text):
             listed = listed or not input_ids
         prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
-        n = told["n"] if type(told.get("n")) is int else 1
-        logprobs = _any_true(told.get("logprobs"))
-        start = told.get("logprob_start")
+        values = _read(told | penalties)
+        n, logprobs = values.get("n", 1), values.get("logprobs", False)
         in_top = _ints(find(body, self.chosen_in_top)) if self.chosen_in_top is not None and logprobs else ()
+        if not logprobs or in_top:
+            values.pop("top_logprobs", None)
+        if not logprobs:
+            values.pop("chosen_ids", None)
+        if values.get("logprob_start", -1) < 0 or not (logprobs or "logprob_start" in self.counts):
+            values.pop("logprob_start", None)
+        implied = {name: self._asks(told, name) for name in _IMPLIED}
+        implied["logprob_texts"] = implied["logprob_texts"] and logprobs
         asked = Asked(
-            stream=told.get("stream") is True,
+            **values | implied,
             prompts=prompts,
-            n=n,
             batch=listed or n > 1,
             input_ids=input_ids,
             texts=_texts(found.get("text")),
             text_prompt=bool(text),
             budgets=_budgets(told.get("max_new_tokens")),
-            stream_interval=_int_or_none(told.get("stream_interval")),
-            **_sampled(told),
-            logit_bias=_biases(self._shaping(body, self.logit_bias)),
-            frequency_penalty=_number_or_none(self._shaping(body, self.frequency_penalty)) or 0.0,
-            logprobs=logprobs,
-            logprob_start=start
-            if type(start) is int and start >= 0 and (logprobs or "logprob_start" in self.counts)
-            else None,
-            top_logprobs=(_int_or_none(told.get("top_logprobs")) or 0) if logprobs and not in_top else 0,
+            greedy=_is_greedy(told),
             chosen_in_top=in_top,
-            chosen_ids=_ints(told.get("chosen_ids")) if logprobs else (),
-            prompt_token_ids=self._asks(told, "return_prompt_token_ids"),
-            response_token_ids=self._asks(told, "return_token_ids"),
-            meta_info=self._asks(told, "return_meta_info"),
-            logprob_texts=logprobs and self._asks(told, "logprob_texts"),
             wanted=tuple(wanted for at, wanted in self.asks.items() if find(body, at) is True),
-            echo=told.get("echo") is True,
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
-            usage=told.get("usage") is True,
-            continuous_usage=self._asks(told, "continuous_usage"),
-            request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
             model=_name(find(body, self.model) if self.model is not None else None),
             uniform=_uniform(told),
             sent=self._said(body, stated, found),
@@ -301,7 +288,10 @@ class RequestBinding:
             other_sampling=_canonical(sampling) if sampling else "",
             constrained=self._is_constrained(sampling),
         )
-        each = tuple(dataclasses.replace(asked, **_sampled(own)) for own in _each(told, prompts))
+        each = tuple(
+            dataclasses.replace(asked, greedy=_is_greedy(own), **_read(own, SAMPLING))
+            for own in _each(told, prompts)
+        )
         return dataclasses.replace(asked, each=each) if each else asked
 
     def _form_and_sampling(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -312,16 +302,11 @@ class RequestBinding:
             remove(sampling, at)
         return form, sampling
 
-    def _shaping(self, body: Mapping[str, Any], at: Keys | None) -> Any:
-        """The value of a field that shapes the tokens; nothing where the endpoint has none."""
-        return find(body, at) if at is not None else ABSENT
-
     def _is_constrained(self, rest: Mapping[str, Any]) -> bool:
         """Whether more shapes the tokens than biases and the frequency penalty."""
         untold = copy.deepcopy(dict(rest))
-        for at in (self.logit_bias, self.frequency_penalty):
-            if at is not None:
-                remove(untold, at)
+        for at in self.penalties.values():
+            remove(untold, at)
         return bool(untold)
 
     def _places(self, name: str) -> tuple[Keys, ...]:
@@ -460,13 +445,14 @@ def _wanted(at: str, told: str | list[str]) -> Wanted:
 
 
 def _said(ask: Ask) -> dict[str, Any]:
-    """The fields of an ask that have to be written, tuples as lists."""
+    """The fields of an ask that have to be written, as JSON."""
     said: dict[str, Any] = {}
-    for name, default in sorted(DEFAULTS.items()):
+    for name in sorted(RULES):
         value = getattr(ask, name)
-        # An ask is greedy where it says nothing, and a server is not.
-        if value is not None and (value != default or name == "temperature"):
+        if value is not None and value != getattr(_NOTHING, name):
             said[name] = list(value) if isinstance(value, tuple) else value
+    if ask.logit_bias:
+        said["logit_bias"] = {str(token): bias for token, bias in ask.logit_bias.items()}
     if any(name in said for name in _NEED_LOGPROBS):
         said["logprobs"] = True
     return said
@@ -576,27 +562,6 @@ def _budgets(value: Any) -> tuple[int, ...]:
     return each if isinstance(value, tuple) and len(each) == len(value) else ()
 
 
-def _sampled(told: Mapping[str, Any]) -> dict[str, Any]:
-    """How ids are sampled and where they end, by the names of `Asked`."""
-    return {
-        "max_new_tokens": _int_or_none(told.get("max_new_tokens")),
-        "stop": _texts(told.get("stop")),
-        "stop_token_ids": _ints(told.get("stop_token_ids")),
-        "stop_regex": _texts(told.get("stop_regex")),
-        "no_stop_trim": told.get("no_stop_trim") is True,
-        "skip_special_tokens": told.get("skip_special_tokens") is not False,
-        "spaces_between_special_tokens": told.get("spaces_between_special_tokens") is not False,
-        "min_new_tokens": _int_or_none(told.get("min_new_tokens")),
-        "ignore_eos": told.get("ignore_eos") is True,
-        "greedy": _is_greedy(told),
-        "temperature": _number_or_none(told.get("temperature")),
-        "seed": _int_or_none(told.get("seed")),
-        "top_k": _int_or_none(told.get("top_k")),
-        "top_p": _number_or_none(told.get("top_p")),
-        "min_p": _number_or_none(told.get("min_p")),
-    }
-
-
 def _each(told: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
     """What is told of each prompt of a batch; nothing where it is the same of all."""
     own = {name: values for name, values in told.items() if isinstance(values, tuple)}
@@ -628,6 +593,25 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def _ints(value: Any) -> tuple[int, ...]:
     return tuple(item for item in value if _is_id(item)) if isinstance(value, list) else ()
+
+
+_READERS: Mapping[Kind, Callable[[Any], Any]] = {
+    "integer": _int_or_none,
+    "number": _number_or_none,
+    "boolean": lambda value: value if isinstance(value, bool) else None,
+    "flag or number": _any_true,
+    "strings": _texts,
+    "ids": _ints,
+    "name": lambda value: value if isinstance(value, str) else None,
+    "biases": _biases,
+}
+"""What a field of each kind says; None for a value of another kind."""
+
+
+def _read(told: Mapping[str, Any], names: Iterable[str] = RULES) -> dict[str, Any]:
+    """The fields that are told, by their names, without those whose value is of another kind."""
+    values = {name: _READERS[RULES[name].kind](told[name]) for name in names if name in told}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

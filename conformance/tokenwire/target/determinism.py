@@ -186,7 +186,7 @@ def request_of(stream: Answer) -> Hashable:
     if not asked.key:
         return None
     reported = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform)
-    returned = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info)
+    returned = (asked.return_prompt_token_ids, asked.return_token_ids, asked.return_meta_info)
     usage = (asked.usage, asked.continuous_usage)
     return (stream.dialect, asked.key, asked.stream, asked.stream_interval, *reported, *returned, *usage)
 
