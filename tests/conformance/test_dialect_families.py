@@ -87,7 +87,7 @@ def test_every_request_asks_for_ids(dialect: Dialect) -> None:
     told = asked(dialect, value)
     assert (told.return_prompt_token_ids, told.return_token_ids) == (True, True)
     left_out = Ask(input_ids=ask.input_ids, messages=ask.messages, raw={"return_token_ids": OMIT})
-    assert asked(dialect, body(dialect, left_out)).response_token_ids is False
+    assert asked(dialect, body(dialect, left_out)).return_token_ids is False
 
 
 @pytest.mark.parametrize(

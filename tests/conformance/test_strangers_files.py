@@ -23,15 +23,23 @@ _MOST_KIB = 300 << 10
 _MEBIBYTE = b" " * (1 << 20)
 
 
+MEASURE = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stderr=subprocess.STDOUT)
+_, status, usage = os.wait4(process.pid, 0)
+process.returncode = os.waitstatus_to_exitcode(status)
+print(f"\\n{usage.ru_maxrss}", end="")
+sys.exit(process.returncode)
+"""
+# A process begins with the peak of the one that started it, and a worker of the tests is large.
+
+
 def run(*words: str) -> tuple[int, str, int]:
     """Exit status, output, and the largest resident size in KiB of a command line."""
-    command = [sys.executable, "-m", "tokenwire", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, output, usage.ru_maxrss
+    command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "tokenwire", *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    output, _, size = done.stdout.rpartition("\n")
+    return done.returncode, output, int(size)
 
 
 def zipped(path: Path, content: Iterator[bytes]) -> Path:
