@@ -78,7 +78,7 @@ def test_shapes_are_many_and_only_of_what_the_target_has(explore) -> None:
     assert any(shape.text_prompt for shape in shapes)
     assert any(shape.stop for shape in shapes)
     assert any(shape.seed is not None for shape in shapes)
-    assert not any(shape.stream or shape.logprobs or shape.prompt_token_ids for shape in shapes)
+    assert not any(shape.stream or shape.logprobs or shape.return_prompt_token_ids for shape in shapes)
 
 
 def test_each_requirement_shrinks_to_a_request_of_its_own(explore) -> None:
