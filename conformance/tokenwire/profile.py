@@ -17,6 +17,7 @@ VERSION = 1
 """The version of the profiles that is meant where a name says none: the newest that is published."""
 _FAMILIES = frozenset({Basis.SGLANG.value, Basis.VLLM.value})
 """The profiles that are the contract of one family."""
+_DECIDED = frozenset({Verdict.PASS, Verdict.WARN, Verdict.FAIL})
 
 
 @cache
@@ -39,46 +40,36 @@ def version_of(name: str) -> int:
     return int(name.partition("@")[2] or VERSION)
 
 
+@dataclass(frozen=True)
+class _Level:
+    """What a profile promises, and what a server needs for it (`spec/profiles/levels.yaml`)."""
+
+    date: str
+    title: str
+    means: str
+    """What a client may rely on where all of its MUSTs hold, in a sentence."""
+    needs: Mapping[str, frozenset[str]]
+    """Capabilities by what they amount to: without any one of each the profile says nothing of a server."""
+
+
 @cache
-def _shown_by() -> dict[str, frozenset[str]]:
-    return {name: frozenset(needs) for name, needs in read_yaml(_FOLDER / "shown_by.yaml").items()}
+def levels() -> dict[str, _Level]:
+    """The level of each profile, by its name."""
+    written = read_yaml(_FOLDER / "levels.yaml")
+    return {
+        name: _Level(
+            written["date"],
+            level["title"],
+            level["means"],
+            {need: frozenset(capabilities) for need, capabilities in level["needs"].items()},
+        )
+        for name, level in written["levels"].items()
+    }
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The standing of a server in a profile."""
-
-    name: str
-    version: int
-    requirements: int
-    decided: int
-    """Those with evidence, right or wrong."""
-    violated: int
-    shown: bool
-    """Whether a requirement was decided that needs what the profile is about, by a server of the family whose
-    contract it is.
-    """
-
-
-def standing(
-    name: str, decided: Collection[str], violated: Collection[str], families: Collection[str]
-) -> Standing:
-    """What a run that decided some requirements, and saw some of them violated, tells of a profile.
-
-    `families`: those whose dialects the server speaks. The name must be known.
-    """
-    subject = name.partition("@")[0]
-    known, needs, members = load_requirements(), _shown_by()[subject], known_profiles()[name]
-    evident = [member for member in members if member in decided]
-    about = any(needs & set(known[member].applies_when) for member in evident) if needs else bool(evident)
-    shown = about and (subject not in _FAMILIES or subject in families)
-    wrong = sum(member in violated for member in evident)
-    return Standing(subject, version_of(name), len(members), len(evident), wrong, shown)
-
-
-@dataclass(frozen=True)
-class _DatedLevel:
-    """What a server can say of itself: how many MUSTs of a profile hold, at the date of the levels."""
+    """What a run shows of a profile: how many of its MUSTs a server keeps."""
 
     name: str
     """That of the profile."""
@@ -86,45 +77,65 @@ class _DatedLevel:
     date: str
     title: str
     means: str
-    """What a client may rely on where all of them hold, in a sentence."""
+    """As of the level."""
     holds: int
     of: int
     """The MUSTs that apply: without those on what the server does not have, and those of other families."""
-    violated: int
-    undecided: int
-    shown: bool
-    """As of `Standing`."""
+    violated: tuple[str, ...]
+    undecided: tuple[str, ...]
+    """MUSTs that this run neither saw kept nor violated."""
+    missing: tuple[str, ...]
+    """What the profile cannot do without, and no answer showed; the server then does not show the profile."""
+
+    @property
+    def shown(self) -> bool:
+        return not self.missing
 
 
-def dated_levels(verdicts: Mapping[str, Verdict], families: Collection[str]) -> list[_DatedLevel]:
-    """What the verdict on each requirement amounts to, for each profile that was judged as a whole.
+def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[str]) -> Standing:
+    """What the verdict on each requirement amounts to for a profile, whose name must be known.
 
     `families`: those whose dialects the server speaks.
     """
-    written = read_yaml(_FOLDER / "levels.yaml")
-    known, decided = load_requirements(), {Verdict.PASS, Verdict.WARN, Verdict.FAIL}
-    levels = []
-    for name, members in load_profiles().items():
-        if not verdicts.keys() >= set(members):
-            continue
-        musts = [verdicts[member] for member in members if _is_must(known[member], families)]
-        stands = standing(name, [member for member in members if verdicts[member] in decided], (), families)
-        applying, holds = len(musts) - musts.count(Verdict.UNSUPPORTED), musts.count(Verdict.PASS)
-        violated = musts.count(Verdict.FAIL)
-        levels.append(
-            _DatedLevel(
-                name,
-                VERSION,
-                str(written["date"]),
-                **written["levels"][name],
-                holds=holds,
-                of=applying,
-                violated=violated,
-                undecided=applying - holds - violated,
-                shown=stands.shown,
-            )
-        )
-    return levels
+    subject = name.partition("@")[0]
+    known, level = load_requirements(), levels()[subject]
+    judged = {member: verdicts[member] for member in known_profiles()[name] if member in verdicts}
+    evident = {
+        capability
+        for member in judged
+        if judged[member] in _DECIDED
+        for capability in known[member].applies_when
+    }
+    missing = [need for need, capabilities in level.needs.items() if not capabilities & evident]
+    if not any(verdict in _DECIDED for verdict in judged.values()):
+        missing = missing or ["requirement that this run could decide"]
+    if subject in _FAMILIES and subject not in families:
+        missing.append(f"a dialect of {level.title}")
+    musts = {member: verdict for member, verdict in judged.items() if _is_must(known[member], families)}
+    violated = [member for member, verdict in musts.items() if verdict is Verdict.FAIL]
+    held = [member for member, verdict in musts.items() if verdict is Verdict.PASS]
+    applying = [member for member, verdict in musts.items() if verdict is not Verdict.UNSUPPORTED]
+    return Standing(
+        subject,
+        version_of(name),
+        level.date,
+        level.title,
+        level.means,
+        len(held),
+        len(applying),
+        tuple(violated),
+        tuple(member for member in applying if member not in {*held, *violated}),
+        tuple(missing),
+    )
+
+
+def dated_levels(verdicts: Mapping[str, Verdict], families: Collection[str]) -> list[Standing]:
+    """The standing in each profile that was judged as a whole."""
+    return [
+        standing(name, verdicts, families)
+        for name, members in load_profiles().items()
+        if verdicts.keys() >= set(members)
+    ]
 
 
 def _is_must(row: Requirement, families: Collection[str]) -> bool:

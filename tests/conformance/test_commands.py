@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -15,8 +16,9 @@ import jsonschema
 import pytest
 from recorded import streamed, whole, write_folder
 
-from tokenwire.judging.verdict import ExitStatus
-from tokenwire.profile import standing
+from tokenwire.judging.verdict import ExitStatus, Verdict
+from tokenwire.profile import known_profiles, standing
+from tokenwire.report.overview import profile_in_words
 from tokenwire.spec_files import load_schema
 
 NOBODY = "http://127.0.0.1:1"
@@ -100,7 +102,8 @@ def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
     both = tokenwire("replay", "good", "-q", "--profile", "core", "--profile", "openai", "--json", "r.json")
     assert both.returncode == ExitStatus.NOTHING_EVALUATED
     told = said(both)
-    assert "openai: not shown by this server (" in told
+    assert "OpenAI v1: not shown: no chat or completions with usage or logprobs" in told
+    assert said(one).count("MUSTs") == 1, "one count on a screen"
     assert "good: does not show openai" in told
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
     assert [(each["name"], each["shown"]) for each in report["profiles"]] == [
@@ -111,11 +114,36 @@ def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
 
 
 def test_what_needs_nothing_of_a_profile_does_not_show_it() -> None:
-    told = standing("openai", {"answer-fits-schema"}, (), {"vllm"})
-    assert (told.decided, told.shown) == (1, False)
-    assert standing("openai", {"chat-role-comes-first"}, (), {"vllm"}).shown
-    assert standing("core@1", {"answer-fits-schema"}, (), {"vllm"}).version == 1
-    assert standing("gateway", {"gateway-keeps-the-ids"}, {"gateway-keeps-the-ids"}, {"vllm"}).violated == 1
+    one = standing("openai", {"answer-fits-schema": Verdict.PASS}, {"vllm"})
+    assert (one.holds, one.shown) == (1, False)
+    assert standing("openai", {"chat-role-comes-first": Verdict.PASS}, {"vllm"}).shown
+    assert standing("core@1", {"answer-fits-schema": Verdict.PASS}, {"vllm"}).version == 1
+    gateway = standing("gateway", {"gateway-keeps-the-ids": Verdict.FAIL}, {"vllm"})
+    assert gateway.violated == ("gateway-keeps-the-ids",)
+
+
+def test_a_profile_of_several_parts_is_shown_by_all_of_them() -> None:
+    """A chat server with logprobs and no ids: a trainer cannot learn from it, whatever holds."""
+    verdicts = dict.fromkeys(known_profiles()["rl"], Verdict.UNSUPPORTED)
+    verdicts["chat-logprobs-count-the-tokens"] = Verdict.PASS
+    assert standing("rl", verdicts, {"openai"}).missing == ("prompt ids", "output ids")
+    verdicts["prompt-ids-are-the-input-ids"] = verdicts["logprobs-name-their-ids"] = Verdict.PASS
+    assert standing("rl", verdicts, {"sglang"}).shown
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [
+        ((Verdict.PASS, Verdict.PASS), "yes, all 2 MUSTs hold"),
+        ((Verdict.PASS, Verdict.FAIL), "no, 1 of 2 MUSTs violated: logprobs-whole"),
+        ((Verdict.PASS, Verdict.INCONCLUSIVE), "yes, 1 of 2 MUSTs hold; 1 undecided: logprobs-whole"),
+        ((Verdict.UNSUPPORTED, Verdict.UNSUPPORTED), "not shown: no data of each token"),
+    ],
+)
+def test_the_answer_of_a_profile_is_yes_no_or_not_shown(verdicts, words) -> None:
+    judged = dict(zip(("logprobs-name-their-ids", "logprobs-whole"), verdicts, strict=True))
+    found = standing("metadata", judged, {"sglang"})
+    assert profile_in_words({**asdict(found), "shown": found.shown}) == f"Metadata v1: {words}"
 
 
 def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:

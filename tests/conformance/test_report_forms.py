@@ -237,8 +237,8 @@ def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
     report = document(subject, [Judgement(row, "one", verdicts[row.id]) for row in rows], 1)
     jsonschema.validate(report, load_schema("report"))
     (level,) = report["levels"]
-    assert (level["holds"], level["of"], level["violated"]) == (len(musts) - 3, len(musts) - 1, 1)
-    assert (level["undecided"], level["version"], report["tool"]["profiles"]) == (1, 1, 1)
+    assert (level["holds"], level["of"], level["violated"]) == (len(musts) - 3, len(musts) - 1, [musts[0]])
+    assert (level["undecided"], level["version"], report["tool"]["profiles"]) == ([musts[2]], 1, 1)
     words = f"Metadata {len(musts) - 3} of {len(musts) - 1} MUSTs (1 violated, 1 undecided)"
     assert levels_in_words(report) == f"Tokenwire {level['date']} v1: {words}"
     assert words in page(report)

@@ -44,9 +44,12 @@ def list_names(
         case Kind.CAPABILITIES:
             rows = [(name, f"absent where {why}") for name, why in sorted(declarable().items())]
         case Kind.PROFILES:
-            from tokenwire.profile import load_profiles
+            from tokenwire.profile import levels, load_profiles
 
-            rows = [(name, f"{len(ids)} requirements") for name, ids in load_profiles().items()]
+            rows = [
+                (name, f"{levels()[name].means} ({len(ids)} requirements)")
+                for name, ids in load_profiles().items()
+            ]
     for name, words in rows:
         typer.echo(f"{name:36}  {words}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
@@ -30,7 +30,7 @@ from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.console import make_console
-from tokenwire.report.document import document
+from tokenwire.report.document import document, verdict_of_each
 from tokenwire.report.files import Outputs, append_step_summary, workflow_lines, write_bodies, write_reports
 from tokenwire.report.github import fenced
 from tokenwire.report.meter import Meter
@@ -123,18 +123,6 @@ def _baseline_result(
     return apply_baseline(reporting.baseline, outcomes_of(judgements), complete=complete, today=date.today())
 
 
-def _standings(
-    judgements: Sequence[Judgement], profiles: Sequence[str], families: Collection[str]
-) -> list[Standing]:
-    """The standing in each profile that was asked for."""
-
-    def ids_with(*verdicts: Verdict) -> set[str]:
-        return {judgement.requirement.id for judgement in judgements if judgement.verdict in verdicts}
-
-    decided, violated = ids_with(Verdict.PASS, Verdict.WARN, Verdict.FAIL), ids_with(Verdict.FAIL)
-    return [standing(name, decided, violated, families) for name in profiles]
-
-
 def _judged(subject: Subject, reporting: Reporting) -> Replayed:
     """Judge, with a progress bar."""
     rows = selected(reporting.profiles, reporting.requirements) or [*load_requirements().values()]
@@ -178,7 +166,9 @@ def judge_and_report(
         for fault in (result.faults if result else ())
         if selected_ids is None or fault.requirement in selected_ids
     ]
-    standings = _standings(ran, () if reporting.requirements else reporting.profiles, subject.families)
+    profiles = () if reporting.requirements else reporting.profiles
+    verdicts = verdict_of_each(ran)
+    standings = [standing(name, verdicts, subject.families) for name in profiles]
     known_end = reporting.baseline is not None and ended_as_known(reporting.baseline, subject.broken_off)
     status = _status(
         ran, standings, broken_off=bool(subject.broken_off) and not known_end, baseline_holds=not faults

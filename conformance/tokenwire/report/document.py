@@ -197,6 +197,18 @@ def _target(subject: Subject) -> dict[str, Any]:
     }
 
 
+def verdict_of_each(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
+    """The verdict on each requirement over all scenarios."""
+    verdicts: dict[str, list[Verdict]] = {}
+    for judgement in judgements:
+        verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
+    return {name: overall(found) for name, found in verdicts.items()}
+
+
+def _standing(profile: Standing) -> dict[str, Any]:
+    return {**_plain(asdict(profile)), "shown": profile.shown}
+
+
 def document(
     subject: Subject,
     judgements: Sequence[Judgement],
@@ -212,21 +224,19 @@ def document(
     standing in each profile that was asked for.
     """
     counts = Counter(judgement.verdict for judgement in judgements)
-    verdicts: dict[str, list[Verdict]] = {}
-    for judgement in judgements:
-        verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
-    levels = dated_levels({name: overall(found) for name, found in verdicts.items()}, subject.families)
+    verdicts = verdict_of_each(judgements)
+    levels = dated_levels(verdicts, subject.families)
     folded = causes(judgements)
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": _SPEC_VERSION, "profiles": VERSION},
         "target": _plain(_target(subject)),
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "judged": {
-            "requirements": sum(1 for found in verdicts.values() if _DECIDED & {*found}),
+            "requirements": len({each.requirement.id for each in judgements if each.verdict in _DECIDED}),
             "of": len(verdicts),
         },
-        **({"levels": [asdict(level) for level in levels]} if levels else {}),
-        **({"profiles": [asdict(profile) for profile in profiles]} if profiles else {}),
+        **({"levels": [_standing(level) for level in levels]} if levels else {}),
+        **({"profiles": [_standing(profile) for profile in profiles]} if profiles else {}),
         "verdicts": _rows(judgements, subject, folded),
         "causes": _causes(judgements, folded),
         **({"selection": dict(selection)} if selection is not None else {}),

@@ -120,11 +120,18 @@ def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(report.get("baseline", {}).get("faults", ()))
 
 
-def _profile_in_words(profile: Mapping[str, Any]) -> str:
-    decided = f"{profile['decided']} of {profile['requirements']} requirements decided"
+def profile_in_words(profile: Mapping[str, Any]) -> str:
+    """Whether a server keeps a profile: yes, no, or not shown, and what decides it."""
+    asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
+    violated, undecided = profile["violated"], profile["undecided"]
     if not profile["shown"]:
-        return f"{profile['name']}: not shown by this server ({decided})"
-    return f"{profile['name']} v{profile['version']}: {decided}, {profile['violated'] or 'none'} violated"
+        return f"{asked}: not shown: no {', no '.join(profile['missing'])}"
+    if violated:
+        return f"{asked}: no, {len(violated)} of {of} MUSTs violated: {', '.join(violated)}"
+    if undecided:
+        names = ", ".join(undecided)
+        return f"{asked}: yes, {profile['holds']} of {of} MUSTs hold; {len(undecided)} undecided: {names}"
+    return f"{asked}: yes, all {of} MUSTs hold"
 
 
 def _what_to_do(baseline: Mapping[str, Any]) -> str:
@@ -139,7 +146,7 @@ def _what_to_do(baseline: Mapping[str, Any]) -> str:
 
 def level_in_words(level: Mapping[str, Any]) -> str:
     """How many MUSTs of a level are kept, violated and undecided."""
-    others = [f"{level[kind]} {kind}" for kind in ("violated", "undecided") if level[kind]]
+    others = [f"{len(level[kind])} {kind}" for kind in ("violated", "undecided") if level[kind]]
     beside = f" ({', '.join(others)})" if others else ""
     return f"{level['title']} {level['holds']} of {level['of']} MUSTs{beside}"
 
@@ -197,8 +204,9 @@ class Overview:
     causes: str
     """The number of causes; empty if each violation has a cause of its own."""
     levels: str
+    """Empty where profiles were asked for: their answers say it."""
     profiles: tuple[str, ...]
-    """The standing in each profile that was asked for."""
+    """Whether the server keeps each profile that was asked for, in words."""
     counts: Mapping[str, int]
     summaries: tuple[Summary, ...]
     shown: tuple[Summary, ...]
@@ -240,8 +248,8 @@ def overview(report: Mapping[str, Any]) -> Overview:
         outcome=outcome(report),
         numbers="; ".join(filter(None, (verdicts, words))),
         causes=words,
-        levels=levels_in_words(report),
-        profiles=tuple(map(_profile_in_words, report.get("profiles", ()))),
+        levels="" if report.get("profiles") else levels_in_words(report),
+        profiles=tuple(map(profile_in_words, report.get("profiles", ()))),
         counts=number,
         summaries=tuple(every),
         shown=tuple(sorted(shown, key=lambda summary: places.get(summary.requirement, len(places)))),
