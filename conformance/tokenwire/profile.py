@@ -108,9 +108,9 @@ def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[st
     }
     missing = [need for need, capabilities in level.needs.items() if not capabilities & evident]
     if not any(verdict in _DECIDED for verdict in judged.values()):
-        missing = missing or ["requirement that this run could decide"]
+        missing = missing or ["any of its sentences"]
     if subject in _FAMILIES and subject not in families:
-        missing.append(f"a dialect of {level.title}")
+        missing.append(f"answers in the shapes of {level.title}")
     musts = {member: verdict for member, verdict in judged.items() if _is_must(known[member], families)}
     violated = [member for member, verdict in musts.items() if verdict is Verdict.FAIL]
     held = [member for member, verdict in musts.items() if verdict is Verdict.PASS]

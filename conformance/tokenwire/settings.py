@@ -178,14 +178,14 @@ class Settings:
         _ASK, "Ask only this scenario; repeatable.", names="scenario", roles=_LESS
     )
     without: tuple[str, ...] = _names(
-        _RUN,
+        _ASK,
         "Leave this scenario out; repeatable. `tokenwire list scenarios` names all.",
         names="scenario",
         toml='without = ["crowd"]',
         roles=_LESS | REMEMBERED,
     )
     gentle: bool = _switch(
-        _RUN,
+        _ASK,
         "Ask nothing that servers died of, and no storms: for a server that others use.",
         toml="gentle = true",
         roles=_LESS | REMEMBERED,
@@ -215,18 +215,25 @@ class Settings:
         roles=_LESS | REMEMBERED,
     )
     max_requests: int | None = _count(
-        "check", "Requests to send, at most, in all.", toml="max-requests = 3000", roles=_LESS
+        _ASK,
+        "Requests to send, at most, in all.",
+        toml="max-requests = 3000",
+        roles=_LESS | REMEMBERED,
     )
     price: str = _text(
-        "check", "What a million prompt and output tokens cost.", metavar="IN,OUT", toml='price = "0.5,1.5"'
+        _ASK,
+        "What a million prompt and output tokens cost.",
+        metavar="IN,OUT",
+        toml='price = "0.5,1.5"',
+        roles=REMEMBERED,
     )
     max_cost: float | None = _count(
-        "check",
+        _ASK,
         "What all of it may cost by --price, at most.",
         metavar="X",
         least=0,
         toml="max-cost = 2.5",
-        roles=_LESS,
+        roles=_LESS | REMEMBERED,
     )
     rate: float | None = _count(
         _ASK, "Requests in a second, at most.", least=0.001, toml="rate = 10", roles=REMEMBERED
@@ -245,7 +252,7 @@ class Settings:
         roles=REMEMBERED,
     )
     tokenizer: Path | None = _folder(
-        _JUDGE,
+        f"{_ASK} replay",
         "Hold text against ids by DIR/tokenizer.json, not by what the server itself answers.",
         toml='tokenizer = "models/mine"',
         roles=REMEMBERED,

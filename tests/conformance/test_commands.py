@@ -102,7 +102,7 @@ def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
     both = tokenwire("replay", "good", "-q", "--profile", "core", "--profile", "openai", "--json", "r.json")
     assert both.returncode == ExitStatus.NOTHING_EVALUATED
     told = said(both)
-    assert "OpenAI v1: not shown: no chat or completions with usage or logprobs" in told
+    assert "OpenAI v1: not shown: no verdict on chat or completions with usage or logprobs" in told
     assert said(one).count("MUSTs") == 1, "one count on a screen"
     assert "good: does not show openai" in told
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
@@ -137,7 +137,7 @@ def test_a_profile_of_several_parts_is_shown_by_all_of_them() -> None:
         ((Verdict.PASS, Verdict.PASS), "yes, all 2 MUSTs hold"),
         ((Verdict.PASS, Verdict.FAIL), "no, 1 of 2 MUSTs violated: logprobs-whole"),
         ((Verdict.PASS, Verdict.INCONCLUSIVE), "yes, 1 of 2 MUSTs hold; 1 undecided: logprobs-whole"),
-        ((Verdict.UNSUPPORTED, Verdict.UNSUPPORTED), "not shown: no data of each token"),
+        ((Verdict.UNSUPPORTED, Verdict.UNSUPPORTED), "not shown: no verdict on data of each token"),
     ],
 )
 def test_the_answer_of_a_profile_is_yes_no_or_not_shown(verdicts, words) -> None:

@@ -15,6 +15,7 @@ from subprocess import CompletedProcess
 import loopback
 import pytest
 
+from tokenwire.demo_server import demo_server
 from tokenwire.judging.verdict import ExitStatus
 
 
@@ -158,3 +159,20 @@ def test_the_headers_of_the_file_go_to_its_target_alone(
         tokenwire("compare", one.url, other.url, "--header", "X-Said: here", "--timeout", "5", "--trust")
     seen = [{name: {head.get(name) for head in one.heads} for name in ("x-own", "x-said")} for one in servers]
     assert seen == [{"x-own": {None}, "x-said": {"here"}}, {"x-own": {"mine"}, "x-said": {"here"}}]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("check", "-q", "--target"), " not asked: 3 of --max-requests 3 are sent"),
+        (("record", "recorded", "--target"), " not asked: 3 of --max-requests 3 are sent); judge them: "),
+        (("compare", "-q", "http://127.0.0.1:9"), "; not all was asked or compared"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_a_limit_cut_off_is_told_in_the_last_line(tokenwire, tmp_path, command, words) -> None:
+    (tmp_path / "tokenwire.toml").write_text("max-requests = 3\n", "utf-8")
+    with demo_server() as url:
+        command = [url if word.endswith(":9") else word for word in command]
+        ran = tokenwire(*command, url, "--scenario", "request-id", "--scenario", "samples")
+    assert words in ran.stdout.splitlines()[-1], ran.stdout + ran.stderr

@@ -16,15 +16,16 @@ from stream_builder import incremental, named
 from tokenwire import last_run
 from tokenwire.asking.run import Plan
 from tokenwire.checks.evidence import expect
-from tokenwire.commands.again import Outcome, again, outcomes
+from tokenwire.commands.again import Outcome, again, answered, outcomes
 from tokenwire.demo_server import FAULTS, demo_server
-from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, failures, folder_of_last, keep, read_last
 from tokenwire.replay import captures
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
+from tokenwire.wire.exchange import Ending
 
 SHOWN_BY = {
     "token-lost": "incremental-ids-are-new",
@@ -59,7 +60,7 @@ def test_only_what_failed_is_asked_again_until_it_is_fixed(tokenwire, tmp_path):
         assert checked.returncode == 1
         last = folder_of_last(tmp_path)
         assert f"exchanges are kept in {last}; after a change: tokenwire again" in checked.stdout
-        assert " was not the server's: for " in checked.stderr
+        assert "waiting for the server" not in checked.stderr
         assert not list(tmp_path.iterdir())
         assert tokenwire("replay", str(last)).returncode == 1
         again = tokenwire("again")
@@ -205,19 +206,31 @@ def test_a_note_that_cannot_be_read_says_so(text, tmp_path):
 def test_what_became_of_a_failure_is_told_by_what_was_seen_now():
     still = failed("a")
     sound = replace(still, scenario="two", verdict=Verdict.PASS, violations=(), witnesses=3, message="")
-    unseen = replace(sound, scenario="three", verdict=Verdict.INCONCLUSIVE, witnesses=0, message="not asked")
+    unseen = replace(sound, scenario="three", verdict=Verdict.INCONCLUSIVE, witnesses=0, message="")
+    unanswered = "not all of its requests were answered"
     elsewhere = replace(still, scenario="four", message="new")
     before = [Failed("made-up", name) for name in ("one", "two", "three")]
     assert outcomes(before, [still, sound, unseen, elsewhere]) == {
         "made-up": {
             "one": (Outcome.FAILED, "wrong"),
             "two": (Outcome.FIXED, ""),
-            "three": (Outcome.UNSEEN, "not asked"),
+            "three": (Outcome.UNSEEN, unanswered),
             "four": (Outcome.FAILED, "new"),
         }
     }
-    assert outcomes(before[2:], [unseen])["made-up"]["three"] == (Outcome.UNSEEN, "not asked")
+    assert outcomes(before[2:], [unseen])["made-up"]["three"] == (Outcome.UNSEEN, unanswered)
+    assert outcomes(before[2:], [unseen], {"three"})["made-up"]["three"] == (Outcome.FIXED, "")
+    assert outcomes(before[2:], [], {"three"})["made-up"]["three"] == (Outcome.FIXED, "")
     assert failures([still, sound, unseen]) == (Failed("made-up", "one", "wrong"),)
+
+
+def test_a_scenario_is_answered_where_all_of_its_exchanges_are():
+    first, second = incremental(), incremental()
+    lost = replace(second.exchange, ending=Ending.UNREACHABLE)
+    run = Run((first, replace(second, exchange=lost)))
+    scenario = first.exchange.scenario
+    assert answered([Run((first,))]) == {scenario, NO_SCENARIO}
+    assert answered([run]) == set()
 
 
 def test_a_failure_that_depends_on_timing_is_fixed_only_after_several_tries(monkeypatch, tmp_path) -> None:

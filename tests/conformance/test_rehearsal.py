@@ -98,7 +98,7 @@ def test_a_plan_is_told_by_dialect_and_scenario_with_its_cost() -> None:
 def test_a_run_stops_at_its_limits() -> None:
     (small,) = requests("sglang-generate", max_new_tokens=4)[:1]
 
-    def sent(limits: Limits) -> tuple[int, list[str]]:
+    def sent(limits: Limits) -> tuple[int, str]:
         inner = CannedSender()
         dialects = [DIALECTS["sglang-generate"]]
         sender = PoliteSender(inner, limits, dialects=dialects, context_length=512)
@@ -111,15 +111,15 @@ def test_a_run_stops_at_its_limits() -> None:
                     continue
 
         asyncio.run(ask())
-        return len(inner.names), list(sender.remarks())
+        return len(inner.names), sender.cut_off
 
     assert sent(Limits(max_requests=3)) == (
         3,
-        ["2 exchanges were not asked: 3 of --max-requests 3 are sent; -v tells which"],
+        "2 exchanges were not asked: 3 of --max-requests 3 are sent",
     )
-    count, (remark,) = sent(Limits(max_cost=25.0, price=Price(1e6, 2e6)))  # 3 prompt tokens and 4 others
+    count, cut_off = sent(Limits(max_cost=25.0, price=Price(1e6, 2e6)))  # 3 prompt tokens and 4 others
     assert count == 2
-    assert remark.startswith("3 exchanges were not asked: 22.0000 of --max-cost 25.0 are spent")
+    assert cut_off.startswith("3 exchanges were not asked: 22.0000 of --max-cost 25.0 are spent")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tokenwire.ask import Budget
 from tokenwire.asking.planning import planned
 from tokenwire.cli import COMMANDS, app
 from tokenwire.config import value_of
-from tokenwire.settings import ASKS_LESS, JUDGES_LESS, OPTIONS, REMEMBERED, Settings, taken_by
+from tokenwire.settings import ASKS_LESS, JUDGES_LESS, OPTIONS, REMEMBERED, RESUMED, Settings, taken_by
 
 
 def test_an_option_belongs_to_commands_that_exist_and_differs_only_there() -> None:
@@ -55,6 +55,16 @@ def test_only_what_stands_on_the_command_line_is_named_as_a_filter() -> None:
     )
     assert settings.narrowed_by(ASKS_LESS) == ("--gentle",)
     assert settings.narrowed_by(ASKS_LESS | JUDGES_LESS) == ("--gentle", "-k ids")
+
+
+def test_every_command_that_asks_keeps_the_same_limits() -> None:
+    """`record` and `compare` passed over max-requests and max-cost of tokenwire.toml."""
+    limits = [option for option in OPTIONS.values() if option.key and option.roles & ASKS_LESS]
+    limits += [OPTIONS[name] for name in ("rate", "max_concurrency", "price", "timeout")]
+    assert {"max_requests", "max_cost", "gentle", "without"} <= {option.name for option in limits}
+    for option in limits:
+        assert {"check", "record", "compare"} <= set(option.commands), option.name
+        assert option.roles & (REMEMBERED | RESUMED) or option.name == "max_tokens", option.name
 
 
 def test_a_run_is_resumed_only_with_the_same_options_in_any_order() -> None:

@@ -239,7 +239,7 @@ class PoliteSender:
         return exchange
 
     def remarks(self) -> Iterator[str]:
-        """What a reader of the verdicts should know: requests that were sent again, and those not sent."""
+        """What a reader of the verdicts should know: requests that were sent again."""
         if self.turned_away:
             yield (
                 f"the target was busy: {len(self.turned_away)} requests were sent again after status "
@@ -248,8 +248,13 @@ class PoliteSender:
             )
         if self._given_up:
             yield f"still busy, and not asked again: {_named(self._given_up)}"
-        if self._not_asked:
-            yield f"{len(self._not_asked)} exchanges were not asked: {self._purse.said()}; -v tells which"
+
+    @property
+    def cut_off(self) -> str:
+        """How much the limits left out, and which of them; empty for nothing."""
+        number = len(self._not_asked)
+        exchanges = "1 exchange was" if number == 1 else f"{number} exchanges were"
+        return f"{exchanges} not asked: {self._purse.said()}" if number else ""
 
 
 def _named(names: list[str]) -> str:

@@ -284,6 +284,7 @@ class _Interrogation:
             remarks=(*remarks(run), *self.explored, *self.sender.remarks()),
             not_asked=self.transcript.not_asked,
             broken_off=(died or self.vitals.over) if self.vitals.over else "",
+            cut_off=self.sender.cut_off,
             recorded=str(plan.record) if plan.record and not unrecorded else "",
             unrecorded=unrecorded,
             asked_with=plan.asked_with,

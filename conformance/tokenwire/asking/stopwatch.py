@@ -44,10 +44,7 @@ class Stopwatch:
                 self._computed_s += self.processor() - self._since[1]
 
     def words(self) -> str:
-        """How much of the time so far was not the server's, as a sentence."""
-        whole = max(self.clock() - self._began, 1e-9)
-        idle, computed = whole - self._asked_s, min(self._computed_s, self._asked_s)
-        return (
-            f"{(idle + computed) / whole:.0%} of {whole:.1f} s was not the server's: for {idle:.1f} s no "
-            f"exchange was under way, and for {computed:.1f} s tokenwire computed while some were"
-        )
+        """How much of the time so far the server took, as a sentence."""
+        whole = self.clock() - self._began
+        waited = max(0.0, self._asked_s - self._computed_s)
+        return f"Took {whole:.1f} s, {waited:.1f} s of it waiting for the server."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -16,13 +16,14 @@ from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command
 from tokenwire.disk import system_says
-from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
 from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
+from tokenwire.wire.exchange import Ending
 from tokenwire.wire.inert import inert
 
 _MOST_NAMED = 3
@@ -46,20 +47,34 @@ Outcomes = dict[str, dict[str, tuple[Outcome, str]]]
 """Each with a clause, by requirement and scenario."""
 
 
-def outcomes(failed: Iterable[Failed], judgements: Sequence[Judgement]) -> Outcomes:
-    """The outcome of each failure, with a clause, by requirement and scenario; also of new scenarios."""
+def answered(runs: Iterable[Run]) -> set[str]:
+    """The scenarios whose exchanges were all answered."""
+    ends: dict[str, set[Ending]] = {}
+    for run in runs:
+        for stream in run.streams:
+            ends.setdefault(stream.exchange.scenario, set()).add(stream.exchange.ending)
+    scenarios = {name for name, seen in ends.items() if seen <= {Ending.COMPLETE, Ending.HUNG_UP}}
+    return scenarios | ({NO_SCENARIO} if scenarios == ends.keys() else set())
+
+
+def outcomes(
+    failed: Iterable[Failed], judgements: Sequence[Judgement], seen: Collection[str] = ()
+) -> Outcomes:
+    """The outcome of each failure, with a clause, by requirement and scenario; also of new scenarios.
+
+    `seen`: the scenarios whose exchanges were answered. What violates nothing there is mended, even where a
+    correct answer gives nothing to judge.
+    """
     now = {(judgement.requirement.id, judgement.scenario): judgement for judgement in judgements}
     found: Outcomes = {}
     for failure in failed:
         judgement = now.get((failure.requirement, failure.scenario))
         if judgement is not None and judgement.violations and judgement.verdict is Verdict.FAIL:
             outcome = Outcome.FAILED, judgement.message
-        elif judgement is not None and judgement.witnesses:
+        elif failure.scenario in seen or (judgement is not None and judgement.witnesses):
             outcome = Outcome.FIXED, ""
         else:
-            others = [other for other in judgements if other.requirement.id == failure.requirement]
-            reasons = [other.message for other in (judgement, *others) if other and not other.violations]
-            outcome = Outcome.UNSEEN, next(filter(None, reasons), "nothing of it was asked")
+            outcome = Outcome.UNSEEN, "not all of its requests were answered"
         found.setdefault(failure.requirement, {})[failure.scenario] = outcome
     for judgement in judgements:
         if judgement.verdict is Verdict.FAIL and judgement.requirement.id in found:
@@ -118,7 +133,8 @@ def again(settings: Settings) -> None:
         known[name] for name in dict.fromkeys(failure.requirement for failure in last.failed) if name in known
     ]
     judgements = judge(subject.runs, rows)
-    found = outcomes(last.failed, judgements)
+    seen = answered(subject.runs)
+    found = outcomes(last.failed, judgements, seen)
     for _ in range(_TRIES - 1):
         doubted = in_doubt(found)
         if not doubted or not doubted <= load_scenarios().keys():
@@ -126,7 +142,7 @@ def again(settings: Settings) -> None:
         retry = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(doubted))))
         later = judge(_reached(retry, settings.verbosity, console).runs, rows)
         judgements = _with_failures(judgements, later)
-        found = outcomes(last.failed, judgements)
+        found = outcomes(last.failed, judgements, seen)
     for requirement, by_scenario in found.items():
         for line in _lines(requirement, by_scenario):
             if not settings.quiet or not line.plain.startswith(Outcome.FIXED):

@@ -73,7 +73,7 @@ def check(
     if settings.keep_failures and subject.runs:
         run = last_run(settings.target, settings.values(REMEMBERED), headers_of(settings))
         _keep(run, judged, quiet=settings.quiet)
-    if not settings.quiet:
+    if settings.verbose:
         typer.echo(plan.stopwatch.words(), err=True)
     raise typer.Exit(status)
 

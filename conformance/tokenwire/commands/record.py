@@ -47,9 +47,9 @@ def record(
     if isinstance(subject, Unreached):
         typer.echo(subject.diagnosis)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
-    typer.echo(
-        f"{len(capture_files(folder))} exchanges are in {folder}; judge them: tokenwire replay {folder}"
-    )
+    count = f"{len(capture_files(folder))} exchanges are in {folder}"
+    cut_off = f" ({subject.cut_off})" if subject.cut_off else ""
+    typer.echo(f"{count}{cut_off}; judge them: tokenwire replay {folder}")
     if subject.broken_off:
         typer.echo(f"broken off: {subject.broken_off}")
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)

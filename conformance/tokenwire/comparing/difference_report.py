@@ -115,6 +115,8 @@ def _hints(one: Side, other: Side) -> Iterator[str]:
     for label, side in zip(LABELS, (one, other), strict=True):
         if why := _death(side.report):
             yield f"{label} was broken off: {why}"
+        if why := side.report["target"].get("cut_off"):
+            yield f"{label} was cut short: {why}"
     spoken = [sorted(side.report["target"].get("dialects", ())) for side in (one, other)]
     if all(spoken) and spoken[0] != spoken[1]:
         dialects = " and ".join(

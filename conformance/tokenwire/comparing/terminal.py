@@ -78,7 +78,8 @@ def print_difference(console: Console, report: DifferenceReport, *, verbose: boo
         outcome = "nothing could be compared"
     for hint in report.hints:
         console.print(Text(f"mind: {hint}", "yellow"), soft_wrap=True)
-    console.print(Text(f"A and B: {outcome} ({_counted(report)})", "bold"), soft_wrap=True)
+    short = "; not all was asked or compared" if report.hints else ""
+    console.print(Text(f"A and B: {outcome} ({_counted(report)}){short}", "bold"), soft_wrap=True)
 
 
 def _counted(report: DifferenceReport) -> str:

@@ -194,6 +194,7 @@ def _target(subject: Subject) -> dict[str, Any]:
         "remarks": subject.remarks,
         "not_asked": subject.not_asked,
         "broken_off": subject.broken_off,
+        **({"cut_off": subject.cut_off} if subject.cut_off else {}),
     }
 
 

@@ -125,7 +125,7 @@ def profile_in_words(profile: Mapping[str, Any]) -> str:
     asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
     violated, undecided = profile["violated"], profile["undecided"]
     if not profile["shown"]:
-        return f"{asked}: not shown: no {', no '.join(profile['missing'])}"
+        return f"{asked}: not shown: no verdict on {', '.join(profile['missing'])}"
     if violated:
         return f"{asked}: no, {len(violated)} of {of} MUSTs violated: {', '.join(violated)}"
     if undecided:
@@ -172,7 +172,11 @@ def title(report: Mapping[str, Any]) -> str:
 
 
 def outcome(report: Mapping[str, Any]) -> str:
-    """The meaning of the exit status, in words."""
+    """The meaning of the exit status, and what limits left out, in words."""
+    return "; ".join(filter(None, (_outcome(report), report["target"].get("cut_off"))))
+
+
+def _outcome(report: Mapping[str, Any]) -> str:
     broken_off = report["target"].get("broken_off")
     if broken_off:
         return f"broken off: {broken_off}"

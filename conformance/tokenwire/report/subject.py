@@ -33,6 +33,8 @@ class Subject:
     """Exchanges that a dialect has no words for, by name, with its reason."""
     broken_off: str = ""
     """Why the asking ended before its end, in words; empty where it did not."""
+    cut_off: str = ""
+    """What the limits of a run left out, in words; empty for nothing."""
     recorded: str = ""
     """The folder that all exchanges were written to; empty where they were not."""
     unrecorded: str = ""
