@@ -8,7 +8,7 @@ import pytest
 from stream_builder import refusal
 
 from tokenwire.ask import Ask
-from tokenwire.checks.bad_value import (
+from tokenwire.checks.reading.bad_values import (
     BadValue,
     impossible_values,
     misfitting_lists,

@@ -26,8 +26,8 @@ from letter_tokenizer import LetterTokenizer
 from stream_builder import change, incremental
 from test_live_answers import violated
 
-from tokenwire.checks.channel_reading import say, seen_markup
 from tokenwire.checks.check import Target
+from tokenwire.checks.reading.channels import say, seen_markup
 from tokenwire.dialects.markup import Markup
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict

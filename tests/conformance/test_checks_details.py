@@ -31,7 +31,7 @@ from stream_builder import (
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.checks.reading import bringing
+from tokenwire.checks.reading.fields import bringing
 from tokenwire.record import CallPiece, Delivery, Finish, Stream
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending

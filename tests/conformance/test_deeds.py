@@ -8,7 +8,7 @@ import pytest
 from control_calls import abort, at, called, told
 from stream_builder import whole
 
-from tokenwire.checks.deeds import DEATH, Deeds
+from tokenwire.checks.reading.deeds import DEATH, Deeds
 from tokenwire.dialects.control import Action
 from tokenwire.target.death import Death
 

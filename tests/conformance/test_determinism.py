@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from stream_builder import IDS, STOP, Told, incremental, logprobs, named, top_logprobs, whole, with_exchange
 
-from tokenwire.checks.chance import goes_apart
+from tokenwire.checks.reading.chance import goes_apart
 from tokenwire.judging.judge import Judgement, Run, judge, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream

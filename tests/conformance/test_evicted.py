@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tokenwire import evicted
 from tokenwire.checks import invariance
 from tokenwire.checks.check import select
-from tokenwire.checks.reading import bringing
+from tokenwire.checks.reading.fields import bringing
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.evicted import AnswerStore, EvictedAnswer

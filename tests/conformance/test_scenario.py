@@ -24,8 +24,8 @@ from tokenwire.asking.scenario import (
     text_of,
     token_ids,
 )
-from tokenwire.checks.bad_value import bad_values
 from tokenwire.checks.check import Target
+from tokenwire.checks.reading.bad_values import bad_values
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Choice, Delivery, Emission, Stream
 from tokenwire.scenarios.stop import characters_by_tokens, stop_across_tokens

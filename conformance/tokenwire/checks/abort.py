@@ -8,8 +8,8 @@ from tokenwire.checks.about import FINISHED, ended, finished_choices, is_error
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.moments import Timeline, began, delivered_at, over, overlap
-from tokenwire.checks.reading import count_of, end_place
+from tokenwire.checks.reading.fields import count_of, end_place
+from tokenwire.checks.reading.times import Timeline, began, delivered_at, over, overlap
 from tokenwire.checks.refusals import put_off
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of

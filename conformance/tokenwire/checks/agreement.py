@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
 from tokenwire.checks.check import Target
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation
-from tokenwire.checks.reading import bringing, counts_its_ids
+from tokenwire.checks.reading.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
+from tokenwire.checks.reading.fields import bringing, counts_its_ids
 from tokenwire.record import BROKEN, Answer, Choice, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike

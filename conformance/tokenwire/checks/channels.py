@@ -7,8 +7,11 @@ from itertools import combinations
 from typing import Any
 
 from tokenwire.checks.about import about, ended, streamed
-from tokenwire.checks.chance import goes_apart
-from tokenwire.checks.channel_reading import (
+from tokenwire.checks.check import Target, check, compare
+from tokenwire.checks.delivery import interval_of
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.chance import goes_apart
+from tokenwire.checks.reading.channels import (
     CALLED,
     SPENT,
     Channels,
@@ -21,10 +24,7 @@ from tokenwire.checks.channel_reading import (
     tokens_of,
     written,
 )
-from tokenwire.checks.check import Target, check, compare
-from tokenwire.checks.delivery import interval_of
-from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import count_of, end_place, start_place
+from tokenwire.checks.reading.fields import count_of, end_place, start_place
 from tokenwire.checks.usage import part_of
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import as_object

@@ -9,7 +9,7 @@ from tokenwire.checks.about import about, finished_choices, is_error
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, expect, in_wire_order
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
-from tokenwire.checks.reading import carries
+from tokenwire.checks.reading.fields import carries
 from tokenwire.record import Choice, Delivery, Stream, as_list
 
 

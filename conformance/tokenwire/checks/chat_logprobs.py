@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import about, finished_choices
-from tokenwire.checks.channel_reading import taken_apart
 from tokenwire.checks.check import Target, check, check_choices
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
-from tokenwire.checks.reading import count_of, details, end_place
+from tokenwire.checks.reading.channels import taken_apart
+from tokenwire.checks.reading.fields import count_of, details, end_place
 from tokenwire.checks.usage import part_of
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Choice, Emission, Stream, integer

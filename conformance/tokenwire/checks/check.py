@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Any, Self, TypeVar, cast
 
 from tokenwire.checks.about import ANY, About, traits_of
-from tokenwire.checks.deeds import Deeds
 from tokenwire.checks.evidence import Observation, in_wire_order
+from tokenwire.checks.reading.deeds import Deeds
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel

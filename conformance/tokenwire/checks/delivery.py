@@ -12,7 +12,7 @@ from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, Row, condition_seen, expect, expect_each, expect_equal
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
-from tokenwire.checks.reading import read_once, untold_count
+from tokenwire.checks.reading.fields import read_once, untold_count
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
 

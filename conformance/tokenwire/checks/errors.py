@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from tokenwire.checks.bad_value import (
+from tokenwire.checks.check import Target, check, check_run
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.bad_values import (
     BadValue,
     bad_values,
     impossible_values,
@@ -17,9 +19,7 @@ from tokenwire.checks.bad_value import (
     unreadable_body,
     wrong_types,
 )
-from tokenwire.checks.check import Target, check, check_run
-from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import end_place, start_place
+from tokenwire.checks.reading.fields import end_place, start_place
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
 from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
 from tokenwire.record import Answer, Event, Stream, integer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tokenwire.checks.about import EVENTS
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
-from tokenwire.checks.reading import end_place, start_place
+from tokenwire.checks.reading.fields import end_place, start_place
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Place, Stream
 from tokenwire.wire.exchange import Ending

@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from tokenwire.checks.about import ended
-from tokenwire.checks.chance import DRIFT, Pair, goes_apart
 from tokenwire.checks.check import Target, compare
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import (
+from tokenwire.checks.reading.chance import DRIFT, Pair, goes_apart
+from tokenwire.checks.reading.fields import (
     end_place,
     first_of_prompt,
     first_prompt_ids,
     names_of_prompt,
     start_place,
 )
+from tokenwire.checks.reading.json_fields import lost, told_by
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
-from tokenwire.checks.told_fields import lost, told_by
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.record import Choice, Place, as_list, integer
 from tokenwire.requirement import Level

@@ -10,7 +10,7 @@ from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
 from tokenwire.checks.check import Target, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.moments import Timeline, began
+from tokenwire.checks.reading.times import Timeline, began
 from tokenwire.record import Answer, Stream
 from tokenwire.target.determinism import known_by
 from tokenwire.wire.exchange import ExchangeHead

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokenwire.checks.about import about
-from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, Row, expect_each
+from tokenwire.checks.reading.channels import offered
 from tokenwire.record import Choice, Stream
 
 _FEWEST = 3

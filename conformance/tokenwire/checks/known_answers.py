@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from weakref import finalize
 
 from tokenwire.checks.about import STREAMED, ended, is_error
-from tokenwire.checks.channel_reading import taken_apart
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import bringing, end_place, running_texts
+from tokenwire.checks.reading.channels import taken_apart
+from tokenwire.checks.reading.fields import bringing, end_place, running_texts
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.recognition import Ids, KnownModel
 from tokenwire.parrot.script import Truth, deaf_to_stops, truth

@@ -30,7 +30,7 @@ from tokenwire.checks.logprob_entry import (
     read_position,
 )
 from tokenwire.checks.prompt import prompt_logprobs
-from tokenwire.checks.reading import bringing, names_of_prompt
+from tokenwire.checks.reading.fields import bringing, names_of_prompt
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
 from tokenwire.parrot.recognition import Ids

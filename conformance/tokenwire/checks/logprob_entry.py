@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tokenwire.checks.reading import read_once
+from tokenwire.checks.reading.fields import read_once
 from tokenwire.record import BROKEN, ID_LIMIT, Choice, Emission, as_list, integer
 
 SAMPLED = "output_token_logprobs"

@@ -34,7 +34,7 @@ from tokenwire.checks.logprob_entry import (
     read_position,
     reported_along,
 )
-from tokenwire.checks.reading import (
+from tokenwire.checks.reading.fields import (
     first_of_prompt,
     first_prompt_ids,
     names_of_prompt,

@@ -9,7 +9,6 @@ from operator import itemgetter
 from typing import Any
 
 from tokenwire.checks.about import about, ended, finished_choices, streamed
-from tokenwire.checks.chance import DRIFT, goes_apart, sampled_logprobs
 from tokenwire.checks.check import Target, check, check_run, compare, select
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect
@@ -29,9 +28,10 @@ from tokenwire.checks.logprob_entry import (
     read_entry,
     read_position,
 )
-from tokenwire.checks.reading import count_of, first_of_prompt, names_of_prompt, prompt_of, told_prompt
-from tokenwire.checks.relations import Ids, Whole, related_streams
+from tokenwire.checks.reading.chance import DRIFT, goes_apart, sampled_logprobs
+from tokenwire.checks.reading.fields import count_of, first_of_prompt, names_of_prompt, prompt_of, told_prompt
 from tokenwire.checks.rescoring import Pair, observe_agreement
+from tokenwire.checks.round_trips import Ids, Whole, related_streams
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import end_place, start_place
+from tokenwire.checks.reading.fields import end_place, start_place
 from tokenwire.checks.refusals import was_refused
 from tokenwire.record import Answer, Stream
 

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from tokenwire.checks.about import ended, is_error
-from tokenwire.checks.bad_value import (
+from tokenwire.checks.check import Target, check, check_run
+from tokenwire.checks.difference import observe_sequence, observe_text
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.bad_values import (
     impossible_ones,
     names_unknown_ids,
     unknown_prompt_ids,
     unreadable_body,
 )
-from tokenwire.checks.chance import goes_apart
-from tokenwire.checks.check import Target, check, check_run
-from tokenwire.checks.difference import observe_sequence, observe_text
-from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import end_place, start_place
+from tokenwire.checks.reading.chance import goes_apart
+from tokenwire.checks.reading.fields import end_place, start_place
 from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
 from tokenwire.record import Answer, Asked, Stream, fact, integer

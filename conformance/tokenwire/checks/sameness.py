@@ -8,14 +8,14 @@ from functools import partial
 
 from tokenwire.checks.about import ended, streamed
 from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
-from tokenwire.checks.chance import DRIFT, LoadedPair, Pair, entries_go_apart, goes_apart
-from tokenwire.checks.channel_reading import CALLED, taken_apart
 from tokenwire.checks.check import Target, compare
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
-from tokenwire.checks.reading import bringing
+from tokenwire.checks.reading.chance import DRIFT, LoadedPair, Pair, entries_go_apart, goes_apart
+from tokenwire.checks.reading.channels import CALLED, taken_apart
+from tokenwire.checks.reading.fields import bringing
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison

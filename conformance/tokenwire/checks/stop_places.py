@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from tokenwire.checks.check import Target, check
-from tokenwire.checks.decoded import Decoded, decoded
 from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.legal_text import Decoded, decoded
 from tokenwire.parrot.script import ANCHORED
 from tokenwire.record import Emission, Stream
 

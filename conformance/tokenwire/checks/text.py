@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tokenwire.checks.about import STREAMED
-from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.check import Target, check
-from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import texts_so_far
+from tokenwire.checks.reading.channels import offered
+from tokenwire.checks.reading.fields import texts_so_far
+from tokenwire.checks.reading.legal_text import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.record import BROKEN, Emission, Stream
 
 _WINDOW = 12

@@ -9,7 +9,7 @@ from tokenwire.checks.about import FINISHED, STREAMED, about, finished_choices, 
 from tokenwire.checks.check import Target, check, check_choices
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import (
+from tokenwire.checks.reading.fields import (
     count_of,
     end_place,
     first_prompt_ids,

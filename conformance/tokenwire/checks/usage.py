@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import ANSWERED, about, ended
-from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.check import Target, check, compare
 from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
-from tokenwire.checks.reading import counters, end_place, start_place
+from tokenwire.checks.reading.chance import goes_apart
+from tokenwire.checks.reading.fields import counters, end_place, start_place
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Delivery, Emission, Place, Stream, integer
 from tokenwire.requirement import Level

@@ -9,11 +9,11 @@ from itertools import islice, zip_longest
 from typing import Any
 
 from tokenwire.checks.about import ended
-from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.evidence import Observation
-from tokenwire.checks.reading import start_place
+from tokenwire.checks.reading.chance import goes_apart
+from tokenwire.checks.reading.fields import start_place
+from tokenwire.checks.reading.json_fields import fields_of, is_of_the_cache, lost
 from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
-from tokenwire.checks.told_fields import fields_of, is_of_the_cache, lost
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.wording import clause, value
 from tokenwire.target.alike import alike

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from tokenwire.checks.about import Traits, traits_of
 from tokenwire.checks.check import CHECKS, Answers, RunCheck, StreamCheck, Target
-from tokenwire.checks.deeds import Deeds, disturbed
 from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.deeds import Deeds, disturbed
 from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import family_of, is_chat, load_dialects, vocabulary_told
@@ -163,7 +163,7 @@ class Run:
     @cached_property
     def markup(self) -> Markup:
         """What the parsers of the target take out of text."""
-        from tokenwire.checks.channel_reading import seen_markup
+        from tokenwire.checks.reading.channels import seen_markup
 
         return seen_markup(self.heard, self.tokenizer, self.tool_calls)
 

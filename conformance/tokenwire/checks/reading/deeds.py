@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 
-from tokenwire.checks.moments import began, over
+from tokenwire.checks.reading.times import began, over
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer
 from tokenwire.target.death import Death

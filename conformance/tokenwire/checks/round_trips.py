@@ -10,11 +10,17 @@ from typing import Any
 
 from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import same_sampled
-from tokenwire.checks.chance import tells_sampled
 from tokenwire.checks.check import Target, check_run, once_per_run, select
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import counts_its_ids, first_prompt_ids, prompt_sent, start_place, told_prompt
+from tokenwire.checks.reading.chance import tells_sampled
+from tokenwire.checks.reading.fields import (
+    counts_its_ids,
+    first_prompt_ids,
+    prompt_sent,
+    start_place,
+    told_prompt,
+)
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Answer, ChoiceFacts, Delivery, Place, Stream, fact

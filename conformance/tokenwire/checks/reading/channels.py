@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from tokenwire.checks.logprob_entry import CONTENT
-from tokenwire.checks.reading import count_of
+from tokenwire.checks.reading.fields import count_of
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import (
     BEHIND,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tokenwire.checks.about import finished_choices
-from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.reading import first_prompt_ids, prompt_of
+from tokenwire.checks.reading.channels import taken_apart
+from tokenwire.checks.reading.fields import first_prompt_ids, prompt_of
 from tokenwire.dialects.detokenize import Ids
 from tokenwire.record import BROKEN, Asked, Choice, Stream
 from tokenwire.target.tokenizer import Tokenizer

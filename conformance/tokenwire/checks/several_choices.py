@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.check import Target, check_run, select
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import count_of
+from tokenwire.checks.reading.fields import count_of
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 

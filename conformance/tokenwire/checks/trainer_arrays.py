@@ -12,7 +12,7 @@ from tokenwire.checks.about import FINISHED, finished_choices
 from tokenwire.checks.agreement import choice_pairs
 from tokenwire.checks.check import Target, check, check_run, compare, select
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading import prompt_of
+from tokenwire.checks.reading.fields import prompt_of
 from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
 from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, integer
