@@ -27,13 +27,13 @@ class Budget(StrEnum):
         return order.index(self) >= order.index(least)
 
 
-class Omit(Enum):
+class _Omit(Enum):
     """The type of `OMIT`."""
 
     OMIT = "omit"
 
 
-OMIT: Final = Omit.OMIT
+OMIT: Final = _Omit.OMIT
 """As a value in `Ask.raw`: the key is left out of the body."""
 
 
@@ -60,7 +60,7 @@ def _rule(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
+class _Sampling:
     """How the tokens of a prompt are sampled, where they end, and how their text is made."""
 
     max_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
@@ -82,7 +82,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestFields(Sampling):
+class RequestFields(_Sampling):
     """What a request says beside its prompts: an ask is rendered from it, a request read back into it."""
 
     n: int = field(default=1, metadata=_rule("integer", least=1))
@@ -141,7 +141,7 @@ class Ask(RequestFields):
 
 
 RULES: Mapping[str, Rule] = {field.name: field.metadata["rule"] for field in fields(RequestFields)}
-SAMPLING = frozenset(field.name for field in fields(Sampling))
+SAMPLING = frozenset(field.name for field in fields(_Sampling))
 """The fields that the prompts of a batch may differ in."""
 PENALTIES = ("logit_bias", "frequency_penalty")
 """Fields that stand in a body among penalties which have no field here."""

@@ -68,7 +68,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def program(
+def _program(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,

@@ -78,14 +78,14 @@ class AnswerStore:
             yield chunk.span.path, [*located]
         parts = together(coming, lambda chunk: len(chunk.data))
         for path, heads in chain.from_iterable(shared_out(_parsed_heads, parts, self._jobs)):
-            yield path, [EvictedExchange(head, self) for head in heads]
+            yield path, [_EvictedExchange(head, self) for head in heads]
 
     def exchanges(self, parsed: Sequence[Parsed]) -> list[ExchangeHead]:
         """What `parse` gave; those that it gave in memory are evicted too if there were too many."""
         return [
             one
-            if isinstance(one, EvictedExchange)
-            else EvictedExchange(_head(one), self)
+            if isinstance(one, _EvictedExchange)
+            else _EvictedExchange(_head(one), self)
             if self.full
             else one.exchange
             for one in parsed
@@ -93,7 +93,7 @@ class AnswerStore:
 
     def read(self, exchanges: Sequence[tuple[ExchangeHead, ReadBy]]) -> list[Answer]:
         """What dialects read of exchanges; of those that are evicted, the facts."""
-        evicted = [(one, read) for one, read in exchanges if isinstance(one, EvictedExchange)]
+        evicted = [(one, read) for one, read in exchanges if isinstance(one, _EvictedExchange)]
 
         def facts_of(part: Sequence[int]) -> list[_Facts]:
             return [_facts_of(read(one.load())) for one, read in map(evicted.__getitem__, part)]
@@ -102,7 +102,7 @@ class AnswerStore:
         facts = chain.from_iterable(shared_out(facts_of, parts, self._jobs))
         return [
             EvictedAnswer(one, read, next(facts), self)
-            if isinstance(one, EvictedExchange)
+            if isinstance(one, _EvictedExchange)
             else read(one.load())
             for one, read in exchanges
         ]
@@ -123,7 +123,7 @@ def _parsed_heads(chunks: Iterable[CaptureChunk]) -> list[tuple[Path, list[Head]
     return [(chunk.span.path, list(map(_head, chunk.located()))) for chunk in chunks]
 
 
-class EvictedExchange(ExchangeHead):
+class _EvictedExchange(ExchangeHead):
     """An exchange whose headers and bodies are in its capture."""
 
     __slots__ = (*_HEAD, "_captures", "_span")
@@ -143,7 +143,7 @@ class EvictedExchange(ExchangeHead):
         return self._captures.exchange(self.name, self._span)
 
 
-Parsed = Located | EvictedExchange
+Parsed = Located | _EvictedExchange
 """An exchange of a capture, in memory with its place there, or evicted."""
 
 _OF_ANSWER = ("asked", "error", "usage")
@@ -208,10 +208,10 @@ class EvictedAnswer(Answer):
         *("exchange", "dialect", "delivery", "refused", "answered", "_read", "_store"),
         *("_flags", "_of_answer", "_of_choices", "_computed"),
     )
-    exchange: EvictedExchange
+    exchange: _EvictedExchange
     answered: bool
 
-    def __init__(self, exchange: EvictedExchange, read: ReadBy, facts: _Facts, store: AnswerStore) -> None:
+    def __init__(self, exchange: _EvictedExchange, read: ReadBy, facts: _Facts, store: AnswerStore) -> None:
         self.exchange, self._read, self._store = exchange, read, store
         self.dialect = store.share(facts.dialect)
         self.delivery, self.refused, self.answered = facts.delivery, facts.refused, facts.answered
@@ -227,7 +227,7 @@ class EvictedAnswer(Answer):
         return self._unpickled(self._of_choices, self._evicted_choices)
 
     def _evicted_choices(self, choices: Any) -> Sequence[ChoiceFacts]:
-        return [EvictedChoice(self, index, *facts) for index, facts in enumerate(choices)]
+        return [_EvictedChoice(self, index, *facts) for index, facts in enumerate(choices)]
 
     def of_answer(self, name: str) -> Any:
         """One of the facts that `_OF_ANSWER` names."""
@@ -250,7 +250,7 @@ class EvictedAnswer(Answer):
         return content.get(self._of_answer, size, lambda: self._read(self.exchange.load()))
 
 
-class EvictedChoice(ChoiceFacts):
+class _EvictedChoice(ChoiceFacts):
     """A choice whose emissions are in the capture."""
 
     def __init__(

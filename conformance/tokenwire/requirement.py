@@ -29,7 +29,7 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True)
-class Tolerance:
+class _Tolerance:
     """What a requirement allows beside equality (`spec/tolerances.yaml`)."""
 
     name: str
@@ -72,7 +72,7 @@ class Requirement:
     """Who cannot work with a server that violates it, where any client is meant and not a family's."""
     policies: tuple[str, ...] = ()
     """The keys of a dialect's table with which it chooses what this one demands."""
-    tolerances: tuple[Tolerance, ...] = ()
+    tolerances: tuple[_Tolerance, ...] = ()
     """What it allows beside equality."""
 
     def level_for(self, family: str) -> Level:
@@ -100,10 +100,10 @@ PURPOSES: Mapping[str, frozenset[str]] = {"rl": frozenset({"tito", "metadata", "
 
 
 @cache
-def load_tolerances() -> dict[str, Tolerance]:
+def load_tolerances() -> dict[str, _Tolerance]:
     """All tolerances by name."""
     table: dict[str, dict[str, Any]] = read_yaml(spec_root() / "tolerances.yaml")
-    return {name: Tolerance(name, float(one["value"]), one["allows"]) for name, one in table.items()}
+    return {name: _Tolerance(name, float(one["value"]), one["allows"]) for name, one in table.items()}
 
 
 def tolerance(name: str) -> float:
@@ -111,7 +111,7 @@ def tolerance(name: str) -> float:
     return load_tolerances()[name].value
 
 
-def _tolerances(row: Mapping[str, Any]) -> tuple[Tolerance, ...]:
+def _tolerances(row: Mapping[str, Any]) -> tuple[_Tolerance, ...]:
     known, named = load_tolerances(), row.get("tolerances", ())
     if unknown := [name for name in named if name not in known]:
         raise ValueError(f"{row['id']} allows {unknown[0]!r}, which is not in spec/tolerances.yaml")

@@ -18,7 +18,7 @@ from tokenwire.ask import Budget
 from tokenwire.wire.redaction import Headers
 
 
-class Role(Flag):
+class _Role(Flag):
     """What an option is besides a flag of its commands."""
 
     ASKS_LESS = auto()
@@ -35,8 +35,8 @@ class Role(Flag):
     """It decides what is sent, run or overwritten: of a file, only where the user trusts it."""
 
 
-ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED, SENSITIVE = Role
-_NO_ROLE = Role(0)
+ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED, SENSITIVE = _Role
+_NO_ROLE = _Role(0)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Option:
     """A line of `tokenwire.toml` that sets it, below its table's name if it is for one command; empty: no
     file sets it.
     """
-    roles: Role = _NO_ROLE
+    roles: _Role = _NO_ROLE
     required: bool = False
     but: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What differs in a command, by its name."""
@@ -365,7 +365,7 @@ class Settings:
     def verbosity(self) -> int:
         return self.verbose - self.quiet
 
-    def narrowed_by(self, roles: Role) -> tuple[str, ...]:
+    def narrowed_by(self, roles: _Role) -> tuple[str, ...]:
         """The flags on the command line that leave out something that would be asked or judged, each with its
         values.
         """
@@ -376,7 +376,7 @@ class Settings:
         values = sorted(value) if isinstance(value, tuple) else () if value is True else (value,)
         return " ".join((option.flags[0], *map(str, values)))
 
-    def values(self, role: Role) -> dict[str, Any]:
+    def values(self, role: _Role) -> dict[str, Any]:
         """The values of all options of a role, by the names of their fields."""
         return {option.name: getattr(self, option.name) for option in having(role)}
 
@@ -396,7 +396,7 @@ OPTIONS = {option.name: option for option in _options()}
 """By the names of the fields."""
 
 
-def having(roles: Role) -> Iterator[Option]:
+def having(roles: _Role) -> Iterator[Option]:
     """The options that have one of these roles."""
     return (option for option in OPTIONS.values() if option.roles & roles)
 

@@ -14,7 +14,7 @@ from recorded import document
 
 from tokenwire.asking.scenario import Conversation, Transcript
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.scenarios.invariance import _TURNS, preempted
+from tokenwire.scenarios.invariance import _TURNS, _preempted
 from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
@@ -48,7 +48,7 @@ class Preempting(CannedSender):
 def test_until_one_of_each_kind_was_preempted_and_spared(turns: list[Collection[int]], asked: int) -> None:
     sender = Preempting(*turns)
     dialect = load_dialects()["sglang-generate"]
-    asyncio.run(preempted(Conversation("preempted", dialect, sender, Advertised(), Transcript())))
+    asyncio.run(_preempted(Conversation("preempted", dialect, sender, Advertised(), Transcript())))
     assert Counter(name.rpartition("-")[2] for name in sender.names) == {
         str(turn): 8 for turn in range(asked)
     }

@@ -16,7 +16,7 @@ from tokenwire.target.beside import GATEWAY, WORKER
 from tokenwire.target.determinism import side_by_side
 
 
-def shared(worker: Preflight, gateway: Preflight) -> Preflight:
+def _shared(worker: Preflight, gateway: Preflight) -> Preflight:
     """What the worker speaks at endpoints that the gateway has too, whatever the gateway makes of it."""
     paths = {dialect.endpoint.path for dialect in gateway.speaks}
     return replace(worker, speaks=tuple(one for one in worker.speaks if one.endpoint.path in paths))
@@ -40,7 +40,7 @@ async def ask_both(
     told = Transcript(not_asked=transcript.not_asked, on_answer=transcript.on_answer)
     sides = {WORKER: (worker, to_worker, theirs), GATEWAY: (gateway, to_gateway, told)}
     talks: dict[tuple[str, str], Conversation] = {}
-    for dialect in shared(worker, gateway).speaks:
+    for dialect in _shared(worker, gateway).speaks:
         for name, (side, sender, heard) in sides.items():
             talks[name, dialect.name] = Conversation(
                 name, dialect, sender, worker.advertised, heard, side.model, Budget.STANDARD

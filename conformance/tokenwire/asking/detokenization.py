@@ -102,12 +102,12 @@ def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpReque
             yield way.request(many[start : start + size], skip_special_tokens=skip)
 
 
-def ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
+def _ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
     """How a server that speaks these dialects may be asked for texts, each way once."""
     return list(dict.fromkeys(way for dialect in dialects if (way := dialect.detokenize) is not None))
 
 
-def most_requests(way: Detokenize) -> int:
+def _most_requests(way: Detokenize) -> int:
     """How many requests at most ask for texts."""
     return _MOST_BATCHES if way.batches else MOST_REQUESTS
 
@@ -116,13 +116,13 @@ async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
 ) -> ToldTokenizer | None:
     """Ask the server for the text of what it wrote; None where it has no way to be asked, or told nothing."""
-    for way in ways_of(speaks):
+    for way in _ways_of(speaks):
 
         async def ask(number: int, request: HttpRequest, way: Detokenize = way) -> Exchange:
             return await sender.send(exchange_name(SCENARIO, f"{way.name}-{number}"), SCENARIO, request)
 
         skips = way.skip_special_tokens is not None
-        most = (most_requests(way) - _FOR_DOUBTS) * (_IN_ONE_REQUEST if way.batches else 1)
+        most = (_most_requests(way) - _FOR_DOUBTS) * (_IN_ONE_REQUEST if way.batches else 1)
         requests = list(_requests(way, questions(streams, most, skips=skips)))
         first = [await ask(number, request) for number, request in enumerate(requests[:1])]
         if any(map(way.told, first)):
@@ -132,7 +132,7 @@ async def ask_for_texts(
             if told is None or skips:
                 return told
             singles = list(_requests(way, [(ids, False) for ids in told.doubtful()]))
-            left = singles[: most_requests(way) - len(requests)]
+            left = singles[: _most_requests(way) - len(requests)]
             more = (ask(number, request) for number, request in enumerate(left, len(requests)))
             return told_by([*exchanges, *await asyncio.gather(*more)])
     return None
@@ -140,7 +140,7 @@ async def ask_for_texts(
 
 async def rehearse_texts(sender: Sender, speaks: Iterable[Dialect]) -> None:
     """Send as many requests as `ask_for_texts` does at most. Raises NotAsked where the run may not."""
-    for way in ways_of(speaks)[:1]:
-        for number in range(most_requests(way)):
+    for way in _ways_of(speaks)[:1]:
+        for number in range(_most_requests(way)):
             request = way.request([PROMPT], skip_special_tokens=False)
             await sender.send(exchange_name(SCENARIO, f"{way.name}-{number}"), SCENARIO, request)

@@ -82,7 +82,7 @@ class Pace:
 
 
 @dataclass
-class Purse:
+class _Purse:
     """What the run may still ask for."""
 
     limits: Limits
@@ -185,7 +185,7 @@ class PoliteSender:
         self._context_length = context_length
         self._slots = asyncio.Semaphore(limits.max_concurrency)
         self._pace = pace or Pace(limits.rate)
-        self._purse = Purse(limits)
+        self._purse = _Purse(limits)
         self._sleep = sleep
         self._not_asked: list[str] = []
         self._given_up: list[str] = []

@@ -76,7 +76,7 @@ def _is_html(exchange: Exchange) -> bool:
     )
 
 
-def why_no_record(exchange: Exchange) -> str:
+def _why_no_record(exchange: Exchange) -> str:
     """What came instead of a record, in words."""
     line = f"{exchange.request.method} {exchange.request.path}"
     match exchange.ending:
@@ -112,7 +112,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
         )
         way_out = "It may still be loading its model: try again, or raise --timeout."
     elif all(exchange.ending is Ending.OUTGROWN for exchange in exchanges):
-        fact = f"{url} sends without end: {why_no_record(first)}."
+        fact = f"{url} sends without end: {_why_no_record(first)}."
         way_out = "A few tokens were asked for; give the base URL of an inference server's API."
     elif any(_is_html(exchange) for exchange in exchanges):
         fact = (
@@ -126,18 +126,18 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
         fact = f"{url} has none of the endpoints that this suite knows: {tried} gave status {first.status}."
         way_out = "Give the base URL without a path; `tokenwire list dialects` tells what is known."
     elif there and all(exchange.busy for exchange in there):
-        fact = f"{url} has no room for a request (status {there[0].status}): {why_no_record(there[0])}."
+        fact = f"{url} has no room for a request (status {there[0].status}): {_why_no_record(there[0])}."
         way_out = "It may still be loading its model: try again, or raise --timeout."
     elif all(status is not None and status >= 500 for status in statuses):
-        fact = f"{url} fails at every request: {why_no_record(first)}."
+        fact = f"{url} fails at every request: {_why_no_record(first)}."
         way_out = "Look into the server's log."
     else:
         fact = f"{url} answers, but not as an inference server that this suite understands."
-        way_out = "; ".join(map(why_no_record, exchanges)) + "."
+        way_out = "; ".join(map(_why_no_record, exchanges)) + "."
     silent = next((one for one in there if one.ending is Ending.TIMEOUT), None)
     if silent is not None and "--timeout" not in way_out:
         way_out += f" {silent.request.path} may still be loading its model: try again, or raise --timeout."
-    about_the_model = next((one for one in exchanges if "model" in words_of_refusal(one).lower()), None)
+    about_the_model = next((one for one in exchanges if "model" in _words_of_refusal(one).lower()), None)
     if about_the_model is not None:
         way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
     return f"{fact} {way_out}"
@@ -204,7 +204,7 @@ class _Introduction:
             last = heard[-1]
             if has_record(dialect.read(last)) or last.status in _NOT_ABOUT_THE_BODY:
                 break
-            wanted = dialect.as_wanted(words_of_refusal(last)) if len(wants) < _MOST_WANTS else None
+            wanted = dialect.as_wanted(_words_of_refusal(last)) if len(wants) < _MOST_WANTS else None
             if wanted is not None:
                 dialect, what = wanted
                 wants.append(what)
@@ -218,7 +218,7 @@ class _Introduction:
         return _Introduced(dialect, tuple(heard), tuple(wants))
 
 
-def words_of_refusal(exchange: Exchange) -> str:
+def _words_of_refusal(exchange: Exchange) -> str:
     """What a refusal says, as it stands on the wire; empty for any other answer."""
     refused = exchange.status is not None and 400 <= exchange.status < 500
     return exchange.body[:_LONGEST_REFUSAL].decode("utf-8", "replace") if refused else ""
@@ -270,7 +270,7 @@ async def preflight(
         for dialect, exchange in answers.items()
     }
     left_out = {
-        dialect.name: why_no_record(exchange)
+        dialect.name: _why_no_record(exchange)
         for dialect, exchange in answers.items()
         if not has_record(streams[dialect.name])
     }

@@ -59,7 +59,7 @@ _NEEDS = {
 
 
 @dataclass(frozen=True)
-class Remembered:
+class _Remembered:
     """What the answers so far hold that a stop may be made from."""
 
     texts: tuple[str, ...]
@@ -70,7 +70,7 @@ def _short(pieces: Iterable[str]) -> Iterator[str]:
     return (piece for piece in pieces if piece and piece.isprintable() and "\ufffd" not in piece)
 
 
-def remembered(streams: Iterable[Answer], dialect: Dialect) -> Remembered:
+def _remembered(streams: Iterable[Answer], dialect: Dialect) -> _Remembered:
     """Pieces of repeatable whole answers, so that a run with the same seed draws the same."""
     texts: set[str] = set()
     ids: set[int] = set()
@@ -81,7 +81,7 @@ def remembered(streams: Iterable[Answer], dialect: Dialect) -> Remembered:
             text = choice.text if isinstance(choice.text, str) else ""
             texts.update(_short(text[at : at + size] for at in range(1, 12, 4) for size in (1, 3)))
             ids.update(token for token in (choice.output_ids or ())[:16:3] if type(token) is int)
-    return Remembered(tuple(sorted(texts)[:_MOST_REMEMBERED]), tuple(sorted(ids)[:_MOST_REMEMBERED]))
+    return _Remembered(tuple(sorted(texts)[:_MOST_REMEMBERED]), tuple(sorted(ids)[:_MOST_REMEMBERED]))
 
 
 def _prompts(dialect: Dialect) -> SearchStrategy[Ask]:
@@ -115,7 +115,7 @@ def _some_prompt(dialect: Dialect) -> Ask:
     return next(ask for ask in forms if _takes(dialect, ask))
 
 
-def _stops(known: Remembered) -> dict[str, SearchStrategy[Any]]:
+def _stops(known: _Remembered) -> dict[str, SearchStrategy[Any]]:
     texts = st.lists(st.sampled_from((_NEVER, *known.texts)), min_size=1, max_size=2, unique=True).map(tuple)
     if not known.ids:
         return {"stop": texts}
@@ -128,7 +128,7 @@ def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
 
     They shrink towards a whole answer to one short prompt of ids, with nothing else asked.
     """
-    known = remembered(run.streams, dialect)
+    known = _remembered(run.streams, dialect)
     ordinary = replace(_some_prompt(dialect), stream=True)
     fields = {
         name: values
@@ -158,7 +158,7 @@ def _bounds(ask: Ask) -> dict[str, int]:
     return {"min_new_tokens": ask.max_new_tokens or 0, "logprob_start": shortest - 1}
 
 
-def _example(name: str, known: Remembered) -> Any:
+def _example(name: str, known: _Remembered) -> Any:
     """A value of a field that differs from its default, to see whether a dialect has words for it."""
     examples: dict[str, Any] = {
         "stop": (_NEVER,),

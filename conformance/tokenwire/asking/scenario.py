@@ -314,7 +314,7 @@ def scenario(
     """
 
     def register(given: Given) -> Given:
-        name = getattr(given, "__name__", "").replace("_", "-")
+        name = getattr(given, "__name__", "").strip("_").replace("_", "-")
         provokes = " ".join((given.__doc__ or "").split())
         if not provokes:
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")

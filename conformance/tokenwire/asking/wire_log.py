@@ -18,7 +18,7 @@ def _body(request: HttpRequest) -> str:
     return cut(json.dumps(request.body), _LONGEST_BODY) if request.body is not None else ""
 
 
-def wire_line(exchange: Exchange) -> str:
+def _wire_line(exchange: Exchange) -> str:
     """An exchange in one line: when it went out, what was asked, and what came back."""
     request = exchange.request
     sent = " ".join(filter(None, (exchange.started, request.method, request.path, _body(request))))
@@ -31,7 +31,7 @@ def wire_log(write: Callable[[str], object]) -> Callable[[Exchange], None]:
     """Something to be told of exchanges, that writes each on a line."""
 
     def log(exchange: Exchange) -> None:
-        line = wire_line(exchange)
+        line = _wire_line(exchange)
         write(line if line.isprintable() else ascii(line)[1:-1])
 
     return log

@@ -55,7 +55,7 @@ class RefusedUpdate(ValueError):  # noqa: N818  # a fact about the reports
 
 
 @dataclass(frozen=True)
-class NewTable:
+class _NewTable:
     """Failures of one kind that no entry names."""
 
     requirement: str
@@ -94,12 +94,12 @@ class NewTable:
 
 
 @dataclass(frozen=True)
-class Update:
+class _Update:
     """A rewritten baseline, and what changed."""
 
     text: str
     kept: int
-    added: tuple[NewTable, ...]
+    added: tuple[_NewTable, ...]
     removed: tuple[str, ...]
 
 
@@ -158,7 +158,7 @@ class _Runs:
         """Whether no run shows the failure of an entry any more. A flaky failure is never gone."""
         return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
-    def new_in_any(self, keys: Sequence[_Key]) -> Iterator[NewTable]:
+    def new_in_any(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
         """A table for each kind of failure, in any scenario."""
         for key in keys:
             requirement, scenario, kind = key
@@ -167,9 +167,9 @@ class _Runs:
                     sum((one, how) == (requirement, kind) and where != _ANY for one, where, how in run)
                     for run in self.failed
                 )
-                yield NewTable(requirement, kind, (), self.often[key], seen_in)
+                yield _NewTable(requirement, kind, (), self.often[key], seen_in)
 
-    def new_in_scenarios(self, keys: Sequence[_Key]) -> Iterator[NewTable]:
+    def new_in_scenarios(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
         """A table for each kind that failed in every run, and for each flaky failure."""
         tables: dict[tuple[str, FailureKind, str], list[_Key]] = {}
         for key in keys:
@@ -179,7 +179,7 @@ class _Runs:
                 tables.setdefault((requirement, kind, flaky), []).append(key)
         for (requirement, kind, _), group in tables.items():
             scenarios = tuple(scenario for _, scenario, _ in group)
-            yield NewTable(requirement, kind, scenarios, self.often[group[0]])
+            yield _NewTable(requirement, kind, scenarios, self.often[group[0]])
 
 
 def _key(entry: Entry) -> _Key:
@@ -258,7 +258,7 @@ def updated(
     reason: str = "",
     link: str = "",
     strict: bool = False,
-) -> Update:
+) -> _Update:
     """The baseline rewritten from reports, one for each run; a new one if there is no file.
 
     New entries get `reason` and `link`. With `strict`, they are for the scenarios in which they failed only;
@@ -299,7 +299,7 @@ def updated(
     ]
     text = "\n\n".join(stripped for block in blocks if (stripped := block.strip("\n"))) + "\n"
     parse_baseline(path, text)
-    return Update(text, len(kept), added, tuple(removed))
+    return _Update(text, len(kept), added, tuple(removed))
 
 
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:

@@ -82,7 +82,7 @@ def outcomes(
     return found
 
 
-def in_doubt(found: Outcomes) -> set[str]:
+def _in_doubt(found: Outcomes) -> set[str]:
     """The scenarios in which a failure did not show that depends on timing."""
     known = load_requirements()
     return {
@@ -136,7 +136,7 @@ def again(settings: Settings) -> None:
     seen = answered(subject.runs)
     found = outcomes(last.failed, judgements, seen)
     for _ in range(_TRIES - 1):
-        doubted = in_doubt(found)
+        doubted = _in_doubt(found)
         if not doubted or not doubted <= load_scenarios().keys():
             break
         retry = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(doubted))))

@@ -11,7 +11,7 @@ from tokenwire.commands.command import command, declarable
 from tokenwire.requirement import load_requirements
 
 
-class Kind(StrEnum):
+class _Kind(StrEnum):
     """What can be listed."""
 
     REQUIREMENTS = "requirements"
@@ -21,29 +21,29 @@ class Kind(StrEnum):
     PROFILES = "profiles"
 
 
-def list_names(
+def _list_names(
     what: Annotated[
-        Kind, typer.Argument(metavar="[requirements|scenarios|dialects|capabilities|profiles]")
-    ] = Kind.REQUIREMENTS,
+        _Kind, typer.Argument(metavar="[requirements|scenarios|dialects|capabilities|profiles]")
+    ] = _Kind.REQUIREMENTS,
 ) -> None:
     """List all requirements, scenarios, dialects, capabilities or profiles, one to a line."""
     match what:
-        case Kind.REQUIREMENTS:
+        case _Kind.REQUIREMENTS:
             rows = [(row.id, f"{row.level} {row.sentence}") for row in load_requirements().values()]
-        case Kind.SCENARIOS:
+        case _Kind.SCENARIOS:
             from tokenwire.asking.scenario import load_scenarios  # slow: only what is listed is loaded
 
             rows = [(scenario.name, scenario.provokes) for scenario in load_scenarios().values()]
-        case Kind.DIALECTS:
+        case _Kind.DIALECTS:
             from tokenwire.dialects.dialect import load_dialects
 
             rows = [
                 (dialect.name, f"{'|'.join(dialect.endpoint.methods)} {dialect.endpoint.path}")
                 for dialect in load_dialects().values()
             ]
-        case Kind.CAPABILITIES:
+        case _Kind.CAPABILITIES:
             rows = [(name, f"absent where {why}") for name, why in sorted(declarable().items())]
-        case Kind.PROFILES:
+        case _Kind.PROFILES:
             from tokenwire.profile import levels, load_profiles
 
             rows = [
@@ -55,7 +55,7 @@ def list_names(
 
 
 app = command(
-    list_names,
+    _list_names,
     "tokenwire list",
     "tokenwire list scenarios",
     "tokenwire list requirements | grep stop",

@@ -46,7 +46,7 @@ _NO_SERIES = ("output_ids", "text")
 
 
 @dataclass(frozen=True)
-class Step:
+class _Step:
     """One event of the stream, in the JSON that the script reads."""
 
     event: int
@@ -60,7 +60,7 @@ class Step:
     """What a client holds after the event, as names and texts."""
 
 
-class Gap(NamedTuple):
+class _Gap(NamedTuple):
     """A time in which nothing was read."""
 
     start: float
@@ -74,10 +74,10 @@ class Playback:
     exchange: str
     timeline: Timeline
     """One point for each step."""
-    steps: tuple[Step, ...]
+    steps: tuple[_Step, ...]
     left_out: str
     """Which events are left out, in words; empty if none are."""
-    gaps: tuple[Gap, ...]
+    gaps: tuple[_Gap, ...]
     ribbons: tuple[Mapping[str, Any], ...]
     beside: str
     """What the ribbon compares the stream with, in words."""
@@ -183,13 +183,13 @@ def _of_events(whole: Timeline, events: Sequence[Event]) -> Timeline:
     return replace(whole, points=tuple(points))
 
 
-def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str]) -> Step:
+def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str]) -> _Step:
     pointer = illegal.get(event.index, "")
     if event.data is None:
         shown = inert(event.place.excerpt or "[DONE]" * event.done), "", ""
     else:
         shown = indented(event.data, pointer).parts
-    return Step(
+    return _Step(
         event.index, words, event.index in illegal, inert(pointer), shown, tuple(_held(stream, event))
     )
 
@@ -221,14 +221,14 @@ def _held_of(choice: Choice) -> Iterator[tuple[str, str]]:
         yield "finish", inert(cut(str(choice.finish.type), _LONGEST_VALUE))
 
 
-def gaps(times: Sequence[float]) -> Iterator[Gap]:
+def gaps(times: Sequence[float]) -> Iterator[_Gap]:
     """Long times without a read: the reader was slow, or the server paused."""
     waits = [(start, end) for start, end in pairwise(times) if end > start]
     if not waits:
         return
     usual = median(end - start for start, end in waits)
     least = max(_TIMES_THE_USUAL * usual if len(waits) > 1 else 0.0, _LONG_GAP)
-    yield from (Gap(start, end) for start, end in waits if end - start >= least)
+    yield from (_Gap(start, end) for start, end in waits if end - start >= least)
 
 
 # The ribbon.

@@ -16,7 +16,7 @@ Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Mark:
+class _Mark:
     """One event."""
 
     x: float
@@ -53,7 +53,7 @@ class Plot:
     """The least that the interval demands, as an SVG path; empty if unknown."""
     budget: float | None
     """The y of the line at `max_new_tokens`; None if unknown."""
-    marks: tuple[Mark, ...]
+    marks: tuple[_Mark, ...]
     times: tuple[_Tick, ...]
     totals: tuple[_Tick, ...]
     pauses: tuple[_Pause, ...] = ()
@@ -123,7 +123,7 @@ def plot(
         return HEIGHT - _BOTTOM - total / highest * (HEIGHT - _TOP - _BOTTOM)
 
     marks = tuple(
-        Mark(
+        _Mark(
             round(x(point["time"]), 1),
             round(y(point["total"]), 1),
             point["event"] in illegal,

@@ -55,7 +55,7 @@ async def _abort_whole(talk: Conversation, ask: Ask) -> None:
 
 
 @scenario()
-async def abort(talk: Conversation) -> None:
+async def _abort(talk: Conversation) -> None:
     """Streams and a whole answer, each aborted by its id: after its first tokens, while its reader stalls, at
     once, when it is over. A record of the same request that is not aborted shows what each would have given.
     """
@@ -81,7 +81,7 @@ async def abort(talk: Conversation) -> None:
 
 
 @scenario()
-async def abort_of_one(talk: Conversation) -> None:
+async def _abort_of_one(talk: Conversation) -> None:
     """Three streams whose ids begin alike; only the shortest id is aborted, then one that no request has. The
     others come to their ends.
     """

@@ -9,7 +9,7 @@ from tokenwire.scenarios.forms import forms
 
 
 @scenario(budget=Budget.STANDARD)
-def every_flag(talk: Conversation) -> Steps:
+def _every_flag(talk: Conversation) -> Steps:
     """Each flag alone and all together, whole and streamed, for one answer, two samples and a batch: where a
     server takes a flag in one form only, an answer of another form lacks it.
     """

@@ -15,7 +15,7 @@ _BATCH = Ask(input_ids=_PROMPTS, batch=True, max_new_tokens=8, return_prompt_tok
 
 
 @scenario(chat=False)
-def samples(_: Conversation) -> Steps:
+def _samples(_: Conversation) -> Steps:
     """One prompt, three samples, whole and streamed: choices 0 to 2, each with its own ids and its prompt's
     ids.
     """
@@ -24,7 +24,7 @@ def samples(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-def batch_of_prompts(_: Conversation) -> Steps:
+def _batch_of_prompts(_: Conversation) -> Steps:
     """Three prompts of unequal length in one request, whole and streamed: one choice each, prompt by
     prompt.
     """
@@ -33,13 +33,13 @@ def batch_of_prompts(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-def batch_with_samples(_: Conversation) -> Steps:
+def _batch_with_samples(_: Conversation) -> Steps:
     """Two prompts with two samples each: four choices, the samples of one prompt beside each other."""
     yield forms(replace(_BATCH, input_ids=_PROMPTS[:2], n=2))
 
 
 @scenario(chat=False)
-def batch_of_one(_: Conversation) -> Steps:
+def _batch_of_one(_: Conversation) -> Steps:
     """A list of one prompt is still a batch: the answer is a list of one choice."""
     yield forms(replace(_BATCH, input_ids=(PROMPT,)))
 
@@ -58,7 +58,7 @@ def stops_apart(answers: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 @scenario(chat=False)
-async def uneven_ends(talk: Conversation) -> None:
+async def _uneven_ends(talk: Conversation) -> None:
     """Prompts in one request that end at different tokens, the last one first: by stop ids, by stop strings
     and, where each prompt may have its own, by budgets. And samples that a stop string ends where it comes.
     """
@@ -91,7 +91,7 @@ async def uneven_ends(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-def batch_and_singles(_: Conversation) -> Steps:
+def _batch_and_singles(_: Conversation) -> Steps:
     """Prompts of unequal length by themselves, twice each, and together: a batch is its prompts."""
     ask = Ask(max_new_tokens=12, ignore_eos=True, logprobs=True)
     prompts = (PROMPT[1:], PROMPT[3:5], PROMPT[:9], PROMPT * 3)

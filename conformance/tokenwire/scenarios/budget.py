@@ -11,7 +11,7 @@ _LONGEST = 8192
 
 
 @scenario(chat=False)
-def budget_sweep(_: Conversation) -> Steps:
+def _budget_sweep(_: Conversation) -> Steps:
     """Budgets of two, three, five and eight tokens without a stop: each is spent."""
     for budget in (2, 3, 5, 8):
         yield forms(Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True), f"{budget}")
@@ -23,7 +23,7 @@ def _first_of_its_kind(ids: tuple[int, ...]) -> int | None:
 
 
 @scenario()
-async def stop_around_the_budget(talk: Conversation) -> None:
+async def _stop_around_the_budget(talk: Conversation) -> None:
     """A stop at a known place, and budgets that end before it, at it and after it, whole and streamed: it
     is the stop from its own token on, and the length before.
     """
@@ -42,7 +42,7 @@ async def stop_around_the_budget(talk: Conversation) -> None:
 
 
 @scenario()
-async def stop_string_around_the_budget(talk: Conversation) -> None:
+async def _stop_string_around_the_budget(talk: Conversation) -> None:
     """A stop string of a known answer, and every budget from one token to the answer's end: one of them
     ends on the token that meets the stop.
     """
@@ -59,7 +59,7 @@ async def stop_string_around_the_budget(talk: Conversation) -> None:
 
 
 @scenario()
-def no_budget(talk: Conversation) -> Steps:
+def _no_budget(talk: Conversation) -> Steps:
     """A budget of zero together with every kind of logprob, whole and streamed: there is no token, so there
     is no entry. Some endpoints have another field in which zero is no budget.
     """
@@ -76,7 +76,7 @@ def no_budget(talk: Conversation) -> Steps:
 
 
 @scenario(budget=Budget.STANDARD)
-def context_border(talk: Conversation) -> Steps:
+def _context_border(talk: Conversation) -> Steps:
     """Prompts whose length lies around the end of the context that the target tells, with a budget of one:
     each is refused or run whole, alike on every endpoint, streamed or not.
     """

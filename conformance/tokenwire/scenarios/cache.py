@@ -10,7 +10,7 @@ _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150)
 
 
 @scenario(chat=False)
-def cached_prompt(_: Conversation) -> Steps:
+def _cached_prompt(_: Conversation) -> Steps:
     """A long prompt a few times, whole and streamed by turns: cached_tokens of the later ones shows the
     cache, in both; the ids do not.
     """

@@ -135,7 +135,7 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 @scenario(chat=True)
-async def channels(talk: Conversation) -> None:
+async def _channels(talk: Conversation) -> None:
     """Texts with reasoning and tool calls, which a parrot says or a grammar admits alone: content, reasoning,
     one call and two, before and behind content, nested and empty arguments, cut by the budget, in an answer
     without tools, look-alikes of markers, stop strings that do not match, two samples; whole, and streamed at

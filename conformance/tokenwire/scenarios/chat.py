@@ -25,7 +25,7 @@ _ASK = Ask(
 
 
 @scenario(chat=True)
-def chat_messages(_: Conversation) -> Steps:
+def _chat_messages(_: Conversation) -> Steps:
     """Messages, whole (twice) and streamed with and without usage: content, roles, finish reason and
     counts.
     """
@@ -34,7 +34,7 @@ def chat_messages(_: Conversation) -> Steps:
 
 
 @scenario(chat=True)
-def chat_samples(_: Conversation) -> Steps:
+def _chat_samples(_: Conversation) -> Steps:
     """Two samples of one conversation: each choice has its own message, prompt ids and meta_info."""
     ask = replace(_ASK, max_new_tokens=12, n=2, temperature=1.0)
     whole = replace(ask, return_prompt_token_ids=True, return_meta_info=True)
@@ -42,7 +42,7 @@ def chat_samples(_: Conversation) -> Steps:
 
 
 @scenario(chat=True)
-def null_content(_: Conversation) -> Steps:
+def _null_content(_: Conversation) -> Steps:
     """A conversation with a turn that said nothing, as null and as empty content, with the ids of both."""
     question, again = ({"role": "user", "content": words} for words in ("Name a river.", "And a lake?"))
     for label, content in (("null", None), ("empty", "")):
@@ -52,7 +52,7 @@ def null_content(_: Conversation) -> Steps:
 
 
 @scenario(chat=True)
-def chat_budget(talk: Conversation) -> Steps:
+def _chat_budget(talk: Conversation) -> Steps:
     """Budgets of one token and of five, whole and streamed: no more are counted, and length means all. And of
     none, where the endpoint does not take that for no limit.
     """
@@ -62,7 +62,7 @@ def chat_budget(talk: Conversation) -> Steps:
 
 
 @scenario(chat=True)
-async def chat_stop_string(talk: Conversation) -> None:
+async def _chat_stop_string(talk: Conversation) -> None:
     """A stop string that begins in one chunk of a known answer and ends in the next: neither the message
     nor a delta shows it. One that never matches changes nothing.
     """
@@ -87,7 +87,7 @@ def _token_to_stop_at(stream: Stream | None) -> str | None:
 
 
 @scenario(chat=True, at_most=7)
-async def chat_logprobs(talk: Conversation) -> None:
+async def _chat_logprobs(talk: Conversation) -> None:
     """Logprobs in the manner of chat, whole and streamed: one entry for each token, also for one that shows
     no text because it is the stop.
     """
@@ -101,7 +101,7 @@ async def chat_logprobs(talk: Conversation) -> None:
 
 
 @scenario(chat=True)
-def chat_ids(_: Conversation) -> Steps:
+def _chat_ids(_: Conversation) -> Steps:
     """Ids in and ids out on the chat endpoint: the same ids as on every other endpoint, and only what was
     asked for. Two prompts of unequal length: by its own template a server would count one length for both.
     """
@@ -125,7 +125,7 @@ def chat_ids(_: Conversation) -> Steps:
 
 
 @scenario(chat=True)
-async def chat_empty_text(talk: Conversation) -> None:
+async def _chat_empty_text(talk: Conversation) -> None:
     """The first id that the model chooses is made a stop id, so that there is no text: content is empty,
     not null.
     """

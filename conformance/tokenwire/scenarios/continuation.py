@@ -10,7 +10,7 @@ _CUTS = (1, 7, 16)
 
 
 @scenario(chat=False)
-async def continuation(talk: Conversation) -> None:
+async def _continuation(talk: Conversation) -> None:
     """The prompt with the first output ids appended goes on as the whole answer went on."""
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=_BUDGET, ignore_eos=True)
     whole = token_ids(await talk.ask("whole", ask))
@@ -26,7 +26,7 @@ _ADDED = ((40, 11), (97,))
 
 
 @scenario(chat=False)
-async def turns(talk: Conversation) -> None:
+async def _turns(talk: Conversation) -> None:
     """Three turns: each prompt is the one before it with its output and something new, as ids. The ids that
     come back begin with the turn before, id for id.
     """

@@ -10,7 +10,7 @@ _ASK = Ask(input_ids=(PROMPT,), ignore_eos=True)
 
 
 @scenario(chat=False)
-def greedy_stream(talk: Conversation) -> Steps:
+def _greedy_stream(talk: Conversation) -> Steps:
     """One greedy request, whole (twice) and streamed at several intervals: all must join to the same
     record.
     """
@@ -18,7 +18,7 @@ def greedy_stream(talk: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-def natural_end(_: Conversation) -> Steps:
+def _natural_end(_: Conversation) -> Steps:
     """Two text prompts run until the model ends by itself or the budget does: the finish reason tells
     which.
     """
@@ -27,7 +27,7 @@ def natural_end(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-def long_output(_: Conversation) -> Steps:
+def _long_output(_: Conversation) -> Steps:
     """More tokens than a server holds back for a whole answer (SGLang: 50), with logprobs: nothing may get
     lost.
     """
@@ -35,7 +35,7 @@ def long_output(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-def small_budget(_: Conversation) -> Steps:
+def _small_budget(_: Conversation) -> Steps:
     """Budgets of no token and of one, at both ends of what can be delivered: first and last event are the
     same.
     """
@@ -44,7 +44,7 @@ def small_budget(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-def interval_borders(talk: Conversation) -> Steps:
+def _interval_borders(talk: Conversation) -> Steps:
     """Budgets around the interval: the last event is as short as one token, or as long as the interval."""
     around = range(1, 24) if talk.budget is Budget.SOAK else (4, 5, 6, 10, 11)
     ask = replace(_ASK, stream=True, stream_interval=5)
@@ -52,7 +52,7 @@ def interval_borders(talk: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-def sampled(talk: Conversation) -> Steps:
+def _sampled(talk: Conversation) -> Steps:
     """Sampled requests with a seed, twice, and without: what holds within one answer must hold here too. A
     stream is held against the whole answers where these are alike.
     """

@@ -98,7 +98,7 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
 
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
-async def disconnect(talk: Conversation) -> None:
+async def _disconnect(talk: Conversation) -> None:
     """Streams whose clients leave after the first event, by reset and by close, beside one whose client
     stays: the load before and after shows whether the server noticed, the one that stays how much was done.
     """
@@ -106,6 +106,6 @@ async def disconnect(talk: Conversation) -> None:
 
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
-async def disconnect_whole(talk: Conversation) -> None:
+async def _disconnect_whole(talk: Conversation) -> None:
     """Whole answers whose clients leave before anything came, beside a stream whose client stays."""
     await _leave(talk, stream=False)

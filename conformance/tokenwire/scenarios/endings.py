@@ -33,7 +33,7 @@ def _lasting(talk: Conversation, measured: Stream) -> int:
 
 
 @scenario(alone=True)
-async def id_used_again(talk: Conversation) -> None:
+async def _id_used_again(talk: Conversation) -> None:
     """Streams under one id, each sent as soon as the one before it has ended, until more seconds have passed
     than servers wait before they clear an ended request away: each comes to its own end.
     """
@@ -48,7 +48,7 @@ async def id_used_again(talk: Conversation) -> None:
 
 
 @scenario(alone=True)
-async def id_in_use(talk: Conversation) -> None:
+async def _id_in_use(talk: Conversation) -> None:
     """A second request under the id of a stream that is under way, and that goes on for longer than servers
     take to clear away what they refused: whatever becomes of the second, the first comes to its end.
     """
@@ -84,7 +84,7 @@ def _ids_shown(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
 
 
 @scenario()
-async def abort_of_choices(talk: Conversation) -> None:
+async def _abort_of_choices(talk: Conversation) -> None:
     """Several samples of a prompt, and a batch of prompts, aborted by the id that the client gave; and one
     sample, aborted by the id that it alone carries. The others come to their ends.
     """
@@ -119,7 +119,7 @@ async def abort_of_choices(talk: Conversation) -> None:
 
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
-async def abort_in_the_queue(talk: Conversation) -> None:
+async def _abort_in_the_queue(talk: Conversation) -> None:
     """Two requests, each for more samples than the server runs at once, and behind them, while samples wait,
     a whole answer and a stream that are aborted before it is their turn.
 

@@ -27,7 +27,7 @@ def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
 
 
 @scenario(worker=True)
-def gateway(talk: Conversation) -> Steps:
+def _gateway(talk: Conversation) -> Steps:
     """Everything that a gateway has to pass on, asked of it and of its worker: each flag, whole and streamed,
     every field that shapes an answer, several choices and prompts, a prompt in words, what is refused.
     """

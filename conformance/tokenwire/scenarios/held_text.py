@@ -37,7 +37,7 @@ async def _pieces(talk: Conversation) -> list[int]:
 
 
 @scenario()
-async def held_text(talk: Conversation) -> None:
+async def _held_text(talk: Conversation) -> None:
     """Long sampled answers with logprobs and usage, whole and streamed; then such of which most tokens are
     pieces of characters, so that their text waits for the next: each token has its entry.
     """

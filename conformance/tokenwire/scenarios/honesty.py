@@ -12,7 +12,7 @@ from tokenwire.wire.exchange import HttpRequest
 
 
 @scenario()
-def honesty(talk: Conversation) -> Steps:
+def _honesty(talk: Conversation) -> Steps:
     """A field, a sampling parameter, a model and a path by names that no server can know: a server that
     answers as if nothing were amiss may have ignored other things as well.
     """

@@ -26,7 +26,7 @@ async def _ask_scored(talk: Conversation, label: str, ask: Ask) -> Ask:
 
 
 @scenario(chat=False, budget=Budget.STANDARD)
-async def cold_and_warm(talk: Conversation) -> None:
+async def _cold_and_warm(talk: Conversation) -> None:
     """Prompts that no cache has seen, each asked for again at once, whole and streamed: cached_tokens of the
     later answers shows the cache; they are a token shorter, and begin the same.
     """
@@ -41,7 +41,7 @@ async def cold_and_warm(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-def long_stream(talk: Conversation) -> Steps:
+def _long_stream(talk: Conversation) -> Steps:
     """A stream of many events, one token each: a late event costs as much as an early one."""
     ask = Ask(input_ids=(tuple(range(60, 90)),), max_new_tokens=240, ignore_eos=True)
     yield {"stream": replace(ask, stream=True)}
@@ -51,7 +51,7 @@ def long_stream(talk: Conversation) -> Steps:
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
-async def preempted(talk: Conversation) -> None:
+async def _preempted(talk: Conversation) -> None:
     """Eight requests at once, whole and streamed by turns. A server that is made to preempt preempts some of
     them, and num_retractions tells which. They are asked again, in another order, until one of each kind
     was preempted once and spared once.
@@ -84,7 +84,7 @@ _WATCHED = 32
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
-async def neighbours(talk: Conversation) -> None:
+async def _neighbours(talk: Conversation) -> None:
     """A request twice alone, then among sixteen with other prompts: some of them long, one refused, one whose
     reader stalls. Its record stays what it was; the one in the crowd is a token shorter, and begins the same.
     """

@@ -11,7 +11,7 @@ _CHOSEN = (40, 11, 97)
 
 
 @scenario(chat=False)
-def logprob_families(_: Conversation) -> Steps:
+def _logprob_families(_: Conversation) -> Steps:
     """Logprobs of the sampled ids, the top three and three chosen ids; whole, streamed, and several ids to
     an event.
     """
@@ -26,7 +26,7 @@ def logprob_families(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-def prompt_logprobs(_: Conversation) -> Steps:
+def _prompt_logprobs(_: Conversation) -> Steps:
     """Logprobs of the prompt from its first, second, third, middle and last position and from its end, whole;
     and streamed, where the first event has them.
     """
@@ -39,7 +39,7 @@ def prompt_logprobs(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-async def rescored_output(talk: Conversation) -> None:
+async def _rescored_output(talk: Conversation) -> None:
     """Answers to three prompts with their logprobs, then prompt and output sent back as a prompt: prefill
     gives the ids the logprobs that they had when they were sampled.
     """
@@ -52,7 +52,7 @@ async def rescored_output(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-def logprobs_at_a_temperature(_: Conversation) -> Steps:
+def _logprobs_at_a_temperature(_: Conversation) -> Steps:
     """Top logprobs after one prompt, greedy, at temperature 0.5, and at 1 with top_k, whole and streamed: how
     far apart they lie tells whether logits are divided by the temperature first, and how high they are
     whether what truncation leaves out counts.
@@ -66,7 +66,7 @@ def logprobs_at_a_temperature(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-async def echoed_prompt(talk: Conversation) -> None:
+async def _echoed_prompt(talk: Conversation) -> None:
     """A text and ids with and without an echo, with and without logprobs, whole and streamed, and echoed with
     no new token. Ids are not asked for beside a text: some servers tell them in the place of the echoed text.
     """

@@ -88,7 +88,7 @@ def _each(ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> _Bad:
 
 
 @scenario(budget=Budget.STANDARD, perilous=2)
-def unknown_ids(talk: Conversation) -> Steps:
+def _unknown_ids(talk: Conversation) -> Steps:
     """Ids that no vocabulary has: among stop ids, biased ids and ids whose logprobs are asked for, and beyond
     every vocabulary in the prompt; then the id that equals the size of the server's. None of them is run.
     """
@@ -108,7 +108,7 @@ def unknown_ids(talk: Conversation) -> Steps:
 
 
 @scenario(budget=Budget.STANDARD, perilous=3)
-def negative_ids(talk: Conversation) -> Steps:
+def _negative_ids(talk: Conversation) -> Steps:
     """A prompt with an id below 0, whole and streamed: it is not run and harms no other. Last: an unchecked
     index below 0 has ended more servers than all else.
     """
@@ -120,25 +120,25 @@ def negative_ids(talk: Conversation) -> Steps:
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
-def wrong_types(talk: Conversation) -> Steps:
+def _wrong_types(talk: Conversation) -> Steps:
     """Fields with values of another type, which no reader can take for the right one: each is refused."""
     yield from _with_controls(talk, _each(_plain(talk), _WRONG_TYPES))
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
-def impossible_values(talk: Conversation) -> Steps:
+def _impossible_values(talk: Conversation) -> Steps:
     """Numbers below what makes sense, and more tokens asked for at least than at most: each is refused."""
     yield from _with_controls(talk, _each(_plain(talk), _IMPOSSIBLE))
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
-def wrong_in_streams(talk: Conversation) -> Steps:
+def _wrong_in_streams(talk: Conversation) -> Steps:
     """The same mistakes in requests for streams: refused, by a status or in band, without harm to others."""
     yield from _with_controls(talk, _each(replace(_plain(talk), stream=True), _WRONG_IN_STREAMS))
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
-def no_prompt(talk: Conversation) -> Steps:
+def _no_prompt(talk: Conversation) -> Steps:
     """A request without any prompt, and lists for each prompt that do not fit a batch: each is refused."""
     ask = _plain(talk)
     nothing = dict.fromkeys(("input_ids", "text", "messages", "prompt", "token_ids"), OMIT)
@@ -155,7 +155,7 @@ def no_prompt(talk: Conversation) -> Steps:
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
-def unreadable_bodies(talk: Conversation) -> Steps:
+def _unreadable_bodies(talk: Conversation) -> Steps:
     """Bodies that are no JSON object, from nothing at all to arrays nested a hundred thousand deep."""
     method, path = talk.dialect.endpoint.methods[0], talk.dialect.endpoint.path
     bad: dict[str, Ask | HttpRequest] = {
@@ -172,7 +172,7 @@ def unreadable_bodies(talk: Conversation) -> Steps:
 
 
 @scenario()
-def text_features(talk: Conversation) -> Steps:
+def _text_features(talk: Conversation) -> Steps:
     """What needs a tokenizer: a text prompt, messages, a stop string, a pattern. A server without one
     refuses them.
     """

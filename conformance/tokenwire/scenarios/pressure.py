@@ -11,7 +11,7 @@ _LONG_PROMPT = PROMPT * 4
 
 
 @scenario(chat=False)
-def concurrency(_: Conversation) -> Steps:
+def _concurrency(_: Conversation) -> Steps:
     """Many streams at once, as many as the run allows: outputs queue up, and each answer stays its own."""
     ask = Ask(max_new_tokens=40, ignore_eos=True, stream=True, logprobs=True)
     yield {
@@ -21,7 +21,7 @@ def concurrency(_: Conversation) -> Steps:
 
 
 @scenario(chat=False)
-async def slow_reader(talk: Conversation) -> None:
+async def _slow_reader(talk: Conversation) -> None:
     """Readers that stop early and drain late: events with more ids than the interval show coalescing.
 
     Prompt logprobs stand in every event and make it large, so that buffers on the way fill up soon; they are
@@ -45,7 +45,7 @@ async def slow_reader(talk: Conversation) -> None:
 
 
 @scenario(chat=False, budget=Budget.STANDARD, storm=True)
-async def crowd(talk: Conversation) -> None:
+async def _crowd(talk: Conversation) -> None:
     """Sixty-four streams at once, as many at a time as the run allows, every eighth with a reader that
     stalls: outputs are joined, and each answer stays its own. Among them samples and batches, whose choices
     share a stream.

@@ -19,7 +19,7 @@ _PROMPTS = {"plain": PROMPT, "never-merged": _NEVER_MERGED, "random": _RANDOM, "
 
 
 @scenario(chat=False)
-def prompt_ids(_: Conversation) -> Steps:
+def _prompt_ids(_: Conversation) -> Steps:
     """Ids that no text yields come back as prompt_token_ids exactly as sent, also where nothing is generated;
     and only where they are asked for.
     """
@@ -38,7 +38,7 @@ def _ids_of_prompt(stream: Stream | None) -> tuple[int, ...]:
 
 
 @scenario()
-async def text_prompt(talk: Conversation) -> None:
+async def _text_prompt(talk: Conversation) -> None:
     """A text or a message, then the prompt_token_ids that it yielded, sent back as input_ids: the output
     must be the same. And another text, of which only what stands before every text is the same.
     """
@@ -55,7 +55,7 @@ async def text_prompt(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-def text_beside_ids(_: Conversation) -> Steps:
+def _text_beside_ids(_: Conversation) -> Steps:
     """A text and ids in one request: the ids are the prompt, or the request is refused."""
     ask = Ask(input_ids=(PROMPT,), text=("Hello",), max_new_tokens=6, ignore_eos=True)
     yield {"whole": replace(ask, return_prompt_token_ids=True)}
@@ -66,7 +66,7 @@ _IMAGE = base64.b64encode(b"the bytes of an image").decode()
 
 
 @scenario(chat=False)
-async def media(talk: Conversation) -> None:
+async def _media(talk: Conversation) -> None:
     """A text with an image, then the prompt_token_ids that it yielded, sent back as input_ids beside the same
     image: they are the prompt, or are refused. Several samples see the image, too.
     """

@@ -25,7 +25,7 @@ _NO_PATTERN = "(["
 
 
 @scenario(perilous=True)
-def malformed_ids(talk: Conversation) -> Steps:
+def _malformed_ids(talk: Conversation) -> Steps:
     """input_ids that are no list of integers, or that hold an empty prompt, whole: each is refused, and the
     request after it is answered as before.
     """
@@ -37,7 +37,7 @@ def malformed_ids(talk: Conversation) -> Steps:
 
 
 @scenario(chat=True, perilous=True)
-def refused_in_stream(_: Conversation) -> Steps:
+def _refused_in_stream(_: Conversation) -> Steps:
     """A chat stream that asks for token-in-token-out fields: refused before any event, and no
     other request is harmed.
     """
@@ -54,7 +54,7 @@ def refused_in_stream(_: Conversation) -> Steps:
 
 
 @scenario(perilous=True)
-def refused_late(talk: Conversation) -> Steps:
+def _refused_late(talk: Conversation) -> Steps:
     """Streams that a server may refuse only when it is their turn: a pattern that is none, as a stop and as a
     grammar, and prompt logprobs from beyond the prompt. None of them delivers anything.
     """

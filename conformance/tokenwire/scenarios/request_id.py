@@ -8,7 +8,7 @@ from tokenwire.scenarios.forms import forms, new_id
 
 
 @scenario(chat=False)
-def request_id(_: Conversation) -> Steps:
+def _request_id(_: Conversation) -> Steps:
     """A request id of the client's choice, whole and streamed: it comes back, and it does not change on the
     way.
     """

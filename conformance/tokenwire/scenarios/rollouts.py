@@ -15,7 +15,7 @@ _ARRAYS = (_MASK, "return-routed-experts", "return-hidden-states")
 
 
 @scenario(chat=False)
-def token_arrays(talk: Conversation) -> Steps:
+def _token_arrays(talk: Conversation) -> Steps:
     """Sampling masks, routed experts and hidden states, each whole and streamed, where the endpoint knows the
     field that asks for it. Masks are asked for at temperature 1 among three ids, with a seed.
     """
@@ -33,7 +33,7 @@ _LONG = 400
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
-async def abort_of_everything(talk: Conversation) -> None:
+async def _abort_of_everything(talk: Conversation) -> None:
     """Streams and whole answers at once, more than a small server runs; when the first stream has begun,
     everything is aborted: each is given back with what it has.
     """
@@ -49,7 +49,7 @@ async def abort_of_everything(talk: Conversation) -> None:
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
-async def pause_and_continue(talk: Conversation) -> None:
+async def _pause_and_continue(talk: Conversation) -> None:
     """A greedy request undisturbed, then as a stream and whole, paused and continued in between."""
     pause = talk.control.plain_request(Action.PAUSE) if talk.control is not None else None
     go_on = talk.control.plain_request(Action.CONTINUE) if talk.control is not None else None

@@ -34,7 +34,7 @@ def _as_far_as_known(talk: Conversation, ask: Ask, fields: Mapping[str, Any]) ->
 
 
 @scenario()
-async def sampling_fields(talk: Conversation) -> None:
+async def _sampling_fields(talk: Conversation) -> None:
     """One prompt greedily, with biases that force an id and exclude one, with a stop id that may not end it
     yet, and at temperature 1: several times, with samples, and truncated by top_k, top_p and min_p.
     """
@@ -63,7 +63,7 @@ async def _sampled(talk: Conversation, ask: Ask) -> None:
 
 
 @scenario(budget=Budget.STANDARD)
-def penalties(talk: Conversation) -> Steps:
+def _penalties(talk: Conversation) -> Steps:
     """A biased id under a frequency penalty, until the penalties outweigh the bias; and both with top
     logprobs, which may be those before or after.
     """

@@ -88,7 +88,7 @@ async def _say(
 
 
 @_scripts()
-async def script_characters(talk: Conversation, speaker: Speaker) -> None:
+async def _script_characters(talk: Conversation, speaker: Speaker) -> None:
     """Characters of two, three and four ids each, kanji beside kana, lone bytes and a special id within a
     character, cut at every place that intervals of one to seven ids reach.
     """
@@ -114,7 +114,7 @@ async def script_characters(talk: Conversation, speaker: Speaker) -> None:
 
 
 @_scripts()
-async def script_tails(talk: Conversation, speaker: Speaker) -> None:
+async def _script_tails(talk: Conversation, speaker: Speaker) -> None:
     """Answers that end within a character, or with a whole U+FFFD: by the end of the text, by a stop id, by
     the budget.
     """
@@ -136,7 +136,7 @@ async def script_tails(talk: Conversation, speaker: Speaker) -> None:
 
 
 @_scripts()
-async def script_stops(talk: Conversation, speaker: Speaker) -> None:
+async def _script_stops(talk: Conversation, speaker: Speaker) -> None:
     """Stop strings at every kind of place: within a token, over two to twelve, one character before the end,
     begun and not finished, overlapping themselves, around a hidden special id, spelled in more tokens than a
     tokenizer makes of them; several of which the earliest wins; the text of hidden ids; U+FFFD.
@@ -181,7 +181,7 @@ _PARTS = (51, 101, 50, 65, 129, 64, 100, 128, 151)
 
 
 @_scripts(budget=Budget.STANDARD)
-async def script_stop_parts(talk: Conversation, speaker: Speaker) -> None:
+async def _script_stop_parts(talk: Conversation, speaker: Speaker) -> None:
     """Stop strings of two and of six ids that end where servers move output in parts: the text before them is
     shown, and nothing of them.
     """
@@ -194,7 +194,7 @@ async def script_stop_parts(talk: Conversation, speaker: Speaker) -> None:
 
 
 @_scripts()
-async def script_prompts(talk: Conversation, speaker: Speaker) -> None:
+async def _script_prompts(talk: Conversation, speaker: Speaker) -> None:
     """Prompts that end within a character, or with a whole U+FFFD, and hold the stop string: the answer
     begins behind the prompt, and so does the search for the stop.
     """
@@ -205,7 +205,7 @@ async def script_prompts(talk: Conversation, speaker: Speaker) -> None:
 
 
 @_scripts(budget=Budget.STANDARD)
-async def script_budgets(talk: Conversation, speaker: Speaker) -> None:
+async def _script_budgets(talk: Conversation, speaker: Speaker) -> None:
     """Texts that end at a known id, by the end of the text and by a stop string, with budgets of one id less,
     of just as many and of one more: the end wins where both are met.
     """
@@ -220,7 +220,7 @@ async def script_budgets(talk: Conversation, speaker: Speaker) -> None:
 
 
 @_scripts()
-async def script_logprobs(talk: Conversation, speaker: Speaker) -> None:
+async def _script_logprobs(talk: Conversation, speaker: Speaker) -> None:
     """Logprobs of what is said, the likeliest and chosen ids, at every id: of words, of bytes that share one
     text, of hidden ids, of text that is held back, of the id or the string that ends the answer. And of the
     prompt.
@@ -246,7 +246,7 @@ async def script_logprobs(talk: Conversation, speaker: Speaker) -> None:
 
 
 @_scripts(budget=Budget.STANDARD)
-async def script_long(talk: Conversation, speaker: Speaker) -> None:
+async def _script_long(talk: Conversation, speaker: Speaker) -> None:
     """Answers of hundreds of ids, whole and streamed; of thousands, where the run takes its time."""
     script = tuple(speaker.encode(_TEXT * 8))[:500]
     prompt = speaker.ask(talk.dialect, script)
@@ -263,7 +263,7 @@ async def script_long(talk: Conversation, speaker: Speaker) -> None:
 
 
 @_scripts(budget=Budget.STANDARD)
-async def script_again(talk: Conversation, speaker: Speaker) -> None:
+async def _script_again(talk: Conversation, speaker: Speaker) -> None:
     """A long prompt that no cache has seen, and again; several scripts at once; a reader that does not keep
     up; two samples of which each is the likeliest: none of it changes what is said.
     """
@@ -297,7 +297,7 @@ async def script_again(talk: Conversation, speaker: Speaker) -> None:
 
 
 @_scripts(budget=Budget.STANDARD)
-async def script_abort(talk: Conversation, speaker: Speaker) -> None:
+async def _script_abort(talk: Conversation, speaker: Speaker) -> None:
     """A long text of split characters, aborted while it is said: what was said stands, and no more."""
     if not can_abort(talk):
         return

@@ -49,7 +49,7 @@ def stop_across_tokens(choice: Choice | None) -> str | None:
 
 
 @scenario(chat=False)
-async def stop_string(talk: Conversation) -> None:
+async def _stop_string(talk: Conversation) -> None:
     """A stop string that begins in one token and ends in another: what began like it is held back and never
     shown.
     """
@@ -66,7 +66,7 @@ async def stop_string(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-async def unmatched_stop(talk: Conversation) -> None:
+async def _unmatched_stop(talk: Conversation) -> None:
     """Stop strings that never match, one of which the output begins like: held-back text must come in the
     end.
     """
@@ -111,7 +111,7 @@ async def _unstopped(talk: Conversation, ask: Ask) -> Choice | None:
 
 
 @scenario(chat=False)
-async def stop_places(talk: Conversation) -> None:
+async def _stop_places(talk: Conversation) -> None:
     """Stop strings within a token and in the first one, two of which one matches, and a pattern: each ends
     the choice at its token.
     """
@@ -135,7 +135,7 @@ _SWEPT = 5
 
 
 @scenario(chat=False, budget=Budget.STANDARD)
-async def stops_in_long_steps(talk: Conversation) -> None:
+async def _stops_in_long_steps(talk: Conversation) -> None:
     """A repetitive prompt, of which a server that drafts accepts several tokens in a step, and a stop string
     and a stop id at each of some neighbouring places: they cut what a single step gave.
     """
@@ -172,7 +172,7 @@ def characters_by_tokens(choice: Choice) -> dict[int, int]:
 
 
 @scenario(chat=False, budget=Budget.STANDARD)
-async def stops_between_parts(talk: Conversation) -> None:
+async def _stops_between_parts(talk: Conversation) -> None:
     """Stop strings that begin with the last token of one part of an answer and end with the first of the
     next, where servers pass on output in parts; and the text of several tokens in a row, which has other ids
     when a tokenizer writes it. Whole and streamed.
@@ -196,7 +196,7 @@ async def stops_between_parts(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-async def stop_ids(talk: Conversation) -> None:
+async def _stop_ids(talk: Conversation) -> None:
     """An id from the middle of a known answer is made a stop id: it ends the choice and stays among the
     ids.
     """
@@ -217,7 +217,7 @@ def _legible(text: str) -> str:
 
 
 @scenario()
-async def stops_with_logprobs(talk: Conversation) -> None:
+async def _stops_with_logprobs(talk: Conversation) -> None:
     """A stop string from a known answer and logprobs: each alone, then both, kept and streamed, too."""
     ask = replace(plain_ask(talk), max_new_tokens=16)
     scored = replace(ask, logprobs=True)

@@ -35,7 +35,7 @@ def ends_within_a_character(choice: Choice | None) -> int | None:
 
 
 @scenario(chat=False, at_most=len(_PROMPTS) + 7)
-async def broken_characters(talk: Conversation) -> None:
+async def _broken_characters(talk: Conversation) -> None:
     """A budget that ends within a character, and a prompt that does: what waits for the rest of it comes in
     the end, and nothing of the prompt does.
     """
@@ -63,7 +63,7 @@ async def broken_characters(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-async def special_tokens(talk: Conversation) -> None:
+async def _special_tokens(talk: Conversation) -> None:
     """Ids that are likely special tokens, brought about by bias, with the flag that shows them and not."""
     natural = await talk.ask("natural", Ask(input_ids=(PROMPT,), max_new_tokens=8))
     candidates = dict.fromkeys([*_LIKELY_SPECIAL, *_ending(natural)])

@@ -11,7 +11,7 @@ _OPTIONS = "stream_options"
 
 
 @scenario()
-def usage(talk: Conversation) -> Steps:
+def _usage(talk: Conversation) -> Steps:
     """One request whole, and streamed with usage at the end, in every event, both, without, and with empty
     options: the counts are the same, and stand only where they were asked for.
     """
@@ -29,6 +29,6 @@ def usage(talk: Conversation) -> Steps:
 
 
 @scenario(chat=True)
-def usage_of_samples(talk: Conversation) -> Steps:
+def _usage_of_samples(talk: Conversation) -> Steps:
     """Two samples of one conversation: usage counts the tokens of both, and the prompt once."""
     yield forms(replace(worded(talk, "Name a colour."), max_new_tokens=6, n=2, temperature=1.0), usage=True)

@@ -66,7 +66,7 @@ class Address:
         return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https")
 
 
-class ConnectionObserver(Protocol):
+class _ConnectionObserver(Protocol):
     """Gets the bytes of one connection. Must neither raise nor block."""
 
     def sent(self, data: bytes) -> None:
@@ -166,10 +166,10 @@ class _Side(asyncio.BaseProtocol):
         self.transport.close()
 
 
-class ClientSide(_Side, asyncio.Protocol):
+class _ClientSide(_Side, asyncio.Protocol):
     """The side of the client; it is not read before the target is connected."""
 
-    def __init__(self, observer: ConnectionObserver) -> None:
+    def __init__(self, observer: _ConnectionObserver) -> None:
         super().__init__(observer.client_ended)
         self._observer = observer
         self.on_made: Callable[[], object] = lambda: None
@@ -194,10 +194,10 @@ class ClientSide(_Side, asyncio.Protocol):
         super().resume_writing()
 
 
-class TargetSide(_Side, asyncio.BufferedProtocol):
+class _TargetSide(_Side, asyncio.BufferedProtocol):
     """The side of the target: its bytes are received in the observer's buffer, and passed on from there."""
 
-    def __init__(self, observer: ConnectionObserver) -> None:
+    def __init__(self, observer: _ConnectionObserver) -> None:
         super().__init__(observer.target_ended)
         self._observer = observer
         self._buffer = memoryview(b"")
@@ -212,9 +212,9 @@ class TargetSide(_Side, asyncio.BufferedProtocol):
         self._observer.received(nbytes)
 
 
-def sides(observer: ConnectionObserver) -> tuple[ClientSide, TargetSide]:
+def sides(observer: _ConnectionObserver) -> tuple[_ClientSide, _TargetSide]:
     """Both sides of a new pair."""
-    client, target = ClientSide(observer), TargetSide(observer)
+    client, target = _ClientSide(observer), _TargetSide(observer)
     client.peer, target.peer = target, client
     return client, target
 
@@ -229,7 +229,7 @@ class Proxy:
     def __init__(
         self,
         target: Address,
-        observer: Callable[[], ConnectionObserver],
+        observer: Callable[[], _ConnectionObserver],
         unreachable: Callable[[OSError], None],
         *,
         tls: ssl.SSLContext | None = None,
@@ -238,7 +238,7 @@ class Proxy:
         self._observer = observer
         self._unreachable = unreachable
         self._tls = (tls or ssl.create_default_context()) if target.tls else None
-        self._open: dict[ClientSide, ConnectionObserver] = {}
+        self._open: dict[_ClientSide, _ConnectionObserver] = {}
         self._connecting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -270,18 +270,18 @@ class Proxy:
         client.on_both_lost = target.on_both_lost = lambda: self._over(client)
         return client
 
-    def _begin(self, client: ClientSide, target: TargetSide, observer: ConnectionObserver) -> None:
+    def _begin(self, client: _ClientSide, target: _TargetSide, observer: _ConnectionObserver) -> None:
         self._open[client] = observer
         connecting = asyncio.create_task(self._connect(client, target))
         self._connecting.add(connecting)
         connecting.add_done_callback(self._connecting.discard)
 
-    def _over(self, client: ClientSide) -> None:
+    def _over(self, client: _ClientSide) -> None:
         observer = self._open.pop(client, None)
         if observer is not None:
             observer.closed()
 
-    async def _connect(self, client: ClientSide, target: TargetSide) -> None:
+    async def _connect(self, client: _ClientSide, target: _TargetSide) -> None:
         """Connect to the target, then read from the client."""
         assert client.transport is not None
         # Not in `connection_made`: the Python of Debian 12 (3.11.2) begins to read behind it, paused or not.

@@ -11,7 +11,7 @@ _LATEST = 50
 
 
 @dataclass(frozen=True)
-class Seen:
+class _Seen:
     """One violation of one exchange."""
 
     exchange: str
@@ -46,7 +46,7 @@ class Tally:
     """Violating exchanges, by requirement and level."""
     crashed: Counter[str] = field(default_factory=Counter)
     """Crashes of checks, by requirement."""
-    latest: deque[Seen] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    latest: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_LATEST))
 
     def count(self, opinion: Opinion) -> None:
         """Count an exchange by its opinion."""
@@ -66,7 +66,7 @@ class Tally:
         for violation in opinion.violations:
             endpoint = f"{opinion.method} {opinion.path}"
             self.violations[violation.requirement, violation.level] += 1
-            self.latest.appendleft(Seen(opinion.exchange, opinion.started, endpoint, violation))
+            self.latest.appendleft(_Seen(opinion.exchange, opinion.started, endpoint, violation))
 
     def missed(self, reason: str, exchanges: int = 1) -> None:
         """Count a gap of so many exchanges; of 0 if none could be seen in it."""

@@ -52,7 +52,7 @@ _BEGINS = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
 """The beginning of a request."""
 
 
-class Observer:
+class _Observer:
     """Counts the bytes of one connection, and appends them to the spool."""
 
     def __init__(self, number: int, spool: Spool, tally: Tally) -> None:
@@ -174,9 +174,9 @@ class Watcher:
         self._admin.close()
         self.spool.close()
 
-    def observe(self) -> Observer:
+    def observe(self) -> _Observer:
         """The observer of a new connection."""
-        return Observer(self.tally.connections, self.spool, self.tally)
+        return _Observer(self.tally.connections, self.spool, self.tally)
 
     def _unreachable(self, _: OSError) -> None:
         self.tally.unreachable += 1

@@ -277,7 +277,7 @@ class Located(NamedTuple):
     span: Span
 
 
-class Line(NamedTuple):
+class _Line(NamedTuple):
     """A line of a capture."""
 
     number: int
@@ -306,10 +306,10 @@ class CaptureChunk:
         """The exchanges in it. Raises CaptureError for a complete line that is not a line of a capture."""
         return self.span.read(self)
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[_Line]:
         start = 0
         for number, data in enumerate(BytesIO(self.data), self.span.number):
-            yield Line(number, start, data)
+            yield _Line(number, start, data)
             start += len(data)
 
     def part(self, number: int, start: int, stop: int) -> Span:
@@ -461,7 +461,7 @@ def capture_chunks(path: Path) -> Iterator[CaptureChunk]:
 
 def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
     unfinished: _Unfinished | None = None
-    first = Line(chunk.span.number, 0, b"")
+    first = _Line(chunk.span.number, 0, b"")
     cut_off = "the capture has no end line for this exchange"
     for line in chunk.lines():
         if not line.complete:

@@ -173,14 +173,14 @@ def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
     if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:
         return None
     texts = body[len(DATA) : -len(BLANK_LINE)].split(BLANK_LINE + DATA)
-    if body.count(b"\n") != len(BLANK_LINE) * len(texts) or not decodable(body):  # or there are other lines
+    if body.count(b"\n") != len(BLANK_LINE) * len(texts) or not _decodable(body):  # or there are other lines
         return None
     ends = list(accumulate(len(DATA) + len(text) + len(BLANK_LINE) for text in texts))
     spans = zip(texts, [0, *ends], ends, strict=False)
     return [ServerSentEvent(text.decode(), "", "", None, start, end) for text, start, end in spans]
 
 
-def decodable(body: bytes) -> bool:
+def _decodable(body: bytes) -> bool:
     """Whether bytes are UTF-8."""
     if body.isascii():
         return True

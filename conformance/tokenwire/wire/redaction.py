@@ -243,7 +243,7 @@ class Mask:
         return len(data)
 
 
-def cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
+def _cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
     """A body of the same length as these reads, cut and timed as they are."""
     start = 0
     for read in reads:
@@ -257,7 +257,7 @@ def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> t
     whole = body = b"".join(read.data for read in reads)
     for change in changes:
         body = change(body)
-    return tuple(reads) if body == whole else tuple(cut_like(body, reads))
+    return tuple(reads) if body == whole else tuple(_cut_like(body, reads))
 
 
 class MaskedReads:
@@ -276,7 +276,7 @@ class MaskedReads:
             return [read]
         reads = [*self._waiting, read]
         body = self._mask.body(b"".join(one.data for one in reads))
-        self._waiting = list(cut_like(body, reads))
+        self._waiting = list(_cut_like(body, reads))
         left = self._mask.open_end(body)
         settled = []
         while self._waiting and len(self._waiting[0].data) <= left:
