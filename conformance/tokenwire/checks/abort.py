@@ -9,8 +9,8 @@ from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import count_of, end_place
+from tokenwire.checks.reading.refusals import put_off
 from tokenwire.checks.reading.times import Timeline, began, delivered_at, over, overlap
-from tokenwire.checks.refusals import put_off
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Stream, as_list, integer

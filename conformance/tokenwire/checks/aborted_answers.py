@@ -10,8 +10,8 @@ from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import count_of, end_place, read_once
+from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.reading.times import began, delivered_at, over, overlap
-from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Answer, ChoiceFacts, Stream

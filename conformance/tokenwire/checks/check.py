@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from itertools import chain
 from typing import Any, Self, TypeVar, cast
 
@@ -127,8 +127,9 @@ class Check:
 
     @property
     def function(self) -> Callable[..., Iterator[Observation]] | None:
-        """The function that the requirement's owner is."""
-        return self.observe or self.on_comparison or self.on_run
+        """The function that the requirement's owner is; for a row, that of its relation."""
+        function = self.observe or self.on_comparison or self.on_run
+        return function.func if isinstance(function, partial) else function
 
     @property
     def on_stream(self) -> StreamCheck | None:
@@ -175,6 +176,26 @@ def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck
         return function
 
     return register
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A relation between fields of an answer, as data: what differs from one requirement to the next.
+
+    A subclass adds the fields, and one function observes them (`check_rows`).
+    """
+
+    requirement: str
+    about: About
+
+
+Row = TypeVar("Row", bound=Relation)
+
+
+def check_rows(observe: Callable[[Row, Stream, Target], Iterator[Observation]], *rows: Row) -> None:
+    """Make the function of a relation the check of each row's requirement."""
+    for row in rows:
+        _register(Check(row.requirement, observe=partial(observe, row), about=row.about))
 
 
 def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:

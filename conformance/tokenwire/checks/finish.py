@@ -8,7 +8,7 @@ from operator import eq, itemgetter
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import count_of, end_place, start_place
-from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
+from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.stops import stop_string_of
 from tokenwire.dialects.dialect import is_chat, policy_of

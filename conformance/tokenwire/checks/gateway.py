@@ -22,7 +22,7 @@ from tokenwire.checks.reading.fields import (
     start_place,
 )
 from tokenwire.checks.reading.json_fields import lost, told_by
-from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
+from tokenwire.checks.reading.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.record import Choice, Place, as_list, integer

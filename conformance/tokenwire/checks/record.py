@@ -10,7 +10,7 @@ from tokenwire.checks.check import Target, check, check_choices, check_run
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, expect_equal, witnessed
 from tokenwire.checks.logprob_entry import ids_named, new_logprobs
 from tokenwire.checks.reading.fields import count_of, counters, details, end_place, start_place
-from tokenwire.checks.refusals import was_refused
+from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.dialects.dialect import known_as, policy_of
 from tokenwire.record import ID_LIMIT, Answer, Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import Level

@@ -11,8 +11,8 @@ from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import end_place
+from tokenwire.checks.reading.refusals import refused_as_bad
 from tokenwire.checks.reading.times import began, delivered_at, over
-from tokenwire.checks.refusals import refused_as_bad
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer, Choice, ChoiceFacts, Place, fact
 

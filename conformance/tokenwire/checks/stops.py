@@ -9,7 +9,7 @@ from tokenwire.checks.about import FINISHED, about, finished_choices, streamed
 from tokenwire.checks.check import Target, check, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import start_place, texts_so_far
-from tokenwire.checks.refusals import was_refused
+from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
 from tokenwire.dialects.dialect import dialect_of, policy_of

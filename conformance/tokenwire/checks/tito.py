@@ -18,7 +18,7 @@ from tokenwire.checks.reading.fields import (
     start_place,
     told_prompt,
 )
-from tokenwire.checks.refusals import was_refused, words_of
+from tokenwire.checks.reading.refusals import was_refused, words_of
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Answer, Choice, Emission, Stream, as_list, integer
 

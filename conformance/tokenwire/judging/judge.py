@@ -16,7 +16,7 @@ from tokenwire.checks.about import Traits, traits_of
 from tokenwire.checks.check import CHECKS, Answers, RunCheck, StreamCheck, Target
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.deeds import Deeds, disturbed
-from tokenwire.checks.refusals import suspicion
+from tokenwire.checks.reading.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import family_of, is_chat, load_dialects, vocabulary_told
 from tokenwire.dialects.markup import Markup

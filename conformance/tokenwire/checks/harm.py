@@ -1,0 +1,191 @@
+"""Checks of harm: a request, good or bad, breaks neither the server nor the answers to others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tokenwire.checks.about import ended, is_error
+from tokenwire.checks.check import Target, check_run
+from tokenwire.checks.difference import observe_sequence, observe_text
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.chance import goes_apart
+from tokenwire.checks.reading.fields import end_place, start_place
+from tokenwire.checks.reading.refusals import is_bad, put_off, was_refused
+from tokenwire.dialects.control import Action
+from tokenwire.dialects.dialect import names_of
+from tokenwire.record import Answer
+from tokenwire.target.death import DIED, failure
+from tokenwire.target.determinism import known_by
+from tokenwire.wire.exchange import Ending
+
+
+def _was_aborted(stream: Answer, target: Target) -> bool:
+    """Whether an abort named a request while it was under way: what became of it is the abort's doing."""
+    return any(deed.names(names_of(stream)) for deed in target.deeds.beside(stream.exchange, Action.ABORT))
+
+
+Good = tuple[str, tuple[object, ...], Answer]
+"""A complete answer to a good request, with its key and how it was delivered."""
+
+
+def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[Answer, Answer]], list[Good]]:
+    """Each good request that was sent next after a bad one in the same talk, behind that bad one; and all
+    good ones that were answered.
+    """
+    bad: dict[tuple[str, str], Answer] = {}
+    controls: list[tuple[Answer, Answer]] = []
+    good: list[Good] = []
+    for stream in streams:
+        talk = (stream.exchange.scenario, stream.dialect)
+        if _was_aborted(stream, target):
+            continue
+        if is_bad(stream, target):
+            bad[talk] = stream
+        elif not _failed(stream):
+            if talk in bad:
+                controls.append((bad.pop(talk), stream))
+            if stream.asked.key and stream.answered and ended(stream):
+                good.append((stream.asked.key, _delivered(stream), stream))
+    return controls, good
+
+
+def _failed(stream: Answer) -> bool:
+    """Whether an answer failed as the request itself may have caused, was given up by this suite, or was put
+    off by the target.
+    """
+    failures = (is_error(choice.finish) for choice in stream.choices)
+    return (
+        any(failures)
+        or put_off(stream)
+        or stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
+    )
+
+
+@check_run("refused-request-harms-nobody")
+def refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """The request after a bad one is answered as the same request was elsewhere in the run.
+
+    Only a request that the target could answer at another time tells whether harm was done. Results are
+    compared where the target was seen to repeat itself, and where nothing but such requests contradicts it;
+    a difference counts beside an answer that was delivered in the same way.
+    One that goes another way may do so by chance; where most of them do, it is none.
+    """
+    compared: list[list[Observation]] = []
+    controls, good = _after_bad(streams, target)
+    after_bad = {control.exchange.name for _, control in controls}
+    answers: dict[str, list[Answer]] = {}
+    reported: Counter[tuple[object, ...]] = Counter()
+    results: dict[str, list[int]] = {key: [] for key in target.contradicted}
+    for key, delivered, stream in good:
+        disturbed = stream.exchange.name in after_bad
+        reported[key, delivered, disturbed] += 1
+        if (
+            reported[key, delivered, disturbed] <= 2
+        ):  # a control, and the first beside it: others tell no more
+            answers.setdefault(key, []).append(stream)
+        if key in results and not disturbed:
+            results[key].append(known_by([(choice.output_ids, choice.text) for choice in stream.choices]))
+    repeats = bool(target.repeated) and target.contradicted <= {one.asked.key for _, one in controls}
+    for bad, control in controls:
+        twins = [answer for answer in answers.get(control.asked.key, ()) if answer is not control]
+        before = [one for one in twins if one.exchange.name not in after_bad]
+        twin = next(iter(before or twins), None)
+        if twin is None:
+            continue
+        holds = control.answered and ended(control)
+        yield expect(
+            end_place(control),
+            "an answer",
+            control.exchange.status,
+            f"the request after a bad one got no complete answer ({control.exchange.ending})",
+            holds=holds,
+            related=(start_place(bad), start_place(twin)),
+        )
+        own = results.get(control.asked.key)
+        steady = own is None or (len(own) > 1 and len(set(own)) == 1)
+        alike = next((one for one in (*before, *twins) if _delivered(one) == _delivered(control)), None)
+        if holds and repeats and steady:
+            look = list(_as_before(control, alike or twin))
+            # What was delivered in another way can show only that nothing was harmed.
+            if alike is not None or all(one.holds for one in look):
+                compared.append(look)
+    changed = sum(not all(one.holds for one in look) for look in compared)
+    chance = changed < _NO_CHANCE or 2 * changed < len(compared)
+    for look in compared:
+        yield from (one._replace(by_chance=one.by_chance and chance) for one in look)
+
+
+_NO_CHANCE = 3
+"""Near ties do not go the other way after so many bad requests, and nowhere else."""
+
+
+def _delivered(stream: Answer) -> tuple[object, ...]:
+    """How an answer was delivered: what a stream loses on its way is no harm done."""
+    return stream.delivery, stream.asked.stream_interval
+
+
+def _as_before(control: Answer, twin: Answer) -> Iterator[Observation]:
+    source = "the answer to the same request elsewhere"
+    others = {choice.index: choice for choice in twin.choices}
+    for choice in control.choices:
+        if choice.index not in others:
+            continue
+        other = others[choice.index]
+        by_chance, related = goes_apart((other, choice)), (other.last_at(),)
+        ids, other_ids = choice.output_ids, other.output_ids
+        text, other_text = choice.text, other.text
+        if ids is not None and other_ids is not None:
+            yield observe_sequence(
+                choice.last_at("output_ids"),
+                "output id",
+                expected=other_ids,
+                actual=ids,
+                source=source,
+                related=related,
+                by_chance=by_chance,
+            )
+        elif text is not None and other_text is not None:
+            place = choice.last_at("text")
+            yield observe_text(
+                place, expected=other_text, actual=text, source=source, related=related, by_chance=by_chance
+            )
+
+
+_OF_A_WORKER = frozenset({502, 504})
+"""With these a gateway that is well says that the worker behind it gave no answer."""
+
+
+@check_run("requests-do-not-break-the-server")
+def requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Every request, good or bad, ends in a record or a refusal. The gravest failures come first: the end of
+    the server, then silence, then a status.
+
+    A target that never gave a record may be no inference server at all.
+    """
+    if not any(stream.answered for stream in streams):
+        return
+    for death in target.deaths:
+        yield expect(end_place(death.of), "a record or a refusal", DIED, death.words, holds=False)
+    looked_at = []
+    for stream in streams:
+        if stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
+            continue
+        if stream.exchange.status in _OF_A_WORKER:
+            continue
+        failed = failure(stream)
+        if failed or stream.answered or was_refused(stream):
+            looked_at.append((stream, failed))
+    for stream, failed in sorted(looked_at, key=_gravest_first):
+        yield expect(
+            end_place(stream),
+            "a record or a refusal",
+            failed or "a record or a refusal",
+            f"the request ended in a failure of the server ({failed})",
+            holds=not failed,
+        )
+
+
+def _gravest_first(looked_at: tuple[Answer, str]) -> int:
+    stream, failed = looked_at
+    return 2 if not failed else int(stream.exchange.status is not None)

@@ -1,0 +1,121 @@
+"""Whether a request was refused, and whether it had to be: what an error says, and what a bad request is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tokenwire.checks.about import is_error
+from tokenwire.checks.check import Target
+from tokenwire.checks.reading.bad_values import (
+    impossible_ones,
+    names_unknown_ids,
+    unknown_prompt_ids,
+    unreadable_body,
+)
+from tokenwire.dialects.dialect import policy_of
+from tokenwire.record import Answer, Asked, Stream, fact, integer
+from tokenwire.target.death import ORDINARY
+from tokenwire.wire.exchange import BUSY
+
+ABOUT_ACCESS_OR_LOAD = frozenset({401, 403, 407, 408, 429, 499, 503})
+"""Statuses that a server, or a gateway before it, gives before it looks at a request: no access, not now."""
+NOT_ABOUT_THE_REQUEST = ABOUT_ACCESS_OR_LOAD | {404, 405}
+"""Statuses that say nothing of the request's content; two more tell of its path."""
+
+
+def words_of(error: object) -> str:
+    """What an error body says, in words; empty where it says nothing."""
+    if isinstance(error, str):
+        return error.strip()
+    if isinstance(error, Mapping):
+        stated = (words_of(error[name]) for name in ("message", "error", "detail") if name in error)
+        return next((words for words in stated if words), "")
+    return ""
+
+
+def _is_refusal(code: int | None) -> bool:
+    return code is not None and 400 <= code < 500 and code not in NOT_ABOUT_THE_REQUEST
+
+
+def _refused_in_band(stream: Answer) -> bool:
+    """Whether all that a stream says of its request is a 4xx code: in an error event without any choice
+    beside it, or in the aborts that end every choice.
+
+    A server that has committed itself to status 200 before it looked at the request has no other way.
+    """
+    if not stream.choices:
+        return _is_refusal(_code_in_band(stream))
+    finishes = (choice.finish for choice in stream.choices)
+    return all(f is not None and is_error(f) and _is_refusal(integer(f.code)) for f in finishes)
+
+
+def _code_in_band(stream: Answer) -> int | None:
+    """The code of a stream's error event; None where there is none."""
+    error = stream.error
+    if not stream.asked.stream or stream.exchange.status != 200 or not isinstance(error, Mapping):
+        return None
+    nested = error.get("error")
+    return integer((nested if isinstance(nested, Mapping) else error).get("code"))
+
+
+def put_off(stream: Answer) -> bool:
+    """Whether the target had no room for a request, or none any more, by its status or by an error event."""
+    return stream.exchange.busy or _code_in_band(stream) in BUSY
+
+
+def was_refused(stream: Answer) -> bool:
+    """Whether the target refused what the request asks for, by its status or in a stream."""
+    by_status = stream.refused and stream.exchange.status not in NOT_ABOUT_THE_REQUEST
+    return by_status or _refused_in_band(stream)
+
+
+def asks_for_nothing(asked: Asked) -> bool:
+    return asked.input_ids is not None and not (asked.input_ids and all(asked.input_ids))
+
+
+def _are_ids(values: Collection[object]) -> bool:
+    return {*map(type, values)} <= {int}
+
+
+def _malformed(value: object) -> bool:
+    """Whether a JSON value is neither a list of integers nor a list of such lists."""
+    if not isinstance(value, (list, tuple)):
+        return True
+    if all(isinstance(row, (list, tuple)) for row in value):
+        return not all(map(_are_ids, value))
+    return not _are_ids(value)
+
+
+def sent_malformed_ids(stream: Stream) -> bool:
+    """Whether a request has something else where its ids should stand.
+
+    Where an endpoint takes ids and text in one field, a text is no malformed list of ids.
+    """
+    stated = stream.asked.sent.get("input_ids")
+    mixed = policy_of(stream).mixed_prompts
+    return stated is not None and not mixed and any(v is not None and _malformed(v) for v in stated.values)
+
+
+@fact(Stream)
+def _misshapen(stream: Stream) -> bool:
+    """Whether a request ought to be refused by any target, whatever its vocabulary."""
+    unreadable = unreadable_body(stream.exchange.request)
+    empty = asks_for_nothing(stream.asked)
+    return bool(unreadable) or empty or sent_malformed_ids(stream) or any(impossible_ones(stream))
+
+
+def is_bad(stream: Answer, target: Target) -> bool:
+    """Whether a request was refused, or ought to have been."""
+    return was_refused(stream) or _misshapen(stream) or names_unknown_ids(stream, target)
+
+
+def refused_as_bad(stream: Answer, target: Target) -> bool:
+    """Whether a request was refused that ought to have been."""
+    return was_refused(stream) and (_misshapen(stream) or names_unknown_ids(stream, target))
+
+
+def suspicion(stream: Answer, target: Target) -> int:
+    """How much a request is to be suspected of having ended the server: the less, the more."""
+    if any(unknown_prompt_ids(stream.asked, target.advertised.vocab_size)):
+        return 0
+    return 1 if _misshapen(stream) or names_unknown_ids(stream, target) else ORDINARY
