@@ -61,7 +61,7 @@ def test_the_page_names_check_faults_and_where_most_was_seen() -> None:
     written = page({"one": report(few=3, many=9), "two": report(some=8)})
     (line,) = [line for line in written.splitlines() if line.startswith(f"| **{KEPT}**")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[1] == "`record.ids_are_counted`"
+    assert cells[1] == "`record._ids_are_counted`"
     assert cells[2].split(", ") == [f"`{fault}`" for fault in load_requirements()[KEPT].kills]
     assert cells[4] == "one: `many`"
     assert told(written) == {KEPT: ("one", "many")}

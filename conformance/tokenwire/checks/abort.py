@@ -74,13 +74,13 @@ def _was_aborted(choice: ChoiceFacts) -> bool:
 
 
 @check("abort-ends-the-request")
-def abort_ends_the_request(stream: Stream, target: Target) -> Iterator[Observation]:
+def _abort_ends_the_request(stream: Stream, target: Target) -> Iterator[Observation]:
     """A stream that was aborted when less than a quarter of it had come does not come to its full length."""
     yield from _ended_by(stream, target, known_as(stream), "the request was aborted early")
 
 
 @check("abort-knows-the-clients-id")
-def abort_knows_the_clients_id(stream: Stream, target: Target) -> Iterator[Observation]:
+def _abort_knows_the_clients_id(stream: Stream, target: Target) -> Iterator[Observation]:
     """So does one that was aborted by the id that its client gave it, whatever the server calls it."""
     own = stream.asked.request_id
     words = f"the request was aborted early by the id {own!r} that its client gave it"
@@ -96,17 +96,14 @@ def _ended_by(stream: Stream, target: Target, name: str | None, what: str) -> It
             count = count_of(stream, choice)
             if choice.finish.type == "length" and not _came_as_made(stream, over(call.exchange) or 0.0):
                 continue
-            yield expect(
-                choice.last_at("finish"),
-                "an end before the budget",
-                f"{choice.finish.type} after {'all' if count is None else count} tokens",
-                f"{what}, and went on to the end of its budget",
-                holds=choice.finish.type == "abort",
-            )
+            message = f"{what}, and went on to the end of its budget"
+            actual = f"{choice.finish.type} after {'all' if count is None else count} tokens"
+            holds = choice.finish.type == "abort"
+            yield expect(choice.last_at("finish"), "an end before the budget", actual, message, holds=holds)
 
 
 @check("abort-is-told")
-def abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
+def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """What an abort ended before its budget, and that nothing else could end, says so."""
     asked = stream.asked
     stoppable = not asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex
@@ -132,7 +129,7 @@ def _taken_back(choice: Choice) -> str:
 
 
 @check("aborted-ids-are-counted", FINISHED)
-def aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """An aborted choice ends with every id that it ever showed, a count of them, and an entry for each."""
     for choice in finished_choices(stream):
         ids = choice.output_ids
@@ -149,13 +146,9 @@ def aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observa
                 fault = f"{name} has {len(entries)} entries for {len(ids)} output ids"
         if not fault and not ids:
             continue
-        yield expect(
-            last.at("output_ids"),
-            "all ids that were delivered, counted",
-            fault or f"{len(ids)} output ids, counted",
-            fault,
-            holds=not fault,
-        )
+        expected = "all ids that were delivered, counted"
+        place = last.at("output_ids")
+        yield expect(place, expected, fault or f"{len(ids)} output ids, counted", fault, holds=not fault)
 
 
 def _own(choice: Choice) -> frozenset[str]:
@@ -183,7 +176,7 @@ def _aborted_in_part(stream: Stream) -> bool:
 
 
 @check_run("aborted-answer-is-a-prefix")
-def aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """As far as the undisturbed answer reaches, an aborted one gives the same."""
     whole = _undisturbed(streams) if _aborted_in_part(streams) else {}
     for stream in _aborted_in_part(streams):
@@ -200,7 +193,7 @@ def named_by_clients(stream: Stream) -> bool:
 
 
 @check_run("abort-spares-others")
-def abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Requests beside an aborted one, that no abort names, are not ended by it."""
     nearby: dict[str, list[ControlCall]] = {}
     ids: dict[str, set[str]] = {}
@@ -222,17 +215,14 @@ def abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterator
         for choice in finished_choices(stream) if beside and _single(stream) and ended(stream) else ():
             aborted = sorted({one for call in beside for one in ids[call.name]})
             others = [one for one in aborted if name.startswith(one)] or aborted
-            yield expect(
-                choice.last_at("finish"),
-                "an end of its own",
-                choice.finish.type if choice.finish else None,
-                f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}",
-                holds=not _was_aborted(choice),
-            )
+            message = f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}"
+            place = choice.last_at("finish")
+            actual = choice.finish.type if choice.finish else None
+            yield expect(place, "an end of its own", actual, message, holds=not _was_aborted(choice))
 
 
 @check_run("abort-of-nobody-is-no-failure")
-def abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """An abort that comes too late, or for no request, is no reason to fail."""
     known: dict[str, list[Answer]] = {}
     firsts: dict[str, Answer] = {}
@@ -251,17 +241,12 @@ def abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) -
         if beside is None or call.exchange.ending is not Ending.COMPLETE:
             continue
         status = call.exchange.status or 0
-        yield expect(
-            end_place(beside),
-            "a status below 500",
-            status,
-            f"{call.exchange.name}: the abort of an id that no request has gave status {status}",
-            holds=status < 500,
-        )
+        message = f"{call.exchange.name}: the abort of an id that no request has gave status {status}"
+        yield expect(end_place(beside), "a status below 500", status, message, holds=status < 500)
 
 
 @check_run("id-in-use-spares-the-first")
-def id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A stream under whose id another request came is not ended by that."""
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
@@ -275,13 +260,11 @@ def id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> I
         choice = first.choices[0] if len(first.choices) == 1 else None
         finish = choice.finish if choice is not None else None
         holds = ended(first) and finish is not None and finish.type != "abort"
+        message = f"the request {name!r} did not come to its end after another was sent under its id"
+        place = choice.last_at("finish") if choice else end_place(first)
+        actual = finish.type if finish else str(first.exchange.ending)
         yield expect(
-            choice.last_at("finish") if choice else end_place(first),
-            "an end of its own",
-            finish.type if finish else str(first.exchange.ending),
-            f"the request {name!r} did not come to its end after another was sent under its id",
-            holds=holds,
-            related=(end_place(beside[0]),),
+            place, "an end of its own", actual, message, holds=holds, related=(end_place(beside[0]),)
         )
 
 
@@ -371,14 +354,14 @@ def _more_tokens(
 
 
 @check_run("left-stream-is-ended")
-def left_stream_is_ended(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _left_stream_is_ended(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A stream is no longer worked on soon after its client has left."""
     for left in _left_by_clients(streams, stream=True):
         yield from _after_leaving(left, streams, target)
 
 
 @check_run("left-request-is-ended")
-def left_request_is_ended(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _left_request_is_ended(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A whole answer is no longer worked on soon after its client has left."""
     for left in _left_by_clients(streams, stream=False):
         yield from _after_leaving(left, streams, target)

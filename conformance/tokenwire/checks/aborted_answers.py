@@ -67,18 +67,14 @@ def _error(stream: Stream) -> str:
 
 
 @check("aborted-request-is-answered")
-def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
+def _aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
     """An error in the place of what was made before an abort loses it."""
     error = _error(stream)
     reported = error or (ended(stream) and any(map(_is_aborted, stream.choices)))
     if reported and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
-        yield expect(
-            end_place(stream),
-            "what was made before the abort",
-            error or "what was made before the abort",
-            f"the request was aborted by its id, and ended in {error}",
-            holds=not error,
-        )
+        message = f"the request was aborted by its id, and ended in {error}"
+        actual = error or "what was made before the abort"
+        yield expect(end_place(stream), "what was made before the abort", actual, message, holds=not error)
 
 
 @select
@@ -89,7 +85,7 @@ def _aborted_empty(stream: Stream) -> bool:
 
 
 @check_run("empty-abort-is-an-answer")
-def empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A request that was aborted in the queue is answered in the shape that all answers of its kind have."""
     whole: dict[tuple[object, ...], Answer] = {}
     for stream in streams if _aborted_empty(streams) else ():
@@ -102,13 +98,10 @@ def empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> It
         for choice in finished_choices(stream):
             if _is_aborted(choice) and not choice.output_ids and not choice.text:
                 fault = _lack(choice, usual.choices[0])
-                yield expect(
-                    choice.last_at("finish"),
-                    "no ids, and every counter",
-                    fault or "no ids, and every counter",
-                    f"the request was aborted before its first token, and its answer has {fault}",
-                    holds=not fault,
-                )
+                message = f"the request was aborted before its first token, and its answer has {fault}"
+                expected = "no ids, and every counter"
+                place = choice.last_at("finish")
+                yield expect(place, expected, fault or "no ids, and every counter", message, holds=not fault)
 
 
 def _kind(stream: Answer) -> tuple[object, ...]:
@@ -140,7 +133,7 @@ def _early(stream: Stream, calls: Sequence[ControlCall], share: int = 4) -> bool
 
 
 @check("abort-ends-every-choice")
-def abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observation]:
+def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observation]:
     """The client's id stands for all that its request asked for."""
     name = known_as(stream)
     if len(stream.choices) < 2 or not ended(stream):
@@ -151,17 +144,14 @@ def abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observat
     for choice in finished_choices(stream):
         if choice.finish is not None and choice.finish.type in {"abort", "length"}:
             count = count_of(stream, choice)
-            yield expect(
-                choice.last_at("finish"),
-                "an end before the budget",
-                f"{choice.finish.type} after {'all' if count is None else count} tokens",
-                f"request {name!r} was aborted early, and its choice {choice.index} went on",
-                holds=_is_aborted(choice),
-            )
+            message = f"request {name!r} was aborted early, and its choice {choice.index} went on"
+            expected = "an end before the budget"
+            actual = f"{choice.finish.type} after {'all' if count is None else count} tokens"
+            yield expect(choice.last_at("finish"), expected, actual, message, holds=_is_aborted(choice))
 
 
 @check("abort-of-a-choice-is-of-that-alone")
-def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
+def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where every choice has an id of its own, that id is a name for the choice and not for its siblings."""
     reported = _told_ids(stream)
     distinct = len(set(reported.values())) == len(stream.choices) > 1
@@ -177,13 +167,9 @@ def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterat
             continue
         expected = "abort" if choice.index in named else "an end of its own"
         names = ", ".join(repr(reported[index]) for index in sorted(named))
-        yield expect(
-            choice.last_at("finish"),
-            expected,
-            choice.finish.type,
-            f"choice {choice.index} finished with {choice.finish.type} after an abort of {names}",
-            holds=_is_aborted(choice) == (choice.index in named),
-        )
+        message = f"choice {choice.index} finished with {choice.finish.type} after an abort of {names}"
+        holds = _is_aborted(choice) == (choice.index in named)
+        yield expect(choice.last_at("finish"), expected, choice.finish.type, message, holds=holds)
 
 
 _STILL_BUSY_S = 2.0
@@ -191,7 +177,7 @@ _STILL_BUSY_S = 2.0
 
 
 @check_run("ended-id-is-free-again")
-def ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What a server still does about a request that has ended must not hit the next one under its id."""
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):

@@ -110,14 +110,11 @@ def _difference(
     pair: tuple[Channels, Channels], each: Difference, source: str, *, by_chance: bool = False
 ) -> Observation:
     ours, theirs = pair
+    message = each.message(source)
+    place = theirs.place(each.channel)
+    related = (ours.place(each.channel),)
     return expect(
-        theirs.place(each.channel),
-        each.expected,
-        each.actual,
-        each.message(source),
-        holds=False,
-        related=(ours.place(each.channel),),
-        by_chance=by_chance,
+        place, each.expected, each.actual, message, holds=False, related=related, by_chance=by_chance
     )
 
 
@@ -126,7 +123,7 @@ def _with_whole(comparison: Comparison) -> bool:
 
 
 @compare("stream-channels-equal-whole")
-def stream_channels_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
+def _stream_channels_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """A stream is taken apart as the whole answer is."""
     if _with_whole(comparison):
         yield from _compared(comparison, "and in the whole answer", target)
@@ -139,7 +136,7 @@ def _other_interval(comparison: Comparison, target: Target) -> bool:
 
 
 @compare("channels-independent-of-interval")
-def channels_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
+def _channels_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """Streams of one request are taken apart alike, however they are cut."""
     if _other_interval(comparison, target):
         interval = interval_of(comparison.baseline, target)
@@ -147,7 +144,7 @@ def channels_independent_of_interval(comparison: Comparison, target: Target) -> 
 
 
 @compare("disputed-markup-may-differ")
-def disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterator[Observation]:
+def _disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """Where no document settles what a text says, two answers may take it apart otherwise: which, is told."""
     if not _with_whole(comparison) and not _other_interval(comparison, target):
         return
@@ -163,7 +160,7 @@ def disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterat
 
 
 @compare("border-space-may-differ")
-def border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """White space where a channel begins or ends is no text of it; that it differs is told."""
     if not _with_whole(comparison):
         return
@@ -182,7 +179,7 @@ def border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator
 
 
 @check("channels-hold-no-markers")
-def channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
+def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
     """Markers that a parser takes a choice apart by are in none of its channels."""
     for one in _finished(stream):
         stated = _said(stream, one, target)
@@ -191,17 +188,12 @@ def channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observa
         markers = target.markup.markers(thoughts=bool(one.reasoning), calls=bool(one.calls))
         for channel, text in (("reasoning", one.reasoning), ("text", one.content)) if markers else ():
             shown = next((marker for marker in markers if marker in text), None)
-            yield expect(
-                one.place(channel),
-                "no marker",
-                text,
-                f"the {'content' if channel == 'text' else channel} holds the marker {shown!r}",
-                holds=shown is None,
-            )
+            message = f"the {'content' if channel == 'text' else channel} holds the marker {shown!r}"
+            yield expect(one.place(channel), "no marker", text, message, holds=shown is None)
 
 
 @check("channels-hold-all-text")
-def channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
+def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """What the tokens of a choice say stands in its channels, but for the markers."""
     for one in _finished(stream):
         stated = _said(stream, one, target)
@@ -236,13 +228,9 @@ def _held(channels: Channels, stated: MarkedText) -> Observation:
             f"the tokens say {due[position]!r} for the {channel}, and the channel "
             f"holds {reported[position]!r}"
         )
-    return expect(
-        channels.place(differing or "text"),
-        stated.text,
-        dict(zip(("reasoning", "content", "calls"), reported, strict=True)),
-        message,
-        holds=stated.held_by(channels),
-    )
+    place = channels.place(differing or "text")
+    actual = dict(zip(("reasoning", "content", "calls"), reported, strict=True))
+    return expect(place, stated.text, actual, message, holds=stated.held_by(channels))
 
 
 def _alike(due: Any, reported: Any) -> bool:
@@ -254,7 +242,7 @@ def _alike(due: Any, reported: Any) -> bool:
 
 
 @check("unmatched-stop-moves-no-text", about("stop", streamed=True))
-def unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
+def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """Text that is held back because a stop may begin in it stays in its channel."""
     for one in _finished(stream):
         stated = _said(stream, one, target)
@@ -272,7 +260,7 @@ def _pieces(stream: Stream) -> Iterator[tuple[Emission, CallPiece, bool]]:
 
 
 @check("call-opens-with-its-name")
-def call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who a call is, and what it calls, stands in its first piece."""
     for emission, piece, first in _pieces(stream):
         if first:
@@ -283,32 +271,25 @@ def call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observ
                 if not isinstance(reported[name], str) or not reported[name]
             ]
             lacks = [*(["index"] if integer(piece.index) is None else []), *lacks]
-            yield expect(
-                emission.event.place.at(piece.pointer),
-                "index, id, type and name",
-                reported,
-                f"the first piece of a tool call has no {' and no '.join(lacks)}",
-                holds=not lacks,
-            )
+            message = f"the first piece of a tool call has no {' and no '.join(lacks)}"
+            expected = "index, id, type and name"
+            yield expect(emission.event.place.at(piece.pointer), expected, reported, message, holds=not lacks)
 
 
 @check("call-is-named-once")
-def call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Clients join what pieces bring: a name or an id that comes twice is another one."""
     for emission, piece, first in _pieces(stream):
         if not first:
             again = [name for name, value in (("id", piece.id), ("name", piece.name)) if value]
-            yield expect(
-                emission.event.place.at(piece.pointer),
-                "arguments alone",
-                {"id": piece.id, "name": piece.name},
-                f"a later piece of a tool call brings {' and '.join(again)} again",
-                holds=not again,
-            )
+            message = f"a later piece of a tool call brings {' and '.join(again)} again"
+            place = emission.event.place.at(piece.pointer)
+            actual = {"id": piece.id, "name": piece.name}
+            yield expect(place, "arguments alone", actual, message, holds=not again)
 
 
 @check("calls-are-numbered")
-def calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tool calls of a choice are 0, 1, 2 and so on, as they begin."""
     for choice in stream.choices if is_chat(stream) else ():
         for due, call in enumerate(choice.calls):
@@ -320,7 +301,7 @@ def calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]
 
 
 @check("call-ids-are-unique")
-def call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A result is given back by the id of its call."""
     held: set[str] = set()
     for choice in stream.choices if is_chat(stream) else ():
@@ -339,7 +320,7 @@ def call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation
 
 
 @check("arguments-are-json")
-def arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
+def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
     """A client that is told to call can read what with."""
     for one in _finished(stream):
         if not one.called:
@@ -349,35 +330,27 @@ def arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
             continue
         for call in one.calls:
             emission, piece = call.pieces[-1]
-            seen = expect(
-                emission.event.place.at(piece.pointer),
-                "a JSON object",
-                call.arguments,
-                f"the arguments of {call.name!r} are no JSON object: {call.arguments[-60:]!r}",
-                holds=as_object(call.arguments) is not None,
-            )
+            message = f"the arguments of {call.name!r} are no JSON object: {call.arguments[-60:]!r}"
+            place = emission.event.place.at(piece.pointer)
+            holds = as_object(call.arguments) is not None
+            seen = expect(place, "a JSON object", call.arguments, message, holds=holds)
             # A model may write what is no JSON, and where nothing tells its tokens, it may have.
             yield seen if stated is not None else seen._replace(level=Level.MAY)
 
 
 @check("spent-budget-is-told")
-def spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
+def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """A choice that its budget ended within a tool call does not finish as if the call were complete."""
     for one in _finished(stream):
         stated, finish = _said(stream, one, target), one.choice.finish
         if stated is None or finish is None or not stated.spent or not stated.reading.cut:
             continue
-        yield expect(
-            one.place("finish"),
-            SPENT,
-            finish.type,
-            f"the budget ended the choice within a tool call, and it finished with {finish.type!r}",
-            holds=finish.type == SPENT,
-        )
+        message = f"the budget ended the choice within a tool call, and it finished with {finish.type!r}"
+        yield expect(one.place("finish"), SPENT, finish.type, message, holds=finish.type == SPENT)
 
 
 @check("parsed-tokens-are-delivered")
-def parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that a parser holds back or takes out leaves its ids and logprobs where they are."""
     if not policy_of(stream).hidden_in_logprobs:
         return
@@ -393,12 +366,9 @@ def parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Obs
         due = reported if reported is not None else _counted(stream, finished)
         if due is not None and known and len(known) == len(counts):
             name = "output ids" if what == "output_ids" else "entries of logprobs"
-            yield expect(
-                finished[-1].place(what) if what == "output_ids" else end_place(stream),
-                due,
-                sum(known),
-                f"the answer has {sum(known)} {name} for {due} completion tokens",
-            )
+            message = f"the answer has {sum(known)} {name} for {due} completion tokens"
+            place = finished[-1].place(what) if what == "output_ids" else end_place(stream)
+            yield expect(place, due, sum(known), message)
 
 
 def _length(entries: list[Any] | None) -> int | None:
@@ -411,7 +381,7 @@ def _counted(stream: Stream, finished: list[Channels]) -> int | None:
 
 
 @check("choices-are-parsed-alone")
-def choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observation]:
+def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observation]:
     """Choices of one answer that say the same are taken apart alike."""
     finished = [(one, _said(stream, one, target)) for one in _finished(stream)]
     if len(finished) < 2:
@@ -438,7 +408,7 @@ def _reasoning_tokens(stream: Stream) -> int | None:
 
 
 @compare("reasoning-tokens-equal-whole")
-def reasoning_tokens_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _reasoning_tokens_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """A stream counts as much reasoning as the same request answered whole."""
     ours, theirs = comparison.baseline, comparison.other
     if not _with_whole(comparison) or not (ended(ours) and ended(theirs)):
@@ -462,7 +432,7 @@ def _reasons(*streams: Stream) -> bool:
 
 
 @check("reasoning-is-counted")
-def reasoning_is_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _reasoning_is_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Usage that tells of reasoning_tokens counts those of reasoning that is there."""
     count = _reasoning_tokens(stream)
     if count is not None and ended(stream) and _reasons(stream):

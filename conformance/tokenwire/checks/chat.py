@@ -14,7 +14,7 @@ from tokenwire.record import Choice, Delivery, Stream, as_list
 
 
 @check("chat-role-comes-first", about(chat=True, streamed=True))
-def chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The role stands in the first chunk of a choice."""
     for choice in stream.choices:
         emission = choice.emissions[0]
@@ -24,22 +24,18 @@ def chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observati
 
 
 @check("chat-role-stays", about(chat=True, streamed=True))
-def chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No later chunk of a choice names another role; most name none."""
     for choice in stream.choices:
         for emission in choice.emissions[1:]:
             role = emission.details.get("role")
-            yield expect(
-                emission.at("role"),
-                "assistant or none",
-                role,
-                f"a later chunk of choice {choice.index} has the role {role!r}",
-                holds=role is None or role == "assistant",
-            )
+            message = f"a later chunk of choice {choice.index} has the role {role!r}"
+            place = emission.at("role")
+            yield expect(place, "assistant or none", role, message, holds=role is None or role == "assistant")
 
 
 @check("chat-chunks-share-a-choice-id", about(chat=True, streamed=True))
-def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One id in all chunks of a choice; choices of one answer may have different ones."""
 
     def chunks() -> Iterator[Observation]:
@@ -57,7 +53,7 @@ _INSTEAD = ("refusal", "function_call")
 
 
 @check("chat-content-never-null", about(chat=True, delivery=Delivery.WHOLE))
-def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A chat message has a string as its content, the empty one where there is no text; beside tool calls, a
     refusal or reasoning, and where a filter took it, it may have none.
     """
@@ -73,7 +69,7 @@ def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observa
 
 
 @check("chat-meta-info-in-every-choice", about("return_meta_info", chat=True, delivery=Delivery.WHOLE))
-def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every choice has its own meta_info when it was asked for."""
     for choice in finished_choices(stream):
         reported = choice.emissions[-1].details.get("meta_info")
@@ -83,20 +79,16 @@ def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[
 
 
 @check("chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE))
-def chat_meta_info_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_meta_info_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where meta_info was not asked for there is not even the key."""
     if stream.asked.return_meta_info:
         return
     for choice in finished_choices(stream):
         last = choice.emissions[-1]
         message = f"choice {choice.index} has a meta_info key that was not asked for"
-        yield expect(
-            last.at("meta_info"),
-            "no meta_info key",
-            last.details.get("meta_info"),
-            message,
-            holds=not carries(last, "meta_info"),
-        )
+        place = last.at("meta_info")
+        actual = last.details.get("meta_info")
+        yield expect(place, "no meta_info key", actual, message, holds=not carries(last, "meta_info"))
 
 
 def _logprob_ids(choice: Choice) -> list[Any] | None:
@@ -107,7 +99,7 @@ def _logprob_ids(choice: Choice) -> list[Any] | None:
 
 
 @check("chat-ids-agree-with-meta-info", about(chat=True, delivery=Delivery.WHOLE))
-def chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The ids of a choice, their count in meta_info and the ids that its logprobs name are one story."""
     if stream.asked.max_new_tokens == 0:
         return

@@ -100,7 +100,7 @@ def _modes(choice: Choice) -> list[_Shown]:
 
 
 @check("one-mode-per-stream", STREAMED)
-def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All fields are of the mode that the first telling field shows, ids before series before text."""
     first: Delivery | None = None
     for choice in stream.delivering_as_begun:
@@ -116,7 +116,7 @@ def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation
 
 
 @check("mode-is-advertised", STREAMED)
-def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
+def _mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
     """The ids of each choice come in the mode that the server says that it streams in.
 
     What it says holds for the endpoints that have both modes.
@@ -143,7 +143,7 @@ _BEFORE = "the emission before it"
 
 
 @check_choices("cumulative-ids-extend", CUMULATIVE)
-def cumulative_ids_extend(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _cumulative_ids_extend(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Output ids that were sent stay, and stay first."""
     for before, (emission, ids) in pairwise(
         (emission, emission.output_ids) for emission in choice.delivered if emission.output_ids is not None
@@ -154,7 +154,7 @@ def cumulative_ids_extend(choice: Choice, _stream: Stream, _target: Target) -> I
 
 
 @check_choices("cumulative-text-extends", CUMULATIVE)
-def cumulative_text_extends(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _cumulative_text_extends(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that was sent stays, and stays first."""
     shown = ((emission, emission.text) for emission in choice.delivered if emission.text is not None)
     for (_, held), (emission, text) in pairwise(shown):
@@ -163,7 +163,7 @@ def cumulative_text_extends(choice: Choice, _stream: Stream, _target: Target) ->
 
 
 @check_choices("cumulative-series-extend", CUMULATIVE)
-def cumulative_series_extend(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _cumulative_series_extend(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Entries that were sent stay as they are, and stay first."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.series):
         lists = (
@@ -177,7 +177,7 @@ def cumulative_series_extend(choice: Choice, _stream: Stream, _target: Target) -
 
 
 @check_choices("incremental-ids-are-new", INCREMENTAL)
-def incremental_ids_are_new(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _incremental_ids_are_new(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
     if all(emission.output_ids is None for emission in choice.delivered):
         return
@@ -194,7 +194,7 @@ def incremental_ids_are_new(choice: Choice, _stream: Stream, _target: Target) ->
 
 
 @check("first-emission-has-a-token", STREAMED)
-def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Ids start with an id, not with an empty list."""
     for choice in stream.delivering_as_begun:
         carrying = [emission for emission in choice.delivered if emission.output_ids is not None]
@@ -205,7 +205,7 @@ def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Obse
 
 
 @check_choices("interval-is-kept", STREAMED)
-def interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
+def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
     """Between the first and the last emission of ids, none carries fewer new ids than the interval.
 
     An interval of 1 cannot be broken; an emission without new ids is another requirement's matter.
@@ -231,7 +231,7 @@ def interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterator
 
 
 @check_choices("no-idle-emissions", STREAMED)
-def no_idle_emissions(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _no_idle_emissions(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
     if all(emission.output_ids is None for emission in choice.delivered):
         return
@@ -254,7 +254,7 @@ def no_idle_emissions(choice: Choice, _stream: Stream, _target: Target) -> Itera
 
 
 @check("whole-accumulates", about(delivery=Delivery.WHOLE))
-def whole_accumulates(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _whole_accumulates(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A long whole answer still has all its ids and entries, counted by its completion_tokens."""
     if stream.asked.max_new_tokens == 0:
         return
@@ -291,7 +291,7 @@ def _whole_lists(choice: Choice, count: int | None, names: frozenset[str]) -> It
 
 
 @check("coalescing-keeps-all", STREAMED)
-def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation]:
+def _coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation]:
     """An emission of more ids than one output holds has all of its entries, and its counters count them.
 
     One output holds as many new ids as the interval says, the first one id; where the interval is not known,
@@ -355,7 +355,7 @@ def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
 
 
 @check_run("first-ids-at-once")
-def first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """The first emission does not wait for the interval.
 
     Ids may be joined on the way, so one stream tells nothing: that not one of several sends its first ids
@@ -364,13 +364,9 @@ def first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[O
     firsts = list(_first_emissions(streams, target))
     early = [(place, new, interval) for place, new, interval in firsts if new < interval]
     for place, new, interval in early or (firsts if len(firsts) >= _TELLING_STREAMS else []):
-        yield expect(
-            place,
-            f"fewer than {interval} ids in the first emission of one of {len(firsts)} streams",
-            new,
-            f"the first emission waited for {new} ids, as in all {len(firsts)} streams",
-            holds=new < interval,
-        )
+        message = f"the first emission waited for {new} ids, as in all {len(firsts)} streams"
+        expected = f"fewer than {interval} ids in the first emission of one of {len(firsts)} streams"
+        yield expect(place, expected, new, message, holds=new < interval)
 
 
 _MANY = 64
@@ -393,7 +389,7 @@ def _arrival(stream: Stream) -> tuple[int, float, float]:
 
 
 @check_run("stream-comes-in-a-burst")
-def stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Whether all long streams of an endpoint are held back."""
     long: dict[str, list[tuple[float, Answer]]] = {}
     for stream in streams:

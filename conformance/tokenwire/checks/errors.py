@@ -29,13 +29,9 @@ def _stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observat
         coded = code is not None or not policy_of(stream).numeric_error_codes
         missing = [name for name, there in (("message", stated), ("code", coded)) if not there]
         if missing or stream.answered or was_refused(stream):
-            yield expect(
-                event.place,
-                "an error with a message and, as its dialect has them, a code",
-                event.error,
-                f"the error event has no {' and no '.join(missing)}",
-                holds=not missing,
-            )
+            message = f"the error event has no {' and no '.join(missing)}"
+            expected = "an error with a message and, as its dialect has them, a code"
+            yield expect(event.place, expected, event.error, message, holds=not missing)
 
 
 def _choice_in_error(event: Event) -> int | None:
@@ -85,13 +81,9 @@ def _stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterat
     good = [c for c in stream.choices if c.finish is not None and c.finish.type in {"stop", "length"}]
     all_ended = bool(good) and len(good) >= expected
     if errors and (all_ended or stream.answered or was_refused(stream)):
-        yield expect(
-            errors[0].place,
-            "an error or a finish",
-            "an error and a finish" if all_ended else "an error",
-            "every choice finished as if all were well, and the stream carries an error",
-            holds=not all_ended,
-        )
+        message = "every choice finished as if all were well, and the stream carries an error"
+        actual = "an error and a finish" if all_ended else "an error"
+        yield expect(errors[0].place, "an error or a finish", actual, message, holds=not all_ended)
 
 
 def _asks_for_text(stream: Stream) -> bool:

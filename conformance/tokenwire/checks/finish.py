@@ -42,7 +42,7 @@ def _tokens_to_stop(one: Whole) -> int | None:
 
 
 @check_run("stop-wins-within-the-budget")
-def stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Where a choice is known to stop, each budget says which came first: the stop or the end of the budget.
 
     The answer with the largest budget tells where it stops, if another one stopped there too or it ends with
@@ -105,7 +105,7 @@ def _asks_for_more(stream: Answer) -> bool:
 
 
 @check_run("one-length-rule")
-def one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What fits the context fits it everywhere: on each endpoint, streamed and whole.
 
     Chat, which may run its messages instead of the ids beside them, is held against the others.
@@ -131,11 +131,6 @@ def one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Obs
             f"{size[0]} prompt tokens and a budget of {size[1]} were {words[refused]}, "
             f"and {words[before]} in {other.exchange.name}"
         )
-        yield expect(
-            end_place(stream),
-            words[before],
-            words[refused],
-            message,
-            holds=refused == before,
-            related=(start_place(other),),
-        )
+        place = end_place(stream)
+        related = (start_place(other),)
+        yield expect(place, words[before], words[refused], message, holds=refused == before, related=related)

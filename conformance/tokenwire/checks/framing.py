@@ -20,7 +20,7 @@ def _media_type(stream: Stream) -> str:
 
 
 @check("answer-content-type")
-def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Whole answers have the content type application/json. Not judged if `stream` is no boolean."""
     stated = stream.asked.sent.get("stream")
     unclear = stated is not None and not all(
@@ -31,14 +31,14 @@ def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation
 
 
 @check("stream-content-type", EVENTS)
-def stream_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _stream_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """An event stream calls itself one."""
     if stream.answered:
         yield expect(start_place(stream), "text/event-stream", _media_type(stream))
 
 
 @check("stream-is-utf8", EVENTS)
-def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All bytes of a stream decode, once they are put together."""
     offset = stream.undecodable_at
     place = end_place(stream)
@@ -50,7 +50,7 @@ def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 @check("events-are-json-objects", EVENTS)
-def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event but the end mark is one strict JSON object."""
 
     def rows() -> Iterator[Row]:
@@ -64,7 +64,7 @@ def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observa
 
 
 @check("events-fit-schema", EVENTS)
-def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event has the shape that its endpoint gives it."""
     expected = f"an event valid against {stream.schema}"
     rows: Iterator[Row] = (
@@ -77,7 +77,7 @@ def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 @check("done-ends-the-stream", EVENTS)
-def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One end mark, and nothing after it. A stream that was cut off promises no end mark."""
     if not stream.events or not policy_of(stream).end_mark:
         return
@@ -100,7 +100,7 @@ def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 @check("stream-ends-cleanly", EVENTS)
-def stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The body is complete, and so is its last event. A stream that this suite gave up has no end."""
     ending = stream.exchange.ending
     if ending not in {Ending.COMPLETE, Ending.TRUNCATED}:
@@ -110,13 +110,9 @@ def stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observation
         message = f"the connection ended inside the body: {stream.exchange.detail or 'no reason known'}"
     else:
         message = f"{len(stream.unterminated)} bytes of an event without its blank line stand at the end"
-    seen = expect(
-        end_place(stream),
-        "a complete body and no unterminated event",
-        left[:80] if left and ending is Ending.COMPLETE else str(ending),
-        message,
-        holds=ending is Ending.COMPLETE and not left,
-    )
+    expected = "a complete body and no unterminated event"
+    actual = left[:80] if left and ending is Ending.COMPLETE else str(ending)
+    seen = expect(end_place(stream), expected, actual, message, holds=ending is Ending.COMPLETE and not left)
     yield from witnessed(stream, [seen])
 
 
@@ -125,7 +121,7 @@ _HEARD_AS_MESSAGES = frozenset({"", "message"})
 
 
 @check("events-are-unnamed", EVENTS)
-def events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A client that listens for messages hears every event."""
     header, sent = policy_of(stream).named_events_header, stream.exchange.request.headers
     if any(name.lower() == header for name, _ in sent):

@@ -54,7 +54,7 @@ def _pairs(comparison: Comparison) -> Iterator[tuple[Choice, Choice]]:
 
 
 @compare("gateway-keeps-the-status")
-def gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """What the worker answers is answered, and what it refuses is refused, with the same status.
 
     Access and load are a gateway's own business.
@@ -63,35 +63,26 @@ def gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterato
     theirs = gateway.exchange.status
     if theirs in ABOUT_ACCESS_OR_LOAD or not ((worker.answered and ended(worker)) or was_refused(worker)):
         return
-    yield expect(
-        start_place(gateway),
-        worker.exchange.status,
-        theirs,
-        f"answered with status {theirs}, but the worker answers with {worker.exchange.status}",
-        related=(start_place(worker),),
-    )
+    message = f"answered with status {theirs}, but the worker answers with {worker.exchange.status}"
+    expected = worker.exchange.status
+    yield expect(start_place(gateway), expected, theirs, message, related=(start_place(worker),))
 
 
 @compare("gateway-keeps-the-reason")
-def gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Only the worker knows what is wrong with a request; its words help the client."""
     worker, gateway = comparison.baseline, comparison.other
     ours = words_of(worker.error)
     if not was_refused(worker) or not was_refused(gateway) or not ours:
         return
     theirs = words_of(gateway.error)
-    yield expect(
-        start_place(gateway),
-        ours,
-        theirs,
-        "the refusal does not hold the worker's words",
-        holds=ours in theirs,
-        related=(start_place(worker),),
-    )
+    message = "the refusal does not hold the worker's words"
+    place = start_place(gateway)
+    yield expect(place, ours, theirs, message, holds=ours in theirs, related=(start_place(worker),))
 
 
 @compare("gateway-keeps-every-field")
-def gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """A gateway that reads answers into a type of its own loses what that type does not know."""
     worker, gateway = comparison.baseline, comparison.other
     if not _answered(comparison):
@@ -114,7 +105,7 @@ def gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterat
 
 
 @compare("gateway-keeps-the-ids")
-def gateway_keeps_the_ids(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_the_ids(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """The ids of the output and of the prompt, joined, wherever both answers carry them."""
     for ours, theirs in _pairs(comparison):
         yield from same_ids((ours, theirs), _SOURCE)
@@ -134,14 +125,14 @@ def gateway_keeps_the_ids(comparison: Comparison, _target: Target) -> Iterator[O
 
 
 @compare("gateway-keeps-the-text")
-def gateway_keeps_the_text(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_the_text(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """No character is lost, repeated or changed on the way."""
     for pair in _pairs(comparison):
         yield from same_text(pair, _SOURCE)
 
 
 @compare("gateway-keeps-the-series")
-def gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Every per-token series of output and prompt, up to rounding."""
     rounding_of = partial(comparison.noise.rounding, comparison.other)
     for ours, theirs in _pairs(comparison):
@@ -171,7 +162,7 @@ def _same_prompt_series(
 
 
 @compare("gateway-keeps-the-finish")
-def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Every choice that the worker finished is there, and finished for the same reason."""
     worker, gateway = comparison.baseline, comparison.other
     if not comparison.repeats or not _answered(comparison):
@@ -185,18 +176,13 @@ def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterato
         reported = (finish.type, finish.matched) if finish is not None else None
         due = choice.finish.type, choice.finish.matched
         place = other.last_at("finish") if other is not None else end_place(gateway)
-        yield expect(
-            place,
-            due,
-            reported,
-            f"choice {choice.index} ended with {reported}, but in {_SOURCE} with {due}",
-            related=(choice.last_at("finish"),),
-            by_chance=other is not None and reported not in (None, due) and goes_apart((choice, other)),
-        )
+        message = f"choice {choice.index} ended with {reported}, but in {_SOURCE} with {due}"
+        by_chance = other is not None and reported not in (None, due) and goes_apart((choice, other))
+        yield expect(place, due, reported, message, related=(choice.last_at("finish"),), by_chance=by_chance)
 
 
 @compare("gateway-keeps-the-interval")
-def gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Where the worker's stream keeps its interval, the gateway's events are no smaller."""
     worker, gateway = comparison.baseline, comparison.other
     interval = worker.asked.stream_interval or 0
@@ -212,7 +198,7 @@ def gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Itera
 
 
 @compare("gateway-keeps-the-counts")
-def gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Counters and usage; what came from the cache depends on what ran before."""
     for ours, theirs in _pairs(comparison):
         for name in COUNTERS:
@@ -236,11 +222,6 @@ def _same_count(
     """Look whether the worker and the gateway count the same; choices that go apart have other lengths."""
     expected, actual = counts
     place, related = places
-    return expect(
-        place,
-        expected,
-        actual,
-        f"{name} is {actual}, but {expected} in {_SOURCE}",
-        related=(related,),
-        by_chance=expected != actual and not name.endswith("prompt_tokens") and any(map(goes_apart, pairs)),
-    )
+    message = f"{name} is {actual}, but {expected} in {_SOURCE}"
+    by_chance = expected != actual and not name.endswith("prompt_tokens") and any(map(goes_apart, pairs))
+    return expect(place, expected, actual, message, related=(related,), by_chance=by_chance)

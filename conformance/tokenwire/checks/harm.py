@@ -63,7 +63,7 @@ def _failed(stream: Answer) -> bool:
 
 
 @check_run("refused-request-harms-nobody")
-def refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """The request after a bad one is answered as the same request was elsewhere in the run.
 
     Only a request that the target could answer at another time tells whether harm was done. Results are
@@ -94,14 +94,10 @@ def refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) ->
         if twin is None:
             continue
         holds = control.answered and ended(control)
-        yield expect(
-            end_place(control),
-            "an answer",
-            control.exchange.status,
-            f"the request after a bad one got no complete answer ({control.exchange.ending})",
-            holds=holds,
-            related=(start_place(bad), start_place(twin)),
-        )
+        message = f"the request after a bad one got no complete answer ({control.exchange.ending})"
+        place = end_place(control)
+        related = (start_place(bad), start_place(twin))
+        yield expect(place, "an answer", control.exchange.status, message, holds=holds, related=related)
         own = results.get(control.asked.key)
         steady = own is None or (len(own) > 1 and len(set(own)) == 1)
         alike = next((one for one in (*before, *twins) if _delivered(one) == _delivered(control)), None)
@@ -157,7 +153,7 @@ _OF_A_WORKER = frozenset({502, 504})
 
 
 @check_run("requests-do-not-break-the-server")
-def requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Every request, good or bad, ends in a record or a refusal. The gravest failures come first: the end of
     the server, then silence, then a status.
 
@@ -177,13 +173,9 @@ def requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target
         if failed or stream.answered or was_refused(stream):
             looked_at.append((stream, failed))
     for stream, failed in sorted(looked_at, key=_gravest_first):
-        yield expect(
-            end_place(stream),
-            "a record or a refusal",
-            failed or "a record or a refusal",
-            f"the request ended in a failure of the server ({failed})",
-            holds=not failed,
-        )
+        message = f"the request ended in a failure of the server ({failed})"
+        actual = failed or "a record or a refusal"
+        yield expect(end_place(stream), "a record or a refusal", actual, message, holds=not failed)
 
 
 def _gravest_first(looked_at: tuple[Answer, str]) -> int:

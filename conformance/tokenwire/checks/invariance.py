@@ -53,7 +53,7 @@ def _with_and_without(
 
 
 @check_run("cache-changes-nothing")
-def cache_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _cache_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A prompt from the cache is answered as the same prompt computed."""
     for cold, warm in _with_and_without(streams, lambda s: _most(s, "cached_tokens"), less=True):
         source = f"the answer with {_most(cold, 'cached_tokens')} cached tokens"
@@ -73,7 +73,7 @@ def _most_asked(stream: Answer) -> tuple[int, int]:
 
 
 @check_run("asking-for-more-changes-nothing")
-def asking_for_more_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _asking_for_more_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What a request asks to be told shapes what is told, and nothing else of the answer.
 
     Whole answers are looked at: a stream is held against one of these.
@@ -92,7 +92,7 @@ def asking_for_more_changes_nothing(streams: tuple[Answer, ...], target: Target)
 
 
 @check_run("preemption-changes-nothing")
-def preemption_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _preemption_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A request that was preempted is answered as one that was not."""
     for calm, preempted in _with_and_without(streams, lambda s: _most(s, "num_retractions"), less=False):
         source = "the answer without preemption"
@@ -101,7 +101,7 @@ def preemption_changes_nothing(streams: tuple[Answer, ...], target: Target) -> I
 
 
 @check("events-do-not-grow", INCREMENTAL)
-def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]:
     """In incremental delivery an event is as large late in a stream as it was early.
 
     Events are compared that carry equally many ids. Only streams of one choice: their events are all its own.

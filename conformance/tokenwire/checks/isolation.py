@@ -63,7 +63,7 @@ def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
 
 
 @check_run("neighbours-change-nothing")
-def neighbours_change_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _neighbours_change_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What was answered twice alike alone is answered so in a crowd."""
     beside = _company(streams)
     for group in beginnings(streams):
@@ -89,7 +89,7 @@ def _in_batches(stream: Stream) -> bool:
 
 
 @check_run("batch-items-stand-alone")
-def batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A prompt in a batch is answered as by itself."""
     alone: dict[tuple[object, ...], list[Answer]] = {}
     for stream in streams if _in_batches(streams) else ():

@@ -24,7 +24,7 @@ def _keys_of_all(choice: Choice) -> frozenset[str]:
 
 
 @check("keys-do-not-come-and-go", about(streamed=True, ended=True))
-def keys_do_not_come_and_go(stream: Stream, target: Target) -> Iterator[Observation]:
+def _keys_do_not_come_and_go(stream: Stream, target: Target) -> Iterator[Observation]:
     """What stands in the first emission of a choice and in its last one stands in all between."""
     for choice in stream.choices:
         expected = _keys_of_all(choice)

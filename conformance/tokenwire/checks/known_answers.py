@@ -129,7 +129,7 @@ def ids_due(stream: Stream, right: Truth) -> Ids:
 
 
 @check("script-ids-are-said")
-def script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
     """The output ids are those of the right answer; those of a choice that was cut off, its beginning."""
     for known in known_choices(stream, target):
         ids = known.choice.output_ids
@@ -142,7 +142,7 @@ def script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]
 
 
 @check("script-finish-is-right")
-def script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """A stop before the budget is over, or with its last token; else the budget."""
     for known in known_choices(stream, target):
         if known.finished and known.choice.finish is not None:
@@ -159,7 +159,7 @@ def _last_finish(choice: Choice) -> Emission:
 
 
 @check("script-match-is-right")
-def script_match_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_match_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """The stop that is named is one that is complete where the right answer ends."""
     for known in known_choices(stream, target):
         finish = known.choice.finish
@@ -175,7 +175,7 @@ def script_match_is_right(stream: Stream, target: Target) -> Iterator[Observatio
 
 
 @check("script-counts-are-right")
-def script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Tokens are counted as the right answer has them, in each choice and in the usage."""
     every = known_choices(stream, target)
     if not ended(stream) or not every or not all(known.finished for known in every):
@@ -227,7 +227,7 @@ def _parting(known: str, other: str) -> int:
 
 
 @check("script-text-is-right")
-def script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """The text at the end is that of the right answer, up to its stop."""
     for known in known_choices(stream, target):
         text = known.choice.text
@@ -248,7 +248,7 @@ def script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation
 
 
 @check("script-text-so-far-is-right", STREAMED)
-def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """What was shown by each emission begins the right text, and its ids were delivered before."""
     for known in known_choices(stream, target):
         if taken_apart(stream, known.choice):

@@ -11,13 +11,8 @@ from tokenwire.record import Emission, as_list
 def observe_no_list(emission: Emission, name: str, value: object) -> Observation:
     """Observe a series that is no list where there are ids."""
     kind = "is missing" if value is None else f"is a {type(value).__name__}, not a list,"
-    return expect(
-        emission.at(name),
-        emission.expected_entries,
-        value,
-        f"{name} {kind} for {emission.entries_in_words}",
-        holds=False,
-    )
+    message = f"{name} {kind} for {emission.entries_in_words}"
+    return expect(emission.at(name), emission.expected_entries, value, message, holds=False)
 
 
 def lockstep(emissions: Sequence[Emission], names: Iterable[str]) -> Iterator[Observation]:

@@ -84,60 +84,57 @@ def _own(choice: Choice) -> frozenset[str]:
 
 
 @check("customized-info-incremental", about(delivery=Delivery.INCREMENTAL))
-def customized_info_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _customized_info_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the sampler attached is cut like the ids."""
     yield from _in_lockstep(stream, _customized)
 
 
 @check("customized-info-cumulative", about(delivery=Delivery.CUMULATIVE))
-def customized_info_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _customized_info_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the sampler attached grows with the ids."""
     yield from _in_lockstep(stream, _customized)
 
 
 @check("customized-info-whole", about(delivery=Delivery.WHOLE))
-def customized_info_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _customized_info_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the sampler attached is all there."""
     yield from _in_lockstep(stream, _customized)
 
 
 @check("logprobs-incremental", about(delivery=Delivery.INCREMENTAL))
-def logprobs_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _logprobs_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logprobs are cut like the ids."""
     yield from _in_lockstep(stream, _own)
 
 
 @check("logprobs-cumulative", about(delivery=Delivery.CUMULATIVE))
-def logprobs_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _logprobs_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logprobs grow with the ids."""
     yield from _in_lockstep(stream, _own)
 
 
 @check("logprobs-whole", about(delivery=Delivery.WHOLE))
-def logprobs_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _logprobs_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logprobs are all there."""
     yield from _in_lockstep(stream, _own)
 
 
 @check("customized-info-has-a-value", FINISHED)
-def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A key with no value for any token must be absent."""
     for choice in finished_choices(stream):
         for name in sorted(choice.customized):
             values = choice.series(name)
             if values:
                 last = [emission for emission in choice.emissions if name in emission.series][-1]
-                yield expect(
-                    last.at(name),
-                    "a value that is not null",
-                    f"null {len(values)} times",
-                    f"{name} holds null for each of the {len(values)} output ids",
-                    holds=any(value is not None for value in values),
-                )
+                message = f"{name} holds null for each of the {len(values)} output ids"
+                expected = "a value that is not null"
+                holds = any(value is not None for value in values)
+                yield expect(last.at(name), expected, f"null {len(values)} times", message, holds=holds)
 
 
 @check_choices("customized-info-is-fixed-at-sampling")
-def customized_info_is_fixed_at_sampling(
+def _customized_info_is_fixed_at_sampling(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """What the mirror sampler attached is the id at the same place, and positions count on."""
@@ -168,7 +165,7 @@ def _beside_ids(emission: Emission, name: str) -> tuple[list[Any], list[Any]] | 
 
 
 @check_choices("logprobs-name-their-ids")
-def logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob at a place belongs to the id at that place, where its shape names ids."""
 
     def rows() -> Iterator[tuple[Emission, str, list[Any], list[Any]]]:
@@ -183,7 +180,7 @@ def logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) ->
 
 
 @check_choices("logprob-values-are-legal")
-def logprob_values_are_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _logprob_values_are_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logarithms of probabilities: finite, and not above 0."""
 
     def rows() -> Iterator[Row]:
@@ -202,7 +199,7 @@ _ENOUGH_SURE_IDS = 64
 
 
 @check_run("logprobs-vary")
-def logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Numbers that do not depend on the token are no logprobs; a grammar or top_k may leave no choice.
 
     That all of an answer are 0 is a fault only if all of the endpoint are.
@@ -217,13 +214,8 @@ def logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obse
         for one in reported:
             if one.ids < _ENOUGH_IDS or (len(one.sure) == one.ids and not all_zero):
                 continue
-            yield expect(
-                one.place,
-                "logprobs that differ",
-                one.number,
-                f"the logprobs of {one.ids} ids in {one.series} are all {one.number}",
-                holds=one.differ,
-            )
+            message = f"the logprobs of {one.ids} ids in {one.series} are all {one.number}"
+            yield expect(one.place, "logprobs that differ", one.number, message, holds=one.differ)
 
 
 class _Varying(NamedTuple):
@@ -275,7 +267,7 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
 
 
 @check_choices("logprob-counter-follows")
-def logprob_counter_follows(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _logprob_counter_follows(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The counter of logprob entries counts those that were delivered."""
 
     def rows() -> Iterator[tuple[Emission, str, int, Any]]:
@@ -325,7 +317,7 @@ def _first_fault(seen: int, told: ReportedLogprobs, fault_in: Callable[[Position
 
 
 @check_choices("top-logprobs-have-k", about("top_logprobs", answered=True))
-def top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for."""
     k, fewer = stream.asked.top_logprobs, policy_of(stream).fewer_top_logprobs
 
@@ -336,7 +328,7 @@ def top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Iter
 
 
 @check_choices("top-logprobs-fall", about("top_logprobs", answered=True))
-def top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+def _top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """The most likely comes first; objects by text have no order."""
     sampled_first = policy_of(stream).top_logprobs_begin_with_sampled
 
@@ -410,7 +402,9 @@ def _fault_in_belonging(position: Position, *, told: ReportedLogprobs, greedy: b
 
 
 @check_choices("top-logprobs-belong-to-position", ANSWERED)
-def top_logprobs_belong_to_position(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+def _top_logprobs_belong_to_position(
+    choice: Choice, stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """The sampled id has one logprob, wherever it stands; a greedy choice stands first.
 
     Two ids of equal logprob may stand in either order.
@@ -424,7 +418,7 @@ def top_logprobs_belong_to_position(choice: Choice, stream: Stream, _target: Tar
 
 
 @check_choices("chosen-logprobs-are-the-asked-ids", about("chosen_ids"))
-def chosen_logprobs_are_the_asked_ids(
+def _chosen_logprobs_are_the_asked_ids(
     choice: Choice, stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """Each position names the asked ids, in the order in which they were asked for."""
@@ -458,7 +452,7 @@ def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
 
 
 @check("prompt-logprobs-cover-the-prompt", FINISHED)
-def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
     """From the asked start to the end of the prompt, each entry for its own id."""
     start = stream.asked.logprob_start
     if start is None:
@@ -497,7 +491,7 @@ def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterato
 
 
 @check("prompt-logprobs-null-only-first", FINISHED)
-def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only what has nothing before it has no logprob."""
     for choice in finished_choices(stream):
         for name in sorted(names_of_prompt(choice)):
@@ -511,17 +505,13 @@ def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator
             wrong = [value for entry in judged for value in illegal_logprobs(entry)]
             if judged:
                 message = f"{name} holds {wrong[0]!r} after its first entry" if wrong else ""
-                yield expect(
-                    emission.at(name),
-                    "null in the first entry only, then finite numbers not above 0",
-                    wrong[:3] or "as expected",
-                    message,
-                    holds=not wrong,
-                )
+                expected = "null in the first entry only, then finite numbers not above 0"
+                place = emission.at(name)
+                yield expect(place, expected, wrong[:3] or "as expected", message, holds=not wrong)
 
 
 @check_choices("prompt-series-constant", STREAMED)
-def prompt_series_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_series_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt does not change while it is answered."""
     lists: list[tuple[Emission, str, list[Any], list[Any]]] = []
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
@@ -538,7 +528,7 @@ def prompt_series_constant(choice: Choice, _stream: Stream, _target: Target) -> 
 
 
 @check("metadata-only-on-request")
-def metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No logprobs where none were asked for, and no top or chosen ones where others were."""
     asked = stream.asked
     unasked: list[Callable[[str], bool]] = []
@@ -640,7 +630,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
 
 
 @check("scored-prompt-ids-have-logprobs", FINISHED)
-def scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A series that begins inside the prompt begins behind a token that predicts its first."""
     start = stream.asked.logprob_start or 0
     for choice in finished_choices(stream) if start > 0 else ():
@@ -652,17 +642,13 @@ def scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator
             message = (
                 f"{PROMPT} begins at position {start} with {reported!r}, though a token stands before it"
             )
-            yield expect(
-                emission.at(PROMPT),
-                "a number for each prompt token but the first of the prompt",
-                reported,
-                message,
-                holds=number_of(reported) is not None,
-            )
+            expected = "a number for each prompt token but the first of the prompt"
+            place = emission.at(PROMPT)
+            yield expect(place, expected, reported, message, holds=number_of(reported) is not None)
 
 
 @check("asked-or-refused", about(finished=True, ended=True))
-def asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What was asked for is in every choice. A refusal is honest, and is not looked at here."""
     if not ended(stream):
         return

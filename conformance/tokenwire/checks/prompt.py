@@ -145,7 +145,7 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
 
 
 @check("prompt-top-logprobs-belong-to-position", about("top_logprobs", finished=True))
-def prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Each prompt position has its own alternatives, and the prompt id one logprob."""
     k = stream.asked.top_logprobs
     for choice in finished_choices(stream) if k > 0 and stream.asked.uniform else ():
@@ -174,7 +174,7 @@ def _told_of_prompt(stream: Stream) -> tuple[object, ...]:
 
 
 @compare("stream-prompt-series-equal-whole")
-def stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
+def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """A prompt-side series says the same in a stream, in all events that carry it, as in the whole answer."""
     whole, stream = comparison.baseline, comparison.other
     if whole.delivery is not Delivery.WHOLE or not streamed(stream):
@@ -252,7 +252,7 @@ def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
 
 
 @check_run("prompt-logprobs-independent-of-start")
-def prompt_logprobs_independent_of_start(
+def _prompt_logprobs_independent_of_start(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
     """Where the series begins decides what is told, not what it says."""
@@ -284,7 +284,9 @@ def prompt_logprobs_independent_of_start(
 
 
 @check_run("prompt-logprobs-rescore-the-output")
-def prompt_logprobs_rescore_the_output(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _prompt_logprobs_rescore_the_output(
+    streams: tuple[Answer, ...], _target: Target
+) -> Iterator[Observation]:
     """Ids that were generated and sent back as a prompt have the logprobs that they had when sampled.
 
     A position that is off after every prompt is no outlier. Of answers that say the same, the first of either
@@ -359,7 +361,7 @@ def _echoes_text(stream: Answer) -> bool:
 
 
 @check("echo-begins-with-the-prompt")
-def echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The text of an echo begins with the prompt as it was sent."""
     if not _echoes_text(stream):
         return
@@ -383,7 +385,7 @@ def _echoes(stream: Stream) -> bool:
 
 
 @check_run("echo-adds-only-the-prompt")
-def echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """With and without an echo the output is the same; what is more is the prompt, once."""
     every = related_streams(streams) if _echoes(streams) else []
     wholes = [one for one in every if one.stream.asked.prompt_key]
@@ -426,7 +428,7 @@ def _begins_again(choice: Choice, head: str) -> bool:
 
 
 @check("echo-logprobs-cover-the-prompt")
-def echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
     """An echo with logprobs has an entry for each prompt token, before those of the output."""
     asked = stream.asked
     if is_chat(stream) or not (asked.echo and asked.logprobs and asked.top_logprobs > 0 and ended(stream)):

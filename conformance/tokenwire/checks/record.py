@@ -24,7 +24,7 @@ _CUT_BY_US = frozenset(
 
 
 @check("answer-fits-schema")
-def answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A whole answer is one JSON document of the shape that its endpoint has."""
     if stream.asked.stream or stream.exchange.status != 200 or stream.exchange.ending in _CUT_BY_US:
         return
@@ -39,7 +39,7 @@ def answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]
 
 
 @check("choices-complete")
-def choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A choice for each sample of each prompt, and no other; an answer without any is the worst case."""
     asked = stream.asked
     if (
@@ -71,7 +71,7 @@ def _refused_prompts(stream: Stream) -> set[int]:
 
 
 @check("one-finish-per-choice", ANSWERED)
-def one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One finish for each choice: none is missing at the end, none is sent twice."""
     for choice in stream.choices:
         finishes = [emission for emission in choice.emissions if emission.finish is not None]
@@ -93,7 +93,7 @@ def _content(emission: Emission) -> str | None:
 
 
 @check("finish-comes-last", STREAMED)
-def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing of a choice comes after its finish reason; emissions without content may."""
     for choice in stream.choices:
         finish = next((position for position, e in enumerate(choice.emissions) if e.finish is not None), None)
@@ -110,7 +110,7 @@ def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 @check("finish-type-is-known", ANSWERED)
-def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The finish reason has a known type."""
     policy = policy_of(stream)
     known = policy.finish_types
@@ -128,7 +128,7 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 @check("stop-has-a-cause", ANSWERED)
-def stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A stop needs a stop condition, and the id that it names has to be there."""
     asked = stream.asked
     unstoppable = asked.ignore_eos and not (asked.stop or asked.stop_token_ids or asked.stop_regex)
@@ -176,7 +176,7 @@ def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]
 
 
 @check_choices("ids-are-token-ids")
-def ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every id on the wire is a JSON integer in the range of token ids."""
     expected = "integers t with 0 <= t < 2^31"
     rows: list[Row] = []
@@ -195,7 +195,7 @@ def ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Itera
 
 
 @check("ids-are-counted", FINISHED)
-def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All output ids of a finished choice number its completion_tokens."""
     for choice in finished_choices(stream):
         ids = choice.output_ids
@@ -207,7 +207,7 @@ def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 @check_choices("counter-follows-ids", STREAMED)
-def counter_follows_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _counter_follows_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """completion_tokens counts the ids delivered so far, in every emission that carries ids."""
     name = "completion_tokens"
     counts = (
@@ -220,7 +220,7 @@ def counter_follows_ids(choice: Choice, _stream: Stream, _target: Target) -> Ite
 
 
 @check_choices("counters-never-fall", STREAMED)
-def counters_never_fall(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _counters_never_fall(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """No counter of a choice is smaller than it was in an emission before."""
 
     def rows(name: str) -> Iterator[Row]:
@@ -240,7 +240,7 @@ def counters_never_fall(choice: Choice, _stream: Stream, _target: Target) -> Ite
 
 
 @check_choices("prompt-tokens-constant", STREAMED)
-def prompt_tokens_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_tokens_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """prompt_tokens is what it was in the first emission of the choice."""
     name = "prompt_tokens"
     counts = list(counters(choice.delivered, name))
@@ -265,7 +265,7 @@ def _fault_in_details(details: object, cached: int | None) -> str:
 
 
 @check_choices("cached-details-add-up")
-def cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tiers of the cache share out what was cached, and no more."""
     expected = "counts for device and host, together not above cached_tokens"
     for emission, tiers in details(choice.delivered, "cached_tokens_details"):
@@ -282,7 +282,7 @@ def _fits_cached(tiers: object, cached: int) -> bool:
 
 
 @check_choices("cached-details-where-cached")
-def cached_details_where_cached(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _cached_details_where_cached(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where nothing was cached there is nothing to share out; where something was, it came from somewhere: a
     server that knows no tier counts it for the device.
     """
@@ -332,7 +332,7 @@ def _budget_in_words(stream: Stream, budget: int) -> str:
 
 
 @check("budget-is-kept", ANSWERED)
-def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice has more output ids than the request allowed."""
     for choice in stream.choices:
         budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
@@ -342,17 +342,12 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
         over = next((emission for emission in choice.delivered if emission.after > budget), None)
         if over is not None and over.output_ids is not None:
             place = over.at("output_ids")
-        yield expect(
-            place,
-            f"at most {budget}",
-            count,
-            f"{words} for {_budget_in_words(stream, budget)}",
-            holds=count <= budget,
-        )
+        message = f"{words} for {_budget_in_words(stream, budget)}"
+        yield expect(place, f"at most {budget}", count, message, holds=count <= budget)
 
 
 @check("length-means-budget", FINISHED)
-def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only a choice that used up its budget finished with length."""
     for choice in finished_choices(stream):
         budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
@@ -364,7 +359,7 @@ def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation
 
 
 @check("zero-budget-has-no-ids")
-def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A budget of zero yields nothing at all, in no list."""
     if stream.asked.max_new_tokens != 0 or _budget_of(stream) is None:
         return
@@ -385,7 +380,7 @@ def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 @check_choices("request-id-constant")
-def request_id_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _request_id_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """One request id in all emissions of a choice."""
     name = "request_id"
     ids = [emission.details.get(name) for emission in choice.delivered]
@@ -396,7 +391,7 @@ def request_id_constant(choice: Choice, _stream: Stream, _target: Target) -> Ite
 
 
 @check("request-id-is-the-clients")
-def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A single request is answered under the id that its client chose."""
     asked = stream.asked
     single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
@@ -419,7 +414,7 @@ def _request_id(stream: Stream) -> tuple[Place, str] | None:
 
 
 @check_run("request-ids-are-unique")
-def request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """No two answers share an id that the server chose."""
     first: dict[tuple[str, Any], Place] = {}
     for stream in streams:
@@ -431,18 +426,12 @@ def request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Iter
         place, reported = named
         other = first.setdefault((stream.dialect, reported), place)
         message = f"the answer has the request id {reported!r}, as has {other.exchange}"
-        yield expect(
-            place,
-            "an id of its own",
-            reported,
-            message,
-            holds=other is place,
-            related=() if other is place else (other,),
-        )
+        related = () if other is place else (other,)
+        yield expect(place, "an id of its own", reported, message, holds=other is place, related=related)
 
 
 @check("finish-length-counts-the-ids", FINISHED)
-def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where a finish tells a length, it is that of the choice."""
     for choice in finished_choices(stream):
         ids, finish = choice.output_ids, choice.finish
@@ -453,7 +442,7 @@ def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Ob
 
 
 @check("answer-names-its-model", ANSWERED)
-def answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observation]:
+def _answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observation]:
     """The model is the one that was asked for, a version of it, or one that the server tells of."""
     names, asked = target.advertised.models, stream.asked.model
     models = (emission.details["model"] for emission in stream.emissions() if "model" in emission.details)
@@ -468,20 +457,16 @@ def answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observati
 
 
 @check_run("cached-tokens-are-told-alike")
-def cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Whole answers carry cached_tokens as streams do: each one between two streams that carry them."""
     for before, whole, after in _answered_between(streams):
         there = whole.choices[0].counter("cached_tokens")
         if before.choices[0].counter("cached_tokens") is None:
             continue
         if after.choices[0].counter("cached_tokens") is not None:
-            yield expect(
-                whole.choices[0].last_at("cached_tokens"),
-                "cached_tokens",
-                there,
-                "the whole answer lacks cached_tokens, which streams of the same prompt around it carry",
-                holds=there is not None,
-            )
+            message = "the whole answer lacks cached_tokens, which streams of the same prompt around it carry"
+            place = whole.choices[0].last_at("cached_tokens")
+            yield expect(place, "cached_tokens", there, message, holds=there is not None)
 
 
 def _answered_between(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer, Answer, Answer]]:

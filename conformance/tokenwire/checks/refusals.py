@@ -191,13 +191,8 @@ def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
         faults = [f"{stated[:80]!r} stands in no shape of an error: {_SHAPES}"]
     elif not faults and not stated:
         faults = ["the body does not say why"]
-    yield expect(
-        start_place(stream),
-        "a JSON error that says why",
-        faults[:3] or stated,
-        "; ".join(faults[:2]),
-        holds=not faults,
-    )
+    expected = "a JSON error that says why"
+    yield expect(start_place(stream), expected, faults[:3] or stated, "; ".join(faults[:2]), holds=not faults)
 
 
 @check_run("refusal-names-the-value")
@@ -293,13 +288,9 @@ def _errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observat
     for place, words in errors:
         shown = _INTERNALS.search(words.replace('\\"', '"'))
         if shown or was_refused(stream) or stream.answered:
-            yield expect(
-                place,
-                "words about the request",
-                shown.group()[:120] if shown else "words about the request",
-                f"the error shows {shown.group()[:120]!r}" if shown else "",
-                holds=shown is None,
-            )
+            message = f"the error shows {shown.group()[:120]!r}" if shown else ""
+            actual = shown.group()[:120] if shown else "words about the request"
+            yield expect(place, "words about the request", actual, message, holds=shown is None)
 
 
 @check("refused-stream-delivers-nothing")
@@ -313,13 +304,10 @@ def _refused_stream_delivers_nothing(stream: Stream, _target: Target) -> Iterato
         if emission.output_ids or emission.text or any(emission.series.values())
     ]
     first = bearing[0] if bearing else None
-    yield expect(
-        first.at("output_ids") if first else end_place(stream),
-        "a refusal and nothing else",
-        {"output_ids": first.output_ids, "text": first.text} if first else "a refusal and nothing else",
-        "the stream was refused, and delivers a token",
-        holds=first is None,
-    )
+    message = "the stream was refused, and delivers a token"
+    place = first.at("output_ids") if first else end_place(stream)
+    actual = {"output_ids": first.output_ids, "text": first.text} if first else "a refusal and nothing else"
+    yield expect(place, "a refusal and nothing else", actual, message, holds=first is None)
 
 
 @check("unknown-paths-are-not-found")

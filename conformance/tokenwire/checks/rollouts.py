@@ -37,7 +37,7 @@ def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answ
 
 
 @check_run("abort-all-ends-every-request")
-def abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """What had come to less than a quarter when everything was aborted does not come to its full length."""
     for stream, call in _aborted(streams, target):
         budget, answered = stream.asked.max_new_tokens, over(call.exchange)
@@ -57,21 +57,17 @@ def abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) ->
 
 
 @check_run("abort-all-gives-back")
-def abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A request that an abort of all ended has status 200, no error, and a list of ids, be it empty."""
     for stream, call in _aborted(streams, target):
         if refused_as_bad(stream, target):  # no abort ended it
             continue
         status = stream.exchange.status
         if status != 200 or stream.error is not None or not stream.choices:
-            yield expect(
-                end_place(stream),
-                "status 200 and the type abort",
-                f"status {status}",
-                "everything was aborted, and this request was answered with an error",
-                holds=False,
-                related=(_place(call),),
-            )
+            message = "everything was aborted, and this request was answered with an error"
+            expected = "status 200 and the type abort"
+            place = end_place(stream)
+            yield expect(place, expected, f"status {status}", message, holds=False, related=(_place(call),))
             continue
         for choice in stream.choices:
             if choice.finish is not None and choice.finish.type != "abort":
@@ -96,7 +92,7 @@ def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
 
 
 @check_run("pause-changes-nothing")
-def pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A greedy choice that was under way in a pause has the ids that the same request has without one."""
     pauses = [call for call in target.calls if call.action is Action.PAUSE and call.done]
     ends = [call for call in target.calls if call.action is Action.CONTINUE and call.done]
@@ -136,7 +132,7 @@ def _last_weights(choice: Choice) -> Any:
 
 
 @check_run("weights-change-by-update")
-def weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """An answer names the weights of the last that was over before it was asked for, or new ones: these
     another client may have brought. Weights that were there before do not come back.
     """
@@ -155,11 +151,5 @@ def weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Ite
         before = bisect_right(ends, start)
         *_, earlier, was = reported[before - 1]
         if before and (version == was or any(known == version for *_, known in reported[:before])):
-            yield expect(
-                place,
-                was,
-                version,
-                f"the weights were {was!r}, and are {version!r} again though nothing here updated them",
-                holds=version == was,
-                related=(earlier,),
-            )
+            message = f"the weights were {was!r}, and are {version!r} again though nothing here updated them"
+            yield expect(place, was, version, message, holds=version == was, related=(earlier,))

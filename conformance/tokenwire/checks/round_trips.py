@@ -125,7 +125,7 @@ def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
 
 
 @check_run("text-prompt-ids-reproduce")
-def text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The ids that a text became, sent as ids, are answered as the text was."""
     wholes = [answer for answer in related_streams(streams) if answer.prompt and answer.ids is not None]
     from_ids = {
@@ -138,7 +138,7 @@ def text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> I
 
 
 @check_run("output-ids-continue")
-def output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Prompt and first output ids, sent as ids, are continued by the other output ids."""
     plain = [
         answer
@@ -175,7 +175,7 @@ def output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterato
 
 
 @check_run("same-ids-on-every-endpoint")
-def same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One prompt, one greedy answer, through whichever endpoint.
 
     What a stream lost of the text of its ids is found beside the whole answer of its own endpoint. Chat may
@@ -218,7 +218,7 @@ def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
 
 
 @check_run("own-ids-are-accepted")
-def own_ids_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _own_ids_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Ids that the target made are ids that it takes.
 
     A refusal tells only where another prompt that was sent just so was answered.
@@ -265,7 +265,7 @@ def _turn(one: Whole) -> Ids:
 
 
 @check_run("next-turn-begins-with-the-last")
-def next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A conversation only grows: a turn stands unchanged before what the next one adds."""
     wholes = [
         answer for answer in related_streams(streams) if answer.prompt and answer.ids and answer.sent_ids
@@ -310,7 +310,7 @@ def _of_texts(stream: Stream) -> bool:
 
 
 @check_run("one-beginning-of-sequence")
-def one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The id that stands before every text stands there once.
 
     It is known by its place: different texts begin with it. Where texts begin differently, none is added.
@@ -348,7 +348,7 @@ def _conversation(stream: Answer) -> tuple[str, bool] | None:
 
 
 @check_run("null-content-is-empty-content")
-def null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A template gets the empty string for null, and does not write it as a word."""
     reported: dict[tuple[str, str, bool], list[tuple[Place, list[Any]]]] = {}
     for stream in streams:
@@ -393,7 +393,7 @@ def _with_media(stream: Stream) -> bool:
 
 
 @check_run("media-ids-are-run-as-sent")
-def media_ids_are_run_as_sent(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _media_ids_are_run_as_sent(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The ids of a prompt with media are its prompt again, beside the same media."""
     wholes = [answer for answer in related_streams(streams) if answer.prompt] if _with_media(streams) else []
     for whole in wholes:

@@ -106,13 +106,9 @@ def same_text(pair: Pair, source: str) -> Iterator[Observation]:
     ours, theirs = pair[0].text, pair[1].text
     if ours is not None and theirs is not None:
         place, related = _places(pair, "text", first_difference(ours, theirs))
+        by_chance = ours != theirs and goes_apart(pair)
         yield observe_text(
-            place,
-            expected=ours,
-            actual=theirs,
-            source=source,
-            related=related,
-            by_chance=ours != theirs and goes_apart(pair),
+            place, expected=ours, actual=theirs, source=source, related=related, by_chance=by_chance
         )
 
 
@@ -163,18 +159,12 @@ def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
         message = f"stopped by {theirs.matched!r}, but {source} by {ours.matched!r}"
         reported.append((message, ours.matched, theirs.matched))
     for message, expected, actual in reported:
-        yield expect(
-            place,
-            expected,
-            actual,
-            message,
-            related=related,
-            by_chance=expected != actual and goes_apart(pair),
-        )
+        by_chance = expected != actual and goes_apart(pair)
+        yield expect(place, expected, actual, message, related=related, by_chance=by_chance)
 
 
 @compare("result-independent-of-interval")
-def result_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
+def _result_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """Two streams of one request at different intervals are the same record, cut differently."""
     ours, theirs = comparison.baseline, comparison.other
     if not (streamed(ours) and streamed(theirs)):
@@ -191,28 +181,28 @@ def result_independent_of_interval(comparison: Comparison, target: Target) -> It
 
 
 @compare("stream-ids-equal-whole")
-def stream_ids_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _stream_ids_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """No id is lost, repeated or changed by streaming."""
     for pair in _with_whole(comparison):
         yield from same_ids(pair, "the whole answer")
 
 
 @compare("stream-text-equals-whole")
-def stream_text_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _stream_text_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """No character is lost, repeated or changed by streaming."""
     for pair in _with_whole(comparison):
         yield from same_text(pair, "the whole answer")
 
 
 @compare("stream-series-equal-whole")
-def stream_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
+def _stream_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """No entry is lost, repeated or changed by streaming."""
     for pair in _with_whole(comparison):
         yield from same_series(pair, "the whole answer", partial(target.noise.rounding, comparison.other))
 
 
 @compare("customized-info-in-streams")
-def customized_info_in_streams(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _customized_info_in_streams(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """The keys that a sampler brings stand in the whole answer, and must stand in the stream as well."""
     for ours, theirs in _with_whole(comparison):
         if not theirs.output_ids:
@@ -220,18 +210,13 @@ def customized_info_in_streams(comparison: Comparison, _target: Target) -> Itera
         for name in sorted(name for name in ours.customized if as_list(ours.series(name))):
             place, related = _places((ours, theirs), name)
             message = f"no emission carries {name}, which stands in the whole answer"
-            yield expect(
-                place,
-                f"{name}, as in the whole answer",
-                sorted(theirs.series_names),
-                message,
-                holds=name in theirs.series_names,
-                related=related,
-            )
+            expected = f"{name}, as in the whole answer"
+            actual = sorted(theirs.series_names)
+            yield expect(place, expected, actual, message, holds=name in theirs.series_names, related=related)
 
 
 @compare("stream-finish-equals-whole")
-def stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """A stream ends for the same reason and with the same counters."""
     for pair in _with_whole(comparison):
         yield from same_finish(pair, "the whole answer")
@@ -240,18 +225,12 @@ def stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Itera
             if ours is not None and theirs is not None:
                 place, related = _places(pair, name)
                 message = f"{name} is {theirs} at the end, but {ours} in the whole answer"
-                yield expect(
-                    place,
-                    ours,
-                    theirs,
-                    message,
-                    related=related,
-                    by_chance=name != "prompt_tokens" and ours != theirs and goes_apart(pair),
-                )
+                by_chance = name != "prompt_tokens" and ours != theirs and goes_apart(pair)
+                yield expect(place, ours, theirs, message, related=related, by_chance=by_chance)
 
 
 @compare("stream-is-legal-delivery")
-def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator[Observation]:
+def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """The stream sent some legal cut of the whole answer; the acceptor names the first step that is not.
 
     Where the stream is a legal cut of what it joins to itself, only its content can be at fault.

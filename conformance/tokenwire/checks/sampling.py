@@ -62,7 +62,7 @@ def _biased_far(stream: Stream) -> bool:
 
 
 @check_run("logit-bias-is-kept")
-def logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Ids with a bias of 100 are the only ones that come, and those with -100 never do.
 
     Without ids the text tells: it is not that of the same request without biases, unless that repeats itself.
@@ -109,7 +109,7 @@ def _biased(
 
 
 @check("min-new-tokens-are-kept")
-def min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No id ends a choice before the least number of tokens; servers differ in whether stop strings may."""
     asked = stream.asked
     least = asked.min_new_tokens or 0
@@ -141,7 +141,7 @@ def _penalised(stream: Stream) -> bool:
 
 
 @check_run("frequency-penalty-is-kept")
-def frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """An id that its bias brings about again and again gives way when the penalties outweigh the bias."""
     for stream in _penalised(streams):
         asked = stream.asked
@@ -208,7 +208,7 @@ def _warm(stream: Stream) -> bool:
 
 
 @check_run("temperature-is-kept")
-def temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """At temperature 1 an answer is not always the greedy one, where that one is unlikely enough.
 
     Answers may depend on each other, if a server has a fixed seed of its own: so one has to be unlikely
@@ -247,7 +247,7 @@ def _seeded(stream: Stream) -> bool:
 
 
 @check_run("seed-is-kept")
-def seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """One request with one seed has one output, on a server that repeats what it says greedily."""
     seeded = [stream for stream in _seeded(streams) if completed(stream)]
     greedy = (stream for stream in streams if stream.asked.greedy and stream.asked.key in target.contradicted)
@@ -271,7 +271,7 @@ def seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observ
 
 
 @check("samples-are-drawn-apart")
-def samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No two samples of a prompt are the same, where that is unlikely enough."""
     asked = stream.asked
     if asked.n < 2 or not _is_plainly_sampled(asked):
@@ -308,7 +308,7 @@ def _left_out(position: Position, asked: Asked) -> str:
 
 
 @check_choices("truncation-is-kept")
-def truncation_is_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+def _truncation_is_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """What top_k, top_p and min_p leave out is not sampled; the top logprobs tell what that is."""
     asked = stream.asked
     if not asked.truncated or asked.other_sampling or not asked.temperature:

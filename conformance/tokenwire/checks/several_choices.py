@@ -59,7 +59,7 @@ def _of_several(stream: Stream) -> bool:
 
 
 @check_run("samples-are-asked-alike")
-def samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Requests for several are taken apart into requests for one, and a field that is forgotten there is
     missing from each choice, or from all but the first.
     """

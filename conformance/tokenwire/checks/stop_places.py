@@ -39,17 +39,14 @@ def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> It
     before = [text.rstrip("\ufffd") for text in _spellings(one, len(one.ids) - 1)]
     if len(before) == 2:
         late = all(spells.search(text) for text in before)
-        yield expect(
-            _last(one, "output_ids").at("output_ids"),
-            f"no id after the one that completes {stop!r}",
-            before[0][-60:],
-            f"the output ids of choice {one.choice.index} go on after {stop!r} is complete",
-            holds=not late,
-        )
+        message = f"the output ids of choice {one.choice.index} go on after {stop!r} is complete"
+        expected = f"no id after the one that completes {stop!r}"
+        place = _last(one, "output_ids").at("output_ids")
+        yield expect(place, expected, before[0][-60:], message, holds=not late)
 
 
 @check("nothing-follows-a-stop-string")
-def nothing_follows_a_stop_string(stream: Stream, target: Target) -> Iterator[Observation]:
+def _nothing_follows_a_stop_string(stream: Stream, target: Target) -> Iterator[Observation]:
     """All ids but the last spell no stop string of the request."""
     for one in decoded(stream, target.tokenizer):
         for stop in filter(None, () if one.asked.min_new_tokens else one.asked.stop):
@@ -57,7 +54,7 @@ def nothing_follows_a_stop_string(stream: Stream, target: Target) -> Iterator[Ob
 
 
 @check("nothing-follows-a-stop-pattern")
-def nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[Observation]:
+def _nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[Observation]:
     """All ids but the last spell nothing that a stop pattern of the request matches."""
     for one in decoded(stream, target.tokenizer):
         for pattern in () if one.asked.min_new_tokens else one.asked.stop_regex:
@@ -67,7 +64,7 @@ def nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[O
 
 
 @check("named-stop-was-asked-and-spelled")
-def named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator[Observation]:
+def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator[Observation]:
     """The string that a server names as the stop is one of the request's, and the ids spell it."""
     if stream.asked.input_ids is None:
         return  # a template may bring stops of its own
@@ -83,10 +80,6 @@ def named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator
             continue
         spelled = any(spells.search(text) for text in texts)
         what = "is not spelled by the output ids" if known else "is no stop of the request"
-        yield expect(
-            emission.at("finish"),
-            f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids",
-            one.stop,
-            f"choice {one.choice.index} was ended by {one.stop!r}, says the server; that {what}",
-            holds=known and spelled,
-        )
+        message = f"choice {one.choice.index} was ended by {one.stop!r}, says the server; that {what}"
+        expected = f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids"
+        yield expect(emission.at("finish"), expected, one.stop, message, holds=known and spelled)

@@ -94,7 +94,7 @@ def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
 
 
 @check_run("stop-string-not-shown")
-def stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """What stopped a choice is not part of its text.
 
     Within the least number of tokens that a request asks for, the string may occur, and stays.
@@ -130,7 +130,7 @@ def _final_text(
 
 
 @check_run("stop-prefix-held-back")
-def stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """No text was shown that the stop string later took away."""
     stop_of = _stop_finder(streams)
     wholes: dict[str, list[Answer]] = {}
@@ -161,7 +161,7 @@ def stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Itera
 
 
 @check_run("unmatched-stop-changes-nothing")
-def unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A request whose stop strings never matched yields what the same request without them yields."""
     twins = _twins(streams)
     for one in _stopped(streams):
@@ -245,7 +245,7 @@ def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) ->
 
 
 @check_run("stop-string-ends-generation")
-def stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A stop string in the first half of what the model says without stops ends the choice there.
 
     Whether the text shows the stop string and the rest of its token, and was to show it, is another
@@ -294,7 +294,7 @@ def _as_if_trimmed(one: Whole) -> tuple[object, ...]:
 
 
 @check("nothing-follows-a-stop-id", about("stop_token_ids"))
-def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only the last id of a choice is a stop id of its request."""
     asked = stream.asked
     if asked.ignore_eos or not asked.stop_token_ids:
@@ -316,7 +316,7 @@ def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Obser
 
 
 @check("stop-id-stays-as-declared", FINISHED)
-def stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Whether the id that ended a choice is among its ids, is what the dialect says."""
     stays = policy_of(stream).stop_id_in_output_ids
     for choice in finished_choices(stream):
@@ -336,7 +336,7 @@ def stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Obser
 
 
 @check("kept-stop-ends-the-text", about("no_stop_trim"))
-def kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A stop string that was to be kept stands at the end of the text, and nothing behind it."""
     if not stream.asked.no_stop_trim or stream.asked.echo:
         return
@@ -360,7 +360,7 @@ def _asks_for_any_stop(stream: Stream) -> bool:
 
 
 @check_run("stop-is-named")
-def stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A finish by a stop of the request says which one, on endpoints that have a field for it.
 
     An id that ends answers by itself, unasked, need not be named: looked at are ids that stand within another
@@ -420,7 +420,7 @@ def _but_for_both(stream: Answer) -> tuple[object, ...]:
 
 
 @check_run("stops-and-logprobs-go-together")
-def stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """What is answered one by one is answered together."""
     scoring, stopping = _asks_for_logprobs(streams), _asks_for_any_stop(streams)
     both = [stream for stream in scoring if any(_stopping(stream.asked))]
@@ -431,10 +431,7 @@ def stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target)
         asked, rest = stream.asked, _but_for_both(stream)
         reported = stream.answered or was_refused(stream)
         if reported and (*rest, *_stopping(asked)) in stopped and (*rest, *_scored(asked)) in scored:
-            yield expect(
-                start_place(stream),
-                "an answer, as without the stops and without the logprobs",
-                "an answer" if stream.answered else f"status {stream.exchange.status}",
-                "a request with stops and logprobs was refused, and answered with either alone",
-                holds=stream.answered,
-            )
+            message = "a request with stops and logprobs was refused, and answered with either alone"
+            expected = "an answer, as without the stops and without the logprobs"
+            actual = "an answer" if stream.answered else f"status {stream.exchange.status}"
+            yield expect(start_place(stream), expected, actual, message, holds=stream.answered)

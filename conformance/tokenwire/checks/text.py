@@ -45,7 +45,7 @@ def _without_tail(text: str) -> str:
 
 
 @check("text-is-what-its-ids-say")
-def text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observation]:
+def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observation]:
     """The whole text of a choice is its ids, decoded at once; an incomplete tail may be missing here."""
     for one in decoded(stream, target.tokenizer):
         legal = legal_texts(one)
@@ -56,7 +56,7 @@ def text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observa
 
 
 @check("incomplete-tail-is-shown")
-def incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observation]:
+def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where all that the ids may say ends within a character, the text ends so, too."""
     for one in decoded(stream, target.tokenizer):
         legal = legal_texts(one)
@@ -68,7 +68,7 @@ def incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observa
 
 
 @check("shown-text-stays", STREAMED)
-def shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
+def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a client holds after each emission is a beginning of what all ids say."""
     for one in decoded(stream, target.tokenizer):
         legal = legal_texts(one)
@@ -79,7 +79,7 @@ def shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
 
 
 @check("text-keeps-up-with-its-ids", STREAMED)
-def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
+def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     """Between emissions, text waits for the rest of a character or of a stop string only; where tools are
     offered, for that of a marker, too.
     """
@@ -113,7 +113,7 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
 
 
 @check("special-tokens-as-asked")
-def special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observation]:
+def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where ids hold a special token, the text tells whether it was to be shown."""
     for one in decoded(stream, target.tokenizer):
         if isinstance(one.stop, str):
@@ -125,10 +125,7 @@ def special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observat
             continue
         text = _without_tail(one.text)
         what = "without" if skip else "with"
-        yield expect(
-            one.choice.last_at("text"),
-            f"the text {what} special tokens",
-            text[-80:],
-            f"the text of choice {one.choice.index} is not {what} special tokens, as was asked",
-            holds=not any(one.alike(text, other) for other in others),
-        )
+        message = f"the text of choice {one.choice.index} is not {what} special tokens, as was asked"
+        expected = f"the text {what} special tokens"
+        holds = not any(one.alike(text, other) for other in others)
+        yield expect(one.choice.last_at("text"), expected, text[-80:], message, holds=holds)

@@ -53,13 +53,13 @@ def _as_sent(stream: Stream) -> Iterator[Observation]:
 
 
 @check("prompt-ids-are-the-input-ids", FINISHED)
-def prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The ids that were sent are the ids that were run."""
     yield from _as_sent(stream)
 
 
 @check("prompt-tokens-count-the-input-ids")
-def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing was added to the ids that were sent, and nothing cut, as each choice or the usage counts."""
     counted = False
     if stream.asked.media:
@@ -87,7 +87,7 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
 
 
 @check("prompt-ids-match-their-count", FINISHED)
-def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many prompt ids as prompt_tokens says."""
     for choice in finished_choices(stream) if stream.asked.n > 0 else ():
         reported = _told(choice)
@@ -103,7 +103,7 @@ def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Ob
 
 
 @check("prompt-ids-in-every-choice", about("return_prompt_token_ids", ended=True))
-def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice of a batch, and no sample of a prompt, goes without the ids of its prompt."""
     asked = stream.asked
     several = asked.prompts * asked.n > 1
@@ -127,7 +127,7 @@ def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obse
 
 
 @check("prompt-ids-only-on-request", FINISHED)
-def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The key is there when it was asked for, with a list; otherwise it is not there at all."""
     for choice in finished_choices(stream):
         keyed = [e for e in choice.emissions if FIELD in e.pointers or e.prompt_token_ids is not None]
@@ -146,7 +146,7 @@ def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Obse
 
 
 @check_choices("prompt-ids-constant", STREAMED)
-def prompt_ids_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_ids_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt of a choice does not change while it is answered."""
     lists = [
         (emission, ids)
@@ -159,7 +159,7 @@ def prompt_ids_constant(choice: Choice, _stream: Stream, _target: Target) -> Ite
 
 
 @check("prompt-ids-come-first", about("return_prompt_token_ids", streamed=True))
-def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who reads a stream knows the prompt before the first output."""
     for choice in stream.choices:
         reported = _told(choice)
@@ -170,7 +170,7 @@ def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observati
 
 
 @check("input-ids-beat-text", about("input_ids", "text_prompt"))
-def input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Of a text and ids, the ids are run, or neither."""
     asked = stream.asked
     if not (asked.text_prompt and asked.input_ids and all(asked.input_ids)):
@@ -197,7 +197,7 @@ def _sent_text(stream: Stream) -> str | None:
 
 
 @check("prompt-ids-spell-the-text")
-def prompt_ids_spell_the_text(stream: Stream, target: Target) -> Iterator[Observation]:
+def _prompt_ids_spell_the_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a text became says that text: nothing was cut off and nothing left out.
 
     Only plain ASCII is looked at; a tokenizer may bring other text into a normal form first.

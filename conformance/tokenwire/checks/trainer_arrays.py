@@ -25,7 +25,7 @@ LEAST_NUMBERS = 8
 
 
 @check("mask-holds-the-sampled-id", FINISHED)
-def mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The mask of a position is a list of ids, and the id of the position is one of them."""
     for choice in finished_choices(stream):
         ids, masks = choice.output_ids, choice.series(MASK)
@@ -33,28 +33,20 @@ def mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Obser
             continue
         place = choice.last_at(MASK)
         for position, (token, mask) in enumerate(zip(ids, masks, strict=False)):
-            yield expect(
-                place,
-                f"ids among which is {token}",
-                mask,
-                f"the sampling mask of output id {position} does not hold it",
-                holds=isinstance(mask, list) and token in mask,
-            )
+            message = f"the sampling mask of output id {position} does not hold it"
+            expected = f"ids among which is {token}"
+            yield expect(place, expected, mask, message, holds=isinstance(mask, list) and token in mask)
 
 
 @check("mask-logprob-is-legal", FINISHED)
-def mask_logprob_is_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _mask_logprob_is_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob of an id among those of its mask is a number, finite and not above 0."""
     for choice in finished_choices(stream):
         for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
             legal = type(value) in {int, float} and math.isfinite(value) and value <= 0
-            yield expect(
-                choice.last_at(MASK_LOGPROBS),
-                "a finite number not above 0",
-                value,
-                f"the sampling logprob of output id {position} is {value!r}",
-                holds=legal,
-            )
+            message = f"the sampling logprob of output id {position} is {value!r}"
+            expected = "a finite number not above 0"
+            yield expect(choice.last_at(MASK_LOGPROBS), expected, value, message, holds=legal)
 
 
 class _Spans(NamedTuple):
@@ -93,7 +85,7 @@ def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
 
 
 @check("weight-spans-partition-the-output", FINISHED)
-def weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Spans begin at 0, each where the one before it ends, and the last ends with the completion tokens."""
     for spans in _spans(stream):
         reached = 0
@@ -105,28 +97,21 @@ def weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterat
         else:
             start, end = reached, spans.tokens
         whole = reached == spans.tokens and start is not None and end is not None and start <= end
-        yield expect(
-            spans.place,
-            f"spans from 0 to {spans.tokens} without gap or overlap",
-            spans.told,
-            f"the spans of weights {spans.told!r:.200} do not part {spans.tokens} completion tokens",
-            holds=whole and (bool(spans.told) or not spans.tokens),
-        )
+        message = f"the spans of weights {spans.told!r:.200} do not part {spans.tokens} completion tokens"
+        expected = f"spans from 0 to {spans.tokens} without gap or overlap"
+        holds = whole and (bool(spans.told) or not spans.tokens)
+        yield expect(spans.place, expected, spans.told, message, holds=holds)
 
 
 @check("weight-version-is-that-of-the-last-span", FINISHED)
-def weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The version beside the spans is the one that made the last output id."""
     for spans in _spans(stream):
         version = spans.emission.details.get("weight_version")
         last = spans.told[-1] if spans.told else None
         if version is not None and isinstance(last, dict):
-            yield expect(
-                spans.emission.at("weight_version"),
-                last.get("version"),
-                version,
-                f"weight_version is {version!r}, and the last span is of {last.get('version')!r}",
-            )
+            message = f"weight_version is {version!r}, and the last span is of {last.get('version')!r}"
+            yield expect(spans.emission.at("weight_version"), last.get("version"), version, message)
 
 
 class _Told(NamedTuple):
@@ -177,7 +162,7 @@ def _with_arrays(stream: Stream) -> bool:
 
 
 @check_run("array-covers-what-was-run")
-def array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """An array has a row for each token that it covers. Where it tells no shape, its rows are as wide as
     those of most others.
     """
@@ -203,17 +188,12 @@ def array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> I
             holds = numbers == usual * one.due if wide else numbers % max(one.due, 1) == 0 and numbers > 0
             expected = f"{one.due} rows of {usual:g} numbers" if wide else expected
             actual = f"{numbers} numbers"
-        yield expect(
-            one.place,
-            expected,
-            actual,
-            message or f"{one.rule.name} holds {actual}, and {expected} are due",
-            holds=holds,
-        )
+        message = message or f"{one.rule.name} holds {actual}, and {expected} are due"
+        yield expect(one.place, expected, actual, message, holds=holds)
 
 
 @check("array-rows-are-not-filler", FINISHED)
-def array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A row of several numbers is not one number over and over."""
     for one in _arrays(stream):
         array = one.read()
@@ -222,17 +202,13 @@ def array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Obser
         if rows:
             filler = [position for position, row in enumerate(rows) if len(set(row)) == 1]
             value = rows[filler[0]][0] if filler else None
-            yield expect(
-                one.place,
-                "rows of several numbers",
-                f"row {filler[0]}: nothing but {value}" if filler else "so",
-                f"{len(filler)} of {len(rows)} rows of {one.rule.name} hold nothing but {value}",
-                holds=not filler,
-            )
+            message = f"{len(filler)} of {len(rows)} rows of {one.rule.name} hold nothing but {value}"
+            actual = f"row {filler[0]}: nothing but {value}" if filler else "so"
+            yield expect(one.place, "rows of several numbers", actual, message, holds=not filler)
 
 
 @compare("array-equals-whole")
-def array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """The same ids have the same rows, up to rounding. Which rows a prompt has depends on what was cached."""
     if not comparison.repeats:
         return

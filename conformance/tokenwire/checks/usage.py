@@ -19,7 +19,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 
 @check("usage-adds-up", ANSWERED)
-def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     """total_tokens is the sum of the two parts."""
     for usage in stream.usages:
         if "total_tokens" not in usage.counts:
@@ -33,7 +33,7 @@ def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 @check("usage-counts-ids")
-def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The usage of an answer counts the output ids of all its choices.
 
     Without ids, several choices that all came to the end of their budget have as many.
@@ -93,19 +93,19 @@ def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
 
 
 @check("cached-within-prompt")
-def cached_within_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _cached_within_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No more of a prompt comes from the cache than the prompt has."""
     yield from _within(stream, "prompt_tokens", "cached_tokens")
 
 
 @check("reasoning-within-output")
-def reasoning_within_output(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _reasoning_within_output(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No more tokens are reasoning than the output has."""
     yield from _within(stream, "completion_tokens", "reasoning_tokens")
 
 
 @check("usage-only-on-request")
-def usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observation]:
+def _usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observation]:
     """A reader that did not ask for usage need not know the event that carries it."""
     asked = stream.asked
     if not asked.stream or not stream.answered or asked.usage or asked.continuous_usage:
@@ -129,39 +129,33 @@ def _asks_for_usage(stream: Stream) -> bool:
 
 
 @check("usage-comes-last")
-def usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The usage that was asked for stands in the last event."""
     if not _asks_for_usage(stream):
         return
     last, events = _last_place(stream), [usage.place.event for usage in stream.usages]
-    yield expect(
-        last or end_place(stream),
-        "usage in the last event",
-        f"usage in the events {events}",
-        "usage was asked for, and the last event has none",
-        holds=last is not None and last.event in events,
-    )
+    message = "usage was asked for, and the last event has none"
+    expected = "usage in the last event"
+    holds = last is not None and last.event in events
+    yield expect(last or end_place(stream), expected, f"usage in the events {events}", message, holds=holds)
 
 
 @check("usage-comes-once")
-def usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No event before the last one carries the usage, unless every event was asked for it."""
     if not _asks_for_usage(stream) or not stream.usages or stream.asked.continuous_usage:
         return
     last = _last_place(stream)
     early = [usage for usage in stream.usages if last is None or usage.place.event != last.event]
-    seen = expect(
-        early[0].place if early else stream.usages[-1].place,
-        "usage in the last event only",
-        f"usage in the events {[usage.place.event for usage in stream.usages]}",
-        f"{len(early)} events before the last one carry usage, too",
-        holds=not early,
-    )
+    message = f"{len(early)} events before the last one carry usage, too"
+    place = early[0].place if early else stream.usages[-1].place
+    actual = f"usage in the events {[usage.place.event for usage in stream.usages]}"
+    seen = expect(place, "usage in the last event only", actual, message, holds=not early)
     yield seen._replace(level=Level.MAY) if policy_of(stream).unasked_usage else seen
 
 
 @check("continuous-usage-in-every-event", about("continuous_usage", answered=True))
-def continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event with text has the usage that every event was asked for."""
     if not stream.asked.stream:
         return
@@ -169,17 +163,13 @@ def continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator
     for emission in stream.emissions():
         usage = reported.get(emission.event.index)
         if emission.text:
-            yield expect(
-                usage.place if usage else emission.event.place,
-                "usage",
-                usage.counts if usage else "none",
-                "the event carries text and no usage, though every event was asked for it",
-                holds=usage is not None,
-            )
+            message = "the event carries text and no usage, though every event was asked for it"
+            place = usage.place if usage else emission.event.place
+            yield expect(place, "usage", usage.counts if usage else "none", message, holds=usage is not None)
 
 
 @check("continuous-usage-follows", about("continuous_usage", answered=True))
-def continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Usage in every event counts what was made so far: the text of a later event is that of later tokens.
 
     One token may end the reasoning and begin the content, and what was held back comes with the finish.
@@ -208,7 +198,7 @@ def _one_channel(earlier: Emission, later: Emission) -> bool:
 
 
 @compare("stream-usage-equals-whole")
-def stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """A stream costs what the same request costs that is answered whole."""
     ours, theirs = comparison.baseline, comparison.other
     if ours.delivery is not Delivery.WHOLE or not theirs.asked.stream or not theirs.asked.usage:
@@ -220,11 +210,7 @@ def stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterat
         if expected is not None and actual is not None:
             message = f"{name} is {actual} in the usage of the stream, but {expected} in the whole answer"
             pairs = zip(ours.choices, theirs.choices, strict=False)
-            yield expect(
-                theirs.usage_place or end_place(theirs),
-                expected,
-                actual,
-                message,
-                related=(ours.usage_place or start_place(ours),),
-                by_chance=name != "prompt_tokens" and expected != actual and any(map(goes_apart, pairs)),
-            )
+            place = theirs.usage_place or end_place(theirs)
+            related = (ours.usage_place or start_place(ours),)
+            by_chance = name != "prompt_tokens" and expected != actual and any(map(goes_apart, pairs))
+            yield expect(place, expected, actual, message, related=related, by_chance=by_chance)
