@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from functools import cache
 
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.spec_files import spec_root
+from tokenwire.typed_table import suggestion
 
 _QUOTE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \((?:MUST|SHOULD|MAY)\) ")
 _HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
@@ -111,8 +111,7 @@ def explain(requirement: str) -> Explanation:
     """The explanation of a requirement. Raises NoSuchRequirement."""
     known = load_requirements()
     if requirement not in known:
-        close = difflib.get_close_matches(requirement, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "`tokenwire list requirements` lists them all"
+        hint = suggestion(requirement, known, "`tokenwire list requirements` lists them all")
         raise NoSuchRequirement(f"there is no requirement {requirement!r}; {hint}")
     row = known[requirement]
     return Explanation(row, _passages(row.chapter)[row.id])

@@ -19,12 +19,12 @@ from tokenwire.judging.collector import few_collections
 from tokenwire.judging.judge import Run
 from tokenwire.record import Answer
 from tokenwire.report.subject import Subject
+from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
 from tokenwire.wire.exchange import Ending, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
-from tokenwire.wire.json_lines import CaptureError
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3
@@ -94,7 +94,9 @@ def read_run(
     tokenizer = tokenizer or told_by(unknown)
     calls = tuple(call for exchange in unknown if (call := read_call(exchange)) is not None)
     asides = {call.exchange.name for call in calls}
-    others = [one for one in unknown if way_of(one.request) is None and one.name not in asides]
+    others = [
+        exchange for exchange in unknown if way_of(exchange.request) is None and exchange.name not in asides
+    ]
     alone, pairs = apart(streams)
     run = Run(
         tuple(alone),
@@ -126,8 +128,7 @@ def silent(streams: Iterable[Answer]) -> str:
         return ""
     words = []
     for reason, names in reasons.items():
-        some = ", ".join([*names[:_MOST_NAMED], *(["…"] if len(names) > _MOST_NAMED else [])])
-        words.append(f"{len(names)} with {reason} ({some})")
+        words.append(f"{len(names)} with {reason} ({first_few(names, _MOST_NAMED)})")
     return "exchanges that gave no record: " + "; ".join(words)
 
 
@@ -176,16 +177,3 @@ def replay(
         taken=dict(sorted(detected.items())),
         remarks=tuple(reported),
     )
-
-
-__all__ = [
-    "SUFFIXES",
-    "CaptureError",
-    "NothingToReplay",
-    "capture_files",
-    "captures",
-    "read_run",
-    "remarks",
-    "replay",
-    "silent",
-]

@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import typed
 
 
 class Level(StrEnum):
@@ -55,12 +56,12 @@ class Requirement:
     oracle: str
     witnesses: int
     """How many observations that could have gone wrong a PASS needs, over the whole run."""
-    applies_when: tuple[str, ...]
+    applies_when: tuple[str, ...] = ()
     """The capabilities without which the requirement is UNSUPPORTED."""
-    condition: str | None
+    condition: str | None = None
     """What must have happened, in words; where it did not, the verdict is INCONCLUSIVE."""
-    upstream: tuple[str, ...]
-    excluded: str | None
+    upstream: tuple[str, ...] = ()
+    excluded: str | None = None
     """Why no check exists, where none can."""
     kills: tuple[str, ...] = ()
     """The faults of the reference engine that must turn it red."""
@@ -85,7 +86,7 @@ class Requirement:
     @property
     def profiles(self) -> tuple[str, ...]:
         """Those that it belongs to: of its subject, of contracts that state it, of purposes that need it."""
-        contracts = (basi.value for basi in self.basis if basi in CONTRACT_PROFILES)
+        contracts = (basis.value for basis in self.basis if basis in CONTRACT_PROFILES)
         return (
             self.profile,
             *contracts,
@@ -103,7 +104,7 @@ PURPOSES: Mapping[str, frozenset[str]] = {"rl": frozenset({"tito", "metadata", "
 def load_tolerances() -> dict[str, _Tolerance]:
     """All tolerances by name."""
     table: dict[str, dict[str, Any]] = read_yaml(spec_root() / "tolerances.yaml")
-    return {name: _Tolerance(name, float(one["value"]), one["allows"]) for name, one in table.items()}
+    return {name: _Tolerance(name, float(row["value"]), row["allows"]) for name, row in table.items()}
 
 
 def tolerance(name: str) -> float:
@@ -111,34 +112,16 @@ def tolerance(name: str) -> float:
     return load_tolerances()[name].value
 
 
-def _tolerances(row: Mapping[str, Any]) -> tuple[_Tolerance, ...]:
+def _tolerances(row: Mapping[str, Any]) -> list[_Tolerance]:
     known, named = load_tolerances(), row.get("tolerances", ())
     if unknown := [name for name in named if name not in known]:
         raise ValueError(f"{row['id']} allows {unknown[0]!r}, which is not in spec/tolerances.yaml")
-    return tuple(known[name] for name in named)
+    return [known[name] for name in named]
 
 
-def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
-    return Requirement(
-        id=row["id"],
-        chapter=chapter["chapter"],
-        level=Level(row["level"]),
-        sentence=row["sentence"],
-        profile=row.get("profile", chapter["profile"]),
-        contract=row["contract"],
-        oracle=row["oracle"],
-        witnesses=row["witnesses"],
-        applies_when=tuple(row.get("applies_when", ())),
-        condition=row.get("condition"),
-        upstream=tuple(row.get("upstream", ())),
-        excluded=row.get("excluded"),
-        kills=tuple(row.get("kills", ())),
-        implied_by=tuple(row.get("implied_by", ())),
-        basis=tuple(map(Basis, row["basis"])),
-        breaks=row.get("breaks", ""),
-        policies=tuple(row.get("policies", ())),
-        tolerances=_tolerances(row),
-    )
+def _from_row(chapter: Mapping[str, Any], row: Mapping[str, Any]) -> Requirement:
+    fields = {"profile": chapter["profile"], **row, "chapter": chapter["chapter"]}
+    return typed(Requirement, fields | {"tolerances": _tolerances(row)}, f"requirement {row['id']!r}")
 
 
 def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, ...]]:
@@ -158,7 +141,7 @@ def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, .
     for name in order:
         row = requirements[name]
         found[name] = {*row.implied_by, *(far for near in row.implied_by for far in found[near])}
-    return {name: tuple(each for each in order if each in found[name]) for name in requirements}
+    return {name: tuple(other for other in order if other in found[name]) for name in requirements}
 
 
 @cache

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import date
 from enum import EnumType
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -24,75 +25,76 @@ _IN_WORDS = {
 }
 
 
-def typed(kind: type[Row], told: object, where: str) -> Row:
+def typed(kind: type[Row], table: object, where: str) -> Row:
     """A table as a dataclass. Raises ValueError that names the place, what stands there, and what may."""
     fields = _fields(kind)
     known = f"known are {', '.join(fields)}"
-    if not isinstance(told, Mapping):
-        raise ValueError(f"{where}: {told!r} is not a table; {known}")  # noqa: TRY004
-    for name in told:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where}: {table!r} is not a table; {known}")  # noqa: TRY004
+    for name in table:
         if name not in fields:
             raise ValueError(f"{where}: there is no {name!r}; {suggestion(str(name), fields, known)}")
     for name, (_, required) in fields.items():
-        if required and name not in told:
+        if required and name not in table:
             raise ValueError(f"{where}: {name!r} is missing; it is {in_words(fields[name][0])}")
-    values = {name: fitting(fields[name][0], value, f"{where}: {name}") for name, value in told.items()}
+    values = {name: fitting(fields[name][0], value, f"{where}: {name}") for name, value in table.items()}
     try:
         return kind(**values)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
+@cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """The fields of a dataclass: their types, and whether a table has to name them."""
     hints = get_type_hints(kind)
     return {
-        one.name: (hints[one.name], {one.default, one.default_factory} == {dataclasses.MISSING})
-        for one in dataclasses.fields(kind)
+        field.name: (hints[field.name], {field.default, field.default_factory} == {dataclasses.MISSING})
+        for field in dataclasses.fields(kind)
     }
 
 
-def fitting(hint: Any, told: Any, where: str) -> Any:
+def fitting(hint: Any, value: Any, where: str) -> Any:
     """A value as a type has it. Raises ValueError that names the place, the value, and what may stand."""
     origin, args = get_origin(hint), get_args(hint)
-    if origin in _UNIONS and told is None and NoneType in args:
+    if origin in _UNIONS and value is None and NoneType in args:
         return None
-    kinds = [one for one in args if one is not NoneType] if origin in _UNIONS else [hint]
+    kinds = [entry for entry in args if entry is not NoneType] if origin in _UNIONS else [hint]
     if len(kinds) == 1 and kinds[0] is not hint:
-        return fitting(kinds[0], told, where)
-    if any(_is(one, told) for one in kinds):
-        return told
+        return fitting(kinds[0], value, where)
+    if any(_is(entry, value) for entry in kinds):
+        return value
     for kind in kinds if len(kinds) > 1 else ():
         with suppress(ValueError):
-            return fitting(kind, told, where)
-    if origin in {tuple, frozenset} and isinstance(told, list):
-        return origin(fitting(args[0], one, f"{where}: entry {at}") for at, one in enumerate(told))
-    if origin is Mapping and isinstance(told, Mapping):
+            return fitting(kind, value, where)
+    if origin in {tuple, frozenset} and isinstance(value, list):
+        return origin(fitting(args[0], entry, f"{where}: entry {index}") for index, entry in enumerate(value))
+    if origin is Mapping and isinstance(value, Mapping):
         return {
             fitting(args[0], name, where): fitting(args[1], value, f"{where}: {name}")
-            for name, value in told.items()
+            for name, value in value.items()
         }
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return typed(hint, told, where)
-    if isinstance(hint, EnumType) and told in list(hint):
-        return hint(told)
-    raise ValueError(f"{where}: {told!r} is not {in_words(hint)}")
+        return typed(hint, value, where)
+    if isinstance(hint, EnumType) and value in list(hint):
+        return hint(value)
+    raise ValueError(f"{where}: {value!r} is not {in_words(hint)}")
 
 
-def _is(hint: Any, told: object) -> bool:
+def _is(hint: Any, value: object) -> bool:
     """Whether a value is of a type that has no parts."""
     if get_origin(hint) is Literal:
-        return told in get_args(hint)
-    return hint is Any or type(told) is hint or (hint is float and type(told) is int)
+        return value in get_args(hint)
+    return hint is Any or type(value) is hint or (hint is float and type(value) is int)
 
 
 def in_words(hint: Any) -> str:
     """What a value of a type may be."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal or isinstance(hint, EnumType):
-        return " or ".join(repr(str(one)) for one in args or hint)
+        return " or ".join(repr(str(kind)) for kind in args or hint)
     if origin in _UNIONS:
-        return " or ".join("null" if one is NoneType else in_words(one) for one in args)
+        return " or ".join("null" if kind is NoneType else in_words(kind) for kind in args)
     if origin in {tuple, frozenset}:
         return f"a list, each entry {in_words(args[0])}"
     if origin is Mapping:

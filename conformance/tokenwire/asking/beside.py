@@ -19,7 +19,9 @@ from tokenwire.target.determinism import side_by_side
 def _shared(worker: Preflight, gateway: Preflight) -> Preflight:
     """What the worker speaks at endpoints that the gateway has too, whatever the gateway makes of it."""
     paths = {dialect.endpoint.path for dialect in gateway.speaks}
-    return replace(worker, speaks=tuple(one for one in worker.speaks if one.endpoint.path in paths))
+    return replace(
+        worker, speaks=tuple(dialect for dialect in worker.speaks if dialect.endpoint.path in paths)
+    )
 
 
 async def ask_both(
@@ -36,23 +38,23 @@ async def ask_both(
     Where chance may explain that they differ, each is asked again.
     """
     asked = load_scenarios()[GATEWAY]
-    theirs = Transcript()
-    told = Transcript(not_asked=transcript.not_asked, on_answer=transcript.on_answer)
-    sides = {WORKER: (worker, to_worker, theirs), GATEWAY: (gateway, to_gateway, told)}
+    of_worker = Transcript()
+    of_gateway = Transcript(not_asked=transcript.not_asked, on_answer=transcript.on_answer)
+    sides = {WORKER: (worker, to_worker, of_worker), GATEWAY: (gateway, to_gateway, of_gateway)}
     talks: dict[tuple[str, str], Conversation] = {}
     for dialect in _shared(worker, gateway).speaks:
-        for name, (side, sender, heard) in sides.items():
+        for name, (side, sender, answers) in sides.items():
             talks[name, dialect.name] = Conversation(
-                name, dialect, sender, worker.advertised, heard, side.model, Budget.STANDARD
+                name, dialect, sender, worker.advertised, answers, side.model, Budget.STANDARD
             )
     await asyncio.gather(*map(asked.run, talks.values()))
 
     def run() -> Run:
-        transcript.beside = side_by_side(theirs.streams, told.streams)
+        transcript.beside = side_by_side(of_worker.streams, of_gateway.streams)
         return run_so_far()
 
     async def ask_again(stream: Answer, turn: int) -> None:
         await send_again(talks[stream.exchange.scenario, stream.dialect], stream, turn)
 
     await confirm(run, ask_again, ACROSS_TARGETS)
-    transcript.beside = side_by_side(theirs.streams, told.streams)
+    transcript.beside = side_by_side(of_worker.streams, of_gateway.streams)

@@ -31,7 +31,7 @@ ACROSS_RESPONSES, ACROSS_TARGETS = "across-responses", "across-targets"
 
 def _sides(judgement: Judgement, run: Run) -> list[Answer]:
     """Both sides of the first difference by chance of a verdict that rests on nothing else."""
-    if any(not one.by_chance for one in judgement.violations):
+    if any(not violation.by_chance for violation in judgement.violations):
         return []
     for difference in (*judgement.violations, *judgement.doubted):
         names = dict.fromkeys(place.exchange for place in (difference.place, *difference.related))
@@ -120,7 +120,7 @@ def _due(
     waiting: dict[tuple[str, str], list[dict[Hashable, Answer]]] = defaultdict(list)
     confirmed, fell = set(), set()
     for judgement in judgements:
-        sides = {_asked(one): one for one in _sides(judgement, run)}
+        sides = {_asked(side): side for side in _sides(judgement, run)}
         if not sides:
             continue
         subject = judgement.requirement.id, next(iter(sides.values())).dialect

@@ -68,10 +68,10 @@ class Connection(asyncio.Protocol):
     def _hand_on(self) -> None:
         arrived, self._arrived = self._arrived, []
         try:
-            for at, data in arrived:
+            for arrival, data in arrived:
                 if self.over.done():
                     return
-                self._take(at, data)
+                self._take(arrival, data)
         except Exception as error:  # the exchange is told, whatever it is
             self.over.set_exception(error)
 

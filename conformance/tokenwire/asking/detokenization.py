@@ -128,10 +128,10 @@ async def ask_for_texts(
         if any(map(way.told, first)):
             others = (ask(number, request) for number, request in enumerate(requests[1:], 1))
             exchanges = [*first, *await asyncio.gather(*others)]
-            told = told_by(exchanges)
-            if told is None or skips:
-                return told
-            singles = list(_requests(way, [(ids, False) for ids in told.doubtful()]))
+            tokenizer = told_by(exchanges)
+            if tokenizer is None or skips:
+                return tokenizer
+            singles = list(_requests(way, [(ids, False) for ids in tokenizer.doubtful()]))
             left = singles[: _most_requests(way) - len(requests)]
             more = (ask(number, request) for number, request in enumerate(left, len(requests)))
             return told_by([*exchanges, *await asyncio.gather(*more)])

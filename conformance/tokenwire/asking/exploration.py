@@ -74,11 +74,11 @@ class Exploration:
             if self._trouble is not None:
                 raise self._trouble
             searched = f"exploration: {self._asked} requests, {len(self._found)} requirements violated"
-            return (searched, *[await self._asked_again(name, each) for name, each in self._found.items()])
+            return (searched, *[await self._asked_again(name, found) for name, found in self._found.items()])
         finally:
-            smallest = {each.answer.exchange.name: each for each in self._found.values()}
-            for each in smallest.values():
-                each.talk.transcript.streams.append(each.answer)
+            smallest = {found.answer.exchange.name: found for found in self._found.values()}
+            for found in smallest.values():
+                found.talk.transcript.streams.append(found.answer)
 
     def _search(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let hypothesis draw and shrink; in a thread of its own, since it knows nothing of event loops."""

@@ -41,9 +41,8 @@ _PLAIN = (
 
 def plain(dialect: Dialect) -> Ask:
     """The smallest ask that a dialect has words for. Raises ValueError where it has none at all."""
-    for ask in _PLAIN:
-        if not isinstance(dialect.render(ask), Unsupported):
-            return ask
+    for ask in filter(dialect.can_say, _PLAIN):
+        return ask
     raise ValueError(f"dialect {dialect.name!r} takes no input_ids, messages or text; its table is wrong")
 
 
@@ -56,13 +55,13 @@ def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
         for label, fields in FLAGS.items()
         if ask.stream or label not in _OF_STREAMS
     }
-    asks |= {str(at[-1]).replace("_", "-"): replace(ask, raw=_true_at(at)) for at in dialect.asks}
+    asks |= {str(keys[-1]).replace("_", "-"): replace(ask, raw=_true_at(keys)) for keys in dialect.asks}
     sent: dict[str, Ask] = {}
     requests: list[HttpRequest] = []
-    for label, one in asks.items():
-        request = dialect.render(one)
+    for label, with_flag in asks.items():
+        request = dialect.render(with_flag)
         if not isinstance(request, Unsupported) and request not in requests:
-            sent[label] = one
+            sent[label] = with_flag
             requests.append(request)
     return sent
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
+from tokenwire.report.wording import first_few
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 _MOST_TRIES = 4
@@ -75,10 +76,10 @@ class Pace:
         if self.rate is None:
             return
         now = self.clock()
-        at = max(self._free_at, now)
-        self._free_at = at + 1 / self.rate
-        if at > now:
-            await self.sleep(at - now)
+        due = max(self._free_at, now)
+        self._free_at = due + 1 / self.rate
+        if due > now:
+            await self.sleep(due - now)
 
 
 @dataclass
@@ -118,7 +119,7 @@ class _Purse:
     def said(self) -> str:
         """What of each limit is gone, in words."""
         limits = self.limits
-        told = [
+        words = [
             f"{spent} of {option} {limit} are {gone}"
             for spent, option, limit, gone in (
                 (self.spent, "--max-tokens", limits.max_tokens, "spent"),
@@ -127,7 +128,7 @@ class _Purse:
             )
             if limit is not None
         ]
-        return ", ".join(told)
+        return ", ".join(words)
 
 
 def prompt_tokens(request: HttpRequest, dialects: Iterable[Dialect]) -> int:
@@ -154,14 +155,14 @@ def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int
 
 def retry_after(exchange: Exchange, now: datetime) -> float | None:
     """The seconds that a busy server asks for (RFC 9110, 10.2.3); None where it names none."""
-    said = (exchange.header("retry-after") or "").strip()
-    if said.isdecimal():
-        return float(said)
+    value = (exchange.header("retry-after") or "").strip()
+    if value.isdecimal():
+        return float(value)
     try:
-        at = parsedate_to_datetime(said)
+        date = parsedate_to_datetime(value)
     except ValueError:
         return None
-    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds())
+    return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds())
 
 
 class PoliteSender:
@@ -229,8 +230,8 @@ class PoliteSender:
             exchange = await self._inner.send(attempted, scenario, request, **how)
             if not exchange.busy:
                 return exchange
-            said = retry_after(exchange, datetime.now(UTC))
-            wait = _FIRST_WAIT_S * 2**attempt if said is None else said
+            asked_for = retry_after(exchange, datetime.now(UTC))
+            wait = _FIRST_WAIT_S * 2**attempt if asked_for is None else asked_for
             if attempt + 1 == _MOST_TRIES or wait > _LONGEST_WAIT_S:
                 self._given_up.append(name)
                 break
@@ -243,11 +244,11 @@ class PoliteSender:
         if self.turned_away:
             yield (
                 f"the target was busy: {len(self.turned_away)} requests were sent again after status "
-                f"{_named(sorted({str(each.status) for each in self.turned_away}))} "
-                f"({_named([each.name for each in self.turned_away])})"
+                f"{first_few(sorted({str(exchange.status) for exchange in self.turned_away}), _MOST_NAMED)} "
+                f"({first_few([exchange.name for exchange in self.turned_away], _MOST_NAMED)})"
             )
         if self._given_up:
-            yield f"still busy, and not asked again: {_named(self._given_up)}"
+            yield f"still busy, and not asked again: {first_few(self._given_up, _MOST_NAMED)}"
 
     @property
     def cut_off(self) -> str:
@@ -255,7 +256,3 @@ class PoliteSender:
         number = len(self._not_asked)
         exchanges = "1 exchange was" if number == 1 else f"{number} exchanges were"
         return f"{exchanges} not asked: {self._purse.said()}" if number else ""
-
-
-def _named(names: list[str]) -> str:
-    return ", ".join([*names[:_MOST_NAMED], *(["…"] if len(names) > _MOST_NAMED else [])])

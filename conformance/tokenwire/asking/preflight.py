@@ -98,7 +98,9 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
     `exchanges` are the minimal requests with what came back, at least one.
     """
     first = exchanges[0]
-    tried = ", ".join(dict.fromkeys(f"{one.request.method} {one.request.path}" for one in exchanges))
+    tried = ", ".join(
+        dict.fromkeys(f"{exchange.request.method} {exchange.request.path}" for exchange in exchanges)
+    )
     statuses = {exchange.status for exchange in exchanges}
     there = [exchange for exchange in exchanges if exchange.status not in _ABSENT]
     if all(exchange.ending is Ending.UNREACHABLE for exchange in exchanges):
@@ -134,10 +136,12 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
     else:
         fact = f"{url} answers, but not as an inference server that this suite understands."
         way_out = "; ".join(map(_why_no_record, exchanges)) + "."
-    silent = next((one for one in there if one.ending is Ending.TIMEOUT), None)
+    silent = next((exchange for exchange in there if exchange.ending is Ending.TIMEOUT), None)
     if silent is not None and "--timeout" not in way_out:
         way_out += f" {silent.request.path} may still be loading its model: try again, or raise --timeout."
-    about_the_model = next((one for one in exchanges if "model" in _words_of_refusal(one).lower()), None)
+    about_the_model = next(
+        (exchange for exchange in exchanges if "model" in _words_of_refusal(exchange).lower()), None
+    )
     if about_the_model is not None:
         way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
     return f"{fact} {way_out}"
@@ -163,14 +167,14 @@ class _Introduced:
 
     dialect: Dialect
     """As the server wants it, where it said so."""
-    heard: tuple[Exchange, ...]
+    exchanges: tuple[Exchange, ...]
     """The last of them is the answer."""
     wants: tuple[str, ...] = ()
     """What the server wants to be asked otherwise."""
 
     @property
     def answer(self) -> Exchange:
-        return self.heard[-1]
+        return self.exchanges[-1]
 
 
 class _Introduction:
@@ -195,13 +199,13 @@ class _Introduction:
         """Ask one dialect, in other words where a refusal names them, and with a prompt in another of these
         forms where one is refused or fails.
         """
-        heard: list[Exchange] = []
+        exchanges: list[Exchange] = []
         wants: list[str] = []
         left = list(forms)
         while True:
-            name = f"{dialect.name}-{len(heard)}" if heard else dialect.name
-            heard.append(await self._ask(name, minimal_requests(dialect, self._model)[left[0]]))
-            last = heard[-1]
+            name = f"{dialect.name}-{len(exchanges)}" if exchanges else dialect.name
+            exchanges.append(await self._ask(name, minimal_requests(dialect, self._model)[left[0]]))
+            last = exchanges[-1]
             if has_record(dialect.read(last)) or last.status in _NOT_ABOUT_THE_BODY:
                 break
             wanted = dialect.as_wanted(_words_of_refusal(last)) if len(wants) < _MOST_WANTS else None
@@ -215,7 +219,7 @@ class _Introduction:
                     wants.append(_IN_TEXT)
             else:
                 break
-        return _Introduced(dialect, tuple(heard), tuple(wants))
+        return _Introduced(dialect, tuple(exchanges), tuple(wants))
 
 
 def _words_of_refusal(exchange: Exchange) -> str:
@@ -254,11 +258,11 @@ async def preflight(
     user `named` need no more than a record. `patience_s`: how long a server that has no room is asked again.
     """
 
-    async def look(path: str) -> Exchange:
+    async def ask_information(path: str) -> Exchange:
         request = HttpRequest("GET", path)
         return await (scout or sender).send(exchange_name(SCENARIO, path.strip("/")), SCENARIO, request)
 
-    advertised = advertised_by(await asyncio.gather(*map(look, information_paths())))
+    advertised = advertised_by(await asyncio.gather(*map(ask_information, information_paths())))
     model = model or advertised.model
     introduction = _Introduction(sender, model, patience_s)
     introduced = await asyncio.gather(
@@ -302,11 +306,15 @@ def _failures(introduced: Sequence[_Introduced], speaks: Sequence[Dialect]) -> I
     the words of a dialect that it speaks there where there is one.
     """
     seen: set[str] = set()
-    for one in introduced:
-        path = one.dialect.endpoint.path
-        reader = next((other for other in speaks if other.endpoint.path == path), one.dialect)
-        owes_ids = one.dialect in speaks and _IN_TEXT in one.wants and not reader.policy.ids_are_optional
-        for exchange in one.heard:
+    for introduction in introduced:
+        path = introduction.dialect.endpoint.path
+        reader = next((other for other in speaks if other.endpoint.path == path), introduction.dialect)
+        owes_ids = (
+            introduction.dialect in speaks
+            and _IN_TEXT in introduction.wants
+            and not reader.policy.ids_are_optional
+        )
+        for exchange in introduction.exchanges:
             stream = reader.read(exchange)
             failed = (exchange.status or 0) >= 500 and failure(stream)
             if path not in seen and (failed or (owes_ids and exchange.status != 200)):

@@ -73,11 +73,11 @@ class _Recording:
         if self._file is not None:
             self._file.response(status, self.headers)
 
-    def read(self, at: float, data: bytes) -> None:
+    def read(self, time_read: float, data: bytes) -> None:
         """Bytes of the body, and when they arrived."""
         self.size += len(data)
         self.lines += data.count(b"\n") or data.count(b"\r")
-        self._keep(self._arriving.feed(Read(at - self._sent, data)))
+        self._keep(self._arriving.feed(Read(time_read - self._sent, data)))
 
     def _keep(self, reads: Iterable[Read]) -> None:
         for read in reads:
@@ -155,8 +155,8 @@ class Recorder:
         self._base = base_url.rstrip("/")
         self._timeout_s = timeout_s
         self._headers = headers
-        own = HttpRequest("GET", "/", headers=headers)
-        self._headers_as_shown = Mask.of(own, secrets).request(own, secrets).headers
+        with_headers = HttpRequest("GET", "/", headers=headers)
+        self._headers_as_shown = Mask.of(with_headers, secrets).request(with_headers, secrets).headers
         self._slots = asyncio.Semaphore(max_concurrency)
         self._max_body_bytes = max_body_bytes
         self._capture = capture
@@ -185,7 +185,7 @@ class Recorder:
         """
         async with contextlib.nullcontext() if aside else self._slots:
             # A request that is sent again holds these as they were recorded: without their credentials.
-            besides = (one for one in request.headers if one not in self._headers_as_shown)
+            besides = (header for header in request.headers if header not in self._headers_as_shown)
             request = replace(request, headers=(*self._headers, *besides))
             mask = Mask.of(request, self._secrets)
             shown = mask.request(request, self._secrets)
@@ -319,9 +319,9 @@ class _Reception:
         await _pause(seconds)
         self.connection.resume()
 
-    def _take(self, at: float, data: bytes) -> None:
+    def _take(self, arrived: float, data: bytes) -> None:
         try:
-            self._keep(at, data)
+            self._keep(arrived, data)
         finally:  # what is wrong behind the head does not undo it
             if self._reader.head is not None:
                 self._begin(self._reader.head)
@@ -335,12 +335,12 @@ class _Reception:
             self._enough.set()
             self.connection.pause()
 
-    def _keep(self, at: float, data: bytes) -> None:
+    def _keep(self, arrived: float, data: bytes) -> None:
         reader, recording, tap = self._reader, self._recording, self._tap
         for piece in reader.feed(data):
             if recording.status is None and reader.head is not None:
                 self._begin(reader.head)
-            recording.read(at, piece)
+            recording.read(arrived, piece)
             if tap is not None:
                 tap.read(piece)
             if recording.size > self._max_body_bytes:

@@ -59,10 +59,10 @@ class Rehearsal:
     def count(self, request: HttpRequest, scenario: str, dialect: str = _BESIDE) -> None:
         """Count one more request."""
         tokens = tokens_asked(request, self.dialects, self.context_length)
-        one = Estimate(1, prompt_tokens(request, self.dialects), tokens)
-        self.asked.setdefault((dialect, scenario), Estimate()).add(one)
+        estimate = Estimate(1, prompt_tokens(request, self.dialects), tokens)
+        self.asked.setdefault((dialect, scenario), Estimate()).add(estimate)
         self._dearest[dialect, scenario] = max(
-            one, self._dearest.get((dialect, scenario), one), key=lambda each: each.output_tokens
+            estimate, self._dearest.get((dialect, scenario), estimate), key=lambda known: known.output_tokens
         )
 
     def raise_to(self, requests: int, scenario: str, dialect: str) -> None:
@@ -83,14 +83,14 @@ class Rehearsal:
     ) -> Exchange:
         """Answer a request at once."""
         named, _ = dialect_and_label(name, scenario)
-        dialect = next((one for one in self.dialects if one.name == named), None)
+        dialect = next((dialect for dialect in self.dialects if dialect.name == named), None)
         asked = dialect.read_asked(request) if dialect is not None and request in dialect.endpoint else None
         self.count(request, scenario, dialect.name if dialect else _BESIDE)
         control = load_controls().get(dialect.family) if dialect is not None else None
         parts = [(control.idle(request) if control is not None else None) or b"{}"]
         if dialect is not None and asked is not None:
-            said = dialect.says.text(request.body) if dialect.says is not None else None
-            parts = list(_answer(dialect, asked, said))
+            text = dialect.says.text(request.body) if dialect.says is not None else None
+            parts = list(_answer(dialect, asked, text))
         if tap is not None:
             tap.begin()
             for part in parts:
@@ -115,23 +115,30 @@ def _table(dialect: str) -> Mapping[str, Any]:
     return table
 
 
-def _answer(dialect: Dialect, asked: Asked, said: str | None) -> Iterator[bytes]:
+def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]:
     """An answer of as many tokens as are allowed, each in an event of its own where events were asked for.
 
     `said` is the text that a grammar of the request admits, if it has one: the first token is all of it.
     """
     table = _table(dialect.name)["answer"]
     count = max(1, min(asked.max_new_tokens or 1, _MOST_EVENTS))
-    pieces = [f" {chr(97 + at % 26)}{at}" if said is None else said * (at == 0) for at in range(count)]
+    pieces = [
+        f" {chr(97 + position % 26)}{position}" if text is None else text * (position == 0)
+        for position in range(count)
+    ]
     choices = range(max(1, asked.prompts * asked.n))
     if not asked.stream:
         every = [_choice(table["whole"], choice, pieces, 0, last=True) for choice in choices]
         yield json.dumps(_document(table["whole"], every, whole=not asked.batch)).encode()
         return
-    for at in range(count):
+    for position in range(count):
         for choice in choices:
-            one = _choice(table["stream"], choice, pieces[at : at + 1], at, last=at + 1 == count)
-            yield b"data: " + json.dumps(_document(table["stream"], [one], whole=True)).encode() + b"\n\n"
+            document = _choice(
+                table["stream"], choice, pieces[position : position + 1], position, last=position + 1 == count
+            )
+            yield (
+                b"data: " + json.dumps(_document(table["stream"], [document], whole=True)).encode() + b"\n\n"
+            )
     if mark := dialect.policy.end_mark:
         yield f"data: {mark}\n\n".encode()
 
@@ -143,7 +150,7 @@ def _choice(
     finish, end = table["finish"], start + len(pieces)
     values: dict[str, Any] = {
         table.get("text", ""): "".join(pieces),
-        table.get("output_ids", ""): [100 + (at + 31 * choice) % 400 for at in range(start, end)],
+        table.get("output_ids", ""): [100 + (position + 31 * choice) % 400 for position in range(start, end)],
         table.get("prompt_token_ids", ""): [200, 201, 202],
         table.get("index", ""): choice,
         table.get("counters", {}).get("completion_tokens", ""): end,

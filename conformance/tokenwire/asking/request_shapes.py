@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from tokenwire.ask import Ask
-from tokenwire.dialects.dialect import Dialect, Unsupported
+from tokenwire.asking.flags import plain
+from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Run
 from tokenwire.record import Answer
 
@@ -79,7 +80,7 @@ def _remembered(streams: Iterable[Answer], dialect: Dialect) -> _Remembered:
             continue
         for choice in stream.choices:
             text = choice.text if isinstance(choice.text, str) else ""
-            texts.update(_short(text[at : at + size] for at in range(1, 12, 4) for size in (1, 3)))
+            texts.update(_short(text[start : start + size] for start in range(1, 12, 4) for size in (1, 3)))
             ids.update(token for token in (choice.output_ids or ())[:16:3] if type(token) is int)
     return _Remembered(tuple(sorted(texts)[:_MOST_REMEMBERED]), tuple(sorted(ids)[:_MOST_REMEMBERED]))
 
@@ -89,9 +90,9 @@ def _prompts(dialect: Dialect) -> SearchStrategy[Ask]:
     ids = st.lists(_ID, min_size=1, max_size=_LONGEST_PROMPT).map(tuple)
     text = st.sampled_from(_WORDS)
     forms: list[SearchStrategy[Ask]] = [
-        ids.map(lambda one: Ask(input_ids=(one,))),
-        text.map(lambda one: Ask(text=(one,))),
-        text.map(lambda one: Ask(messages=({"role": "user", "content": one},))),
+        ids.map(lambda prompt: Ask(input_ids=(prompt,))),
+        text.map(lambda prompt: Ask(text=(prompt,))),
+        text.map(lambda prompt: Ask(messages=({"role": "user", "content": prompt},))),
         st.lists(ids, min_size=1, max_size=3).map(lambda some: Ask(input_ids=tuple(some), batch=True)),
         st.lists(text, min_size=1, max_size=3).map(lambda some: Ask(text=tuple(some), batch=True)),
     ]
@@ -102,17 +103,8 @@ def _prompts(dialect: Dialect) -> SearchStrategy[Ask]:
         Ask(input_ids=((10,),), batch=True),
         Ask(text=("a",), batch=True),
     )
-    taken = [form for form, sample in zip(forms, samples, strict=True) if _takes(dialect, sample)]
+    taken = [form for form, sample in zip(forms, samples, strict=True) if dialect.can_say(sample)]
     return st.one_of(taken)
-
-
-def _takes(dialect: Dialect, ask: Ask) -> bool:
-    return not isinstance(dialect.render(ask), Unsupported)
-
-
-def _some_prompt(dialect: Dialect) -> Ask:
-    forms = (Ask(input_ids=((10,),)), Ask(text=("a",)), Ask(messages=({"role": "user", "content": "a"},)))
-    return next(ask for ask in forms if _takes(dialect, ask))
 
 
 def _stops(known: _Remembered) -> dict[str, SearchStrategy[Any]]:
@@ -129,25 +121,25 @@ def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
     They shrink towards a whole answer to one short prompt of ids, with nothing else asked.
     """
     known = _remembered(run.streams, dialect)
-    ordinary = replace(_some_prompt(dialect), stream=True)
+    ordinary = replace(plain(dialect), stream=True)
     fields = {
         name: values
         for name, values in (_FIELDS | _stops(known)).items()
         if (name not in _NEEDS or run.capabilities[_NEEDS[name]].present)
-        and _takes(dialect, replace(ordinary, **{name: _example(name, known)}))
+        and dialect.can_say(replace(ordinary, **{name: _example(name, known)}))
     }
 
     @st.composite
     def drawn(draw: st.DrawFn) -> Ask:
         ask = replace(draw(_prompts(dialect)), max_new_tokens=draw(st.integers(0, _MOST_TOKENS)))
         chosen = {name: draw(st.none() | values) for name, values in fields.items()}
-        said = {name: value for name, value in chosen.items() if value is not None}
-        if said.get("n", 1) > 1:
-            said["temperature"] = 1.0  # samples of a greedy choice are all the same, and some refuse them
+        values = {name: value for name, value in chosen.items() if value is not None}
+        if values.get("n", 1) > 1:
+            values["temperature"] = 1.0  # samples of a greedy choice are all the same, and some refuse them
         for name, highest in _bounds(ask).items():
-            if name in said:
-                said[name] = min(said[name], highest)
-        return replace(ask, **said)
+            if name in values:
+                values[name] = min(values[name], highest)
+        return replace(ask, **values)
 
     return drawn()
 

@@ -47,8 +47,8 @@ class Notes:
         """Those of a run that goes on. Raises NotResumed where there are none, or none of such a run."""
         path = folder / NOTES
         try:
-            told = json.loads(path.read_text("utf-8"))
-            notes = cls(folder, told["asked"], told["server"], told["over"])
+            written = json.loads(path.read_text("utf-8"))
+            notes = cls(folder, written["asked"], written["server"], written["over"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotResumed(
                 f"{folder} cannot be resumed ({path}: {error!r}); name a folder that --record wrote"
@@ -64,10 +64,10 @@ class Notes:
 
     def begin(self, found: Preflight) -> None:
         """Note whom the run asks. Raises NotResumed where that is not who was asked before."""
-        told = found.advertised
-        server = {"name": told.name, "version": told.version, "model": found.model}
+        advertised = found.advertised
+        server = {"name": advertised.name, "version": advertised.version, "model": found.model}
         if self.server and self.server != server:
-            was, now = (" ".join(filter(None, each.values())) for each in (self.server, server))
+            was, now = (" ".join(filter(None, server.values())) for server in (self.server, server))
             raise NotResumed(
                 f"{self.folder} holds what {was or 'an unnamed server'} answered, and {found.url} is "
                 f"{now or 'one now that tells no name'}; record into a new folder"
@@ -78,12 +78,15 @@ class Notes:
     def finish(self, talk: Conversation) -> None:
         """Note that a scenario was talked through, unless the server failed in it."""
         name, transcript = talk.name_of(""), talk.transcript
-        heard: list[ExchangeHead] = [one.exchange for one in transcript.streams]
-        heard += [one.exchange for one in transcript.calls]
-        own = (talk.dialect.name, talk.scenario)
-        if not any((one.named_dialect, one.scenario) == own and has_failed(one) for one in heard):
-            told = transcript.not_asked
-            self.over[name] = {label: told[label] for label in told if label.startswith(name)}
+        exchanges: list[ExchangeHead] = [stream.exchange for stream in transcript.streams]
+        exchanges += [call.exchange for call in transcript.calls]
+        pair = (talk.dialect.name, talk.scenario)
+        if not any(
+            (exchange.named_dialect, exchange.scenario) == pair and has_failed(exchange)
+            for exchange in exchanges
+        ):
+            not_asked = transcript.not_asked
+            self.over[name] = {label: not_asked[label] for label in not_asked if label.startswith(name)}
             self._write()
 
     def recall(self, talk: Conversation) -> bool:
@@ -93,7 +96,7 @@ class Notes:
             return False
         files = (self.folder / name).glob("*.jsonl")
         exchanges = [exchange for file in files for exchange in read_capture(file)]
-        for exchange in sorted(exchanges, key=lambda one: one.started):
+        for exchange in sorted(exchanges, key=lambda exchange: exchange.started):
             talk.hear(exchange)
         talk.transcript.not_asked |= self.over[name]
         return True
@@ -107,6 +110,6 @@ class Notes:
                 path.unlink()
 
     def _write(self) -> None:
-        told = {"asked": self.asked, "server": self.server, "over": self.over}
+        notes = {"asked": self.asked, "server": self.server, "over": self.over}
         with contextlib.suppress(OSError):  # a full disk: what is not noted is asked again
-            write_whole(self.folder / NOTES, json.dumps(told, indent=1) + "\n")
+            write_whole(self.folder / NOTES, json.dumps(notes, indent=1) + "\n")

@@ -173,7 +173,7 @@ class _Interrogation:
         """What is to be talked through with which dialect, the most perilous last over all dialects."""
         talks = [
             (scenario, self._talk(scenario.name, dialect))
-            for scenario in sorted(chosen(self.plan.settings), key=lambda each: each.perilous)
+            for scenario in sorted(chosen(self.plan.settings), key=lambda scenario: scenario.perilous)
             for dialect in self.found.speaks
         ]
         return [
@@ -257,7 +257,7 @@ class _Interrogation:
     def run(self) -> Run:
         """All that was asked and answered so far, in the order of asking."""
         in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
-        asked = {each.name for each in chosen(self.plan.settings)}
+        asked = {scenario.name for scenario in chosen(self.plan.settings)}
         return Run(
             tuple(in_order),
             self.found.advertised,
@@ -266,7 +266,7 @@ class _Interrogation:
             beside=tuple(self.transcript.beside),
             worker_asked=bool(self.plan.settings.worker),
             tool_calls=self.plan.settings.channels,
-            unasked=tuple(sorted({each.name for each in chosen(Settings())} - asked)),
+            unasked=tuple(sorted({scenario.name for scenario in chosen(Settings())} - asked)),
             tokenizer=self.transcript.tokenizer,
         )
 
@@ -386,19 +386,19 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
         stopped = True
         vitals.over = f"{number.name} ended the run before this was asked"
         task.cancel()
-        for each in signals:
-            loop.remove_signal_handler(each)
+        for handled in signals:
+            loop.remove_signal_handler(handled)
 
-    for each in signals:
-        loop.add_signal_handler(each, stop, each)
+    for number in signals:
+        loop.add_signal_handler(number, stop, number)
     try:
         await task
     except asyncio.CancelledError:
         if not stopped:
             raise
     finally:
-        for each in signals:
-            loop.remove_signal_handler(each)
+        for handled in signals:
+            loop.remove_signal_handler(handled)
 
 
 async def _find_out(

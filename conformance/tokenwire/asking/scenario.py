@@ -133,14 +133,18 @@ class Conversation:
     @property
     def vocabulary_size(self) -> int | None:
         """How many ids the target has, as it says of itself or in a refusal, or as a local tokenizer has."""
-        told, local = vocabulary_told(self.transcript.streams), self.transcript.tokenizer
+        reported, local = vocabulary_told(self.transcript.streams), self.transcript.tokenizer
         size = local.size if isinstance(local, LocalTokenizer) else None
-        return self.advertised.vocab_size or told or size
+        return self.advertised.vocab_size or reported or size
 
     @property
     def chat(self) -> bool:
         """Whether this endpoint talks in messages."""
         return self.dialect.chat
+
+    def can_say(self, ask: Ask) -> bool:
+        """Whether the endpoint has a request for all that an ask wants."""
+        return self.dialect.can_say(ask, self.model)
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
         """A budget, cut to what the target's context holds beside the prompt."""
@@ -180,7 +184,7 @@ class Conversation:
         finally:
             if tap is not None:
                 tap.end()
-        return self._heard(exchange)
+        return self._read(exchange)
 
     def _rendered(self, ask: Ask) -> HttpRequest:
         """The request for an ask: its budget within the context, ids in words where only texts are taken.
@@ -201,7 +205,7 @@ class Conversation:
         """The name of the exchange that has this label."""
         return exchange_name(self.scenario, label, self.dialect.name)
 
-    def _heard(self, exchange: Exchange) -> Stream:
+    def _read(self, exchange: Exchange) -> Stream:
         stream = self.dialect.read(exchange, delivery_hint=self.advertised.delivery)
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)
@@ -213,7 +217,7 @@ class Conversation:
         if call is not None:
             self.transcript.calls.append(call)
         else:
-            self._heard(exchange)
+            self._read(exchange)
 
     @property
     def control(self) -> Control | None:

@@ -76,7 +76,7 @@ class VitalSigns:
         self._inner, self._dialect, self._small = inner, dialect, small
         self._patience = max(patience, LEAST_PATIENCE)
         self._revival, self._scout, self._on_wait = revival, scout or inner, on_wait
-        self._silent = self._looks = self._life = self._under_way = self._failing = 0
+        self._silent = self._checks = self._life = self._under_way = self._failing = 0
         self._alone: dict[int, bool] = {}
         self._looking = asyncio.Lock()
         self._idle, self._calm = asyncio.Event(), asyncio.Event()
@@ -107,26 +107,26 @@ class VitalSigns:
         self._failing += 1
         try:
             async with self._looking:
-                return await self._looked_into(exchange, life, how)
+                return await self._after_failure(exchange, life, how)
         finally:
             self._failing -= 1
             if not self._failing:
                 self._calm.set()
 
-    async def _looked_into(self, exchange: Exchange, life: int, how: dict[str, Any]) -> Exchange:
+    async def _after_failure(self, exchange: Exchange, life: int, how: dict[str, Any]) -> Exchange:
         """What becomes of an exchange that failed: itself, or what came when it was asked once more."""
         if life == self._life and not self.over:
-            await self._look()
+            await self._check_liveness()
         if life == self._life or self.over or self._alone[life] or how.get("tap") is not None:
             return exchange
         self.besides.append(exchange)
         name = f"{exchange.name}-after-restart"
         again = await self._inner.send(name, exchange.scenario, exchange.request, **how)
         if has_failed(again):
-            await self._look()
+            await self._check_liveness()
         return again
 
-    async def _look(self) -> None:
+    async def _check_liveness(self) -> None:
         """Find out whether the server lives; where it does not, have it started again, or give it up."""
         trouble = await self._diagnosis()
         if not trouble:
@@ -151,8 +151,8 @@ class VitalSigns:
         trouble = ""
         for pause in _PAUSES_S:
             await asyncio.sleep(pause)
-            self._looks += 1
-            exchange = await self._ask_small(VITALS, self._looks)
+            self._checks += 1
+            exchange = await self._ask_small(VITALS, self._checks)
             if not has_failed(exchange):
                 return ""
             silent = exchange.ending in _SILENT  # it still takes connections, and ends no answer
@@ -180,8 +180,8 @@ class VitalSigns:
                 status = _ended(process) if process is not None else None
                 if status:
                     complaints.seek(0)
-                    said = complaints.read().strip().splitlines()[-1:] or ["it said nothing"]
-                    return f"the server died, and --restart ended with status {status} ({said[0]})"
+                    complaint = complaints.read().strip().splitlines()[-1:] or ["it said nothing"]
+                    return f"the server died, and --restart ended with status {status} ({complaint[0]})"
                 process = process if status is None else None
                 if has_record(self._dialect.read(await self._scout.send("back", VITALS, self._small))):
                     return ""

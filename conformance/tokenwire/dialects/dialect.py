@@ -242,6 +242,10 @@ class Dialect:
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
 
+    def can_say(self, ask: Ask, model: str = "") -> bool:
+        """Whether there is a request for all that an ask wants."""
+        return not isinstance(self.render(ask, model), Unsupported)
+
     def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
         """The request that says what the ask wants, or why the endpoint has no way to say it.
 

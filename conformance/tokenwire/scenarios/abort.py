@@ -98,6 +98,6 @@ async def _abort_of_one(talk: Conversation) -> None:
 
     asks = {ending: replace(ask, request_id=request_id + ending) for ending in taps}
     await together(
-        *(talk.ask(f"id{end or '-alone'}", one, tap=taps[end]) for end, one in asks.items()),
+        *(talk.ask(f"id{end or '-alone'}", ask, tap=taps[end]) for end, ask in asks.items()),
         abort_one(),
     )

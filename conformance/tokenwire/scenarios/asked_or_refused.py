@@ -17,6 +17,8 @@ def _every_flag(talk: Conversation) -> Steps:
     answers = {"one": ask, "samples": replace(ask, n=2)}
     if ask.input_ids:
         answers["batch"] = replace(ask, input_ids=(PROMPT, PROMPT[:5]))
-    for label, one in answers.items():
-        for form, asked in forms(one, label).items():
-            yield {f"{form}-{flag}": each for flag, each in flagged(talk.dialect, asked).items()}
+    for label, ask in answers.items():
+        for form, asked in forms(ask, label).items():
+            yield {
+                f"{form}-{flag}": flagged_ask for flag, flagged_ask in flagged(talk.dialect, asked).items()
+            }

@@ -71,22 +71,22 @@ async def _uneven_ends(talk: Conversation) -> None:
     ids = [choice.output_ids or () for choice in free.choices]
     if stops := stops_apart(ids) if all(ids) else ():
         asks["ids"] = replace(ask, stop_token_ids=stops)
-        for at in (0, -1):
-            alone = replace(asks["ids"], input_ids=(prompts[at],), batch=False)
-            await talk.ask_all({f"alone{at}": alone, f"alone{at}-again": alone})
+        for position in (0, -1):
+            alone = replace(asks["ids"], input_ids=(prompts[position],), batch=False)
+            await talk.ask_all({f"alone{position}": alone, f"alone{position}-again": alone})
     letters = Counter(letter for choice in free.choices for letter in choice.text or "" if letter.isalnum())
     if often := tuple(letter for letter, _ in letters.most_common(2)):
-        one = replace(ask, input_ids=prompts[:1], batch=False, n=4, temperature=1.0)
-        asks |= {"strings": replace(ask, stop=often), "samples": replace(one, stop=often)}
+        sampled = replace(ask, input_ids=prompts[:1], batch=False, n=4, temperature=1.0)
+        asks |= {"strings": replace(ask, stop=often), "samples": replace(sampled, stop=often)}
     request = talk.dialect.render(ask, talk.model)
     params = request.body.get("sampling_params") if isinstance(request, HttpRequest) else None
     if params is not None:
-        each = [params | {"max_new_tokens": budget} for budget in _BUDGETS]
-        asks["budgets"] = replace(ask, raw={"sampling_params": each})
-    for label, one in asks.items():
-        streamed = replace(one, stream=True)
-        await talk.ask_all({label: one, f"{label}-stream": streamed})
-        if one.temperature == 0.0:
+        budgets = [params | {"max_new_tokens": budget} for budget in _BUDGETS]
+        asks["budgets"] = replace(ask, raw={"sampling_params": budgets})
+    for label, ending in asks.items():
+        streamed = replace(ending, stream=True)
+        await talk.ask_all({label: ending, f"{label}-stream": streamed})
+        if ending.temperature == 0.0:
             await talk.ask(f"{label}-interval-4", replace(streamed, stream_interval=4))
 
 

@@ -19,7 +19,10 @@ def _budget_sweep(_: Conversation) -> Steps:
 
 def _first_of_its_kind(ids: tuple[int, ...]) -> int | None:
     """The position of an id from the fourth on that did not occur before; None where there is none."""
-    return next((at for at, token in enumerate(ids) if at >= 3 and token not in ids[:at]), None)
+    return next(
+        (position for position, token in enumerate(ids) if position >= 3 and token not in ids[:position]),
+        None,
+    )
 
 
 @scenario()
@@ -29,13 +32,13 @@ async def _stop_around_the_budget(talk: Conversation) -> None:
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=24, return_token_ids=talk.chat)
     ids = token_ids(await talk.ask("unstopped", ask))
-    at = _first_of_its_kind(ids)
-    if at is None:
+    position = _first_of_its_kind(ids)
+    if position is None:
         return
-    stopped = replace(ask, stop_token_ids=(ids[at],))
+    stopped = replace(ask, stop_token_ids=(ids[position],))
     await talk.ask("far", stopped)
     asks: dict[str, Ask] = {}
-    for label, budget in (("before", at), ("at", at + 1), ("after", at + 2)):
+    for label, budget in (("before", position), ("at", position + 1), ("after", position + 2)):
         limited = replace(stopped, return_token_ids=False, max_new_tokens=budget)
         asks |= {label: limited, f"{label}-stream": replace(limited, stream=True, usage=True)}
     await talk.ask_all(asks)
@@ -48,7 +51,9 @@ async def _stop_string_around_the_budget(talk: Conversation) -> None:
     """
     ask = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12, ignore_eos=not talk.chat)
     text = text_of(await talk.ask("unstopped", ask))
-    stop = next((one for one in text[2:] if one.isalnum() and text.index(one) >= 2), None)
+    stop = next(
+        (character for character in text[2:] if character.isalnum() and text.index(character) >= 2), None
+    )
     if stop is None:
         return
     stopped = replace(ask, stop=(stop,))
@@ -72,7 +77,7 @@ def _no_budget(talk: Conversation) -> Steps:
         "chosen": replace(ask, chosen_ids=PROMPT[:2]),
         "prompt": replace(ask, top_logprobs=2, logprob_start=0),
     }
-    yield kinds | {f"{kind}-stream": replace(one, stream=True) for kind, one in kinds.items()}
+    yield kinds | {f"{kind}-stream": replace(ask, stream=True) for kind, ask in kinds.items()}
 
 
 @scenario(budget=Budget.STANDARD)

@@ -8,7 +8,7 @@ from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import Conversation, only_choice, scenario, text_of
 from tokenwire.dialects.markup import Form, load_markup
 from tokenwire.record import Stream
-from tokenwire.scenarios.forms import forms, has_words, intervals_taken
+from tokenwire.scenarios.forms import forms, intervals_taken
 
 _HELLO = "Hello there, this is plain text: é 😀 done."
 _PARAMETERS = {
@@ -46,7 +46,7 @@ _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 4, 20, 50), Budget.SOAK
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Script:
     """How a target is made to say a text."""
 
     talk: Conversation
@@ -69,16 +69,16 @@ class _Told:
         return replace(prompt, max_new_tokens=len(script) + 1, logprobs=True) if prompt is not None else None
 
 
-async def _told(talk: Conversation) -> _Told | None:
+async def _scripted(talk: Conversation) -> _Script | None:
     """How the target is made to say a text, found out by asking; None where there is no way."""
     if talk.parrot is not None:
-        return _Told(talk)
+        return _Script(talk)
     ways = talk.dialect.says.beside if talk.dialect.says is not None else ()
     for way in range(len(ways)):
-        told = _Told(talk, way)
-        ask = told.ask(_HELLO)
+        script = _Script(talk, way)
+        ask = script.ask(_HELLO)
         if ask is not None and text_of(await talk.ask(f"way-{way}", ask)) == _HELLO:
-            return told
+            return script
     talk.transcript.not_asked[talk.name_of("texts")] = (
         "no way was found to make the model say a text: no grammar holds from the first token on, and the "
         "model is no parrot (`tokenwire parrot` writes one)"
@@ -86,7 +86,7 @@ async def _told(talk: Conversation) -> _Told | None:
     return None
 
 
-async def _form(talk: Conversation, told: _Told) -> Form | None:
+async def _form(talk: Conversation, script: _Script) -> Form | None:
     """The form of tool calls that the server reads: the one that is known, or the first that comes back as a
     call.
     """
@@ -94,7 +94,7 @@ async def _form(talk: Conversation, told: _Told) -> Form | None:
     if talk.tool_calls:
         return forms[talk.tool_calls]
     for name, form in forms.items():
-        ask = told.ask(form.spelled(_PING))
+        ask = script.ask(form.spelled(_PING))
         if ask is not None and _called(await talk.ask(f"form-{name}", _with_tools(ask))):
             return form
     return None
@@ -141,21 +141,21 @@ async def _channels(talk: Conversation) -> None:
     without tools, look-alikes of markers, stop strings that do not match, two samples; whole, and streamed at
     several intervals.
     """
-    told = await _told(talk)
-    if told is None:
+    script = await _scripted(talk)
+    if script is None:
         return
-    form = await _form(talk, told)
+    form = await _form(talk, script)
     for label, text, more in _texts(form):
         for spelled, in_bytes in ((label, False), (f"{label}-in-bytes", True)):
-            if in_bytes and (told.way is not None or label not in _ALSO_IN_BYTES):
+            if in_bytes and (script.way is not None or label not in _ALSO_IN_BYTES):
                 continue
-            ask = told.ask(text, in_bytes=in_bytes)
+            ask = script.ask(text, in_bytes=in_bytes)
             if ask is not None:
                 offers = form is not None and label != _WITHOUT_TOOLS
                 asked = replace(_with_tools(ask) if offers else ask, **more)
                 cut = intervals_taken(talk, asked, _INTERVALS[talk.budget])
                 asks = forms(asked, spelled, intervals=cut, usage=True)
-                await talk.ask_all({label: one for label, one in asks.items() if has_words(talk, one)})
+                await talk.ask_all({label: ask for label, ask in asks.items() if talk.can_say(ask)})
 
 
 _ALSO_IN_BYTES = ("calls", "reasoning-content-call", "rich-arguments")

@@ -14,7 +14,7 @@ from tokenwire.asking.scenario import (
 )
 from tokenwire.record import Stream
 from tokenwire.scenarios.forms import forms
-from tokenwire.scenarios.stop import NEVER, stop_across_tokens
+from tokenwire.scenarios.stop import NEVER, is_plain, stop_across_tokens
 
 _ASK = Ask(
     messages=(
@@ -78,12 +78,17 @@ async def _chat_stop_string(talk: Conversation) -> None:
 def _token_to_stop_at(stream: Stream | None) -> str | None:
     """The text of a token that occurs in the answer once, at that token, by the logprobs of the choice."""
     choice = only_choice(stream)
-    told = [e.details.get("logprobs") for e in choice.emissions] if choice else []
-    entries = [entry for one in told if isinstance(one, dict) for entry in one.get("content") or []]
+    logprobs = [e.details.get("logprobs") for e in choice.emissions] if choice else []
+    entries = [
+        entry
+        for reported in logprobs
+        if isinstance(reported, dict)
+        for entry in reported.get("content") or []
+    ]
     texts = [entry.get("token") for entry in entries if isinstance(entry, dict)]
     text = text_of(stream)
-    plain = [one for one in texts[2:] if isinstance(one, str) and one.isprintable() and "\ufffd" not in one]
-    return next((one for one in plain if text.count(one) == 1 and len(one.strip()) > 1), None)
+    plain = [piece for piece in texts[2:] if isinstance(piece, str) and is_plain(piece)]
+    return next((piece for piece in plain if text.count(piece) == 1 and len(piece.strip()) > 1), None)
 
 
 @scenario(chat=True, at_most=7)

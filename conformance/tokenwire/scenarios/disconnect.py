@@ -14,8 +14,8 @@ from tokenwire.wire.exchange import HttpRequest
 _LEAVING = 3
 _LONG = 1200
 _BESIDE = 480
-_TOKENS_BETWEEN_LOOKS = 24
-_MOST_LOOKS = 40
+_TOKENS_BETWEEN_LOADS = 24
+_MOST_ASKED = 40
 """Until the last of what was left should be gone."""
 _MOST_BEFORE = 24
 """Of them, those for all requests to be counted."""
@@ -23,13 +23,13 @@ _PATIENCE_S = 10.0
 """How long the last of what was left may take to be cleared away."""
 
 
-class _Looking:
+class _LoadReader:
     """Asks a server for its load, at the first of its endpoints that tells one."""
 
     def __init__(self, talk: Conversation) -> None:
         self._talk = talk
         self._request: HttpRequest | None = None
-        self.looks = 0
+        self.asked = 0
 
     async def find(self) -> bool:
         """Whether there is such an endpoint."""
@@ -40,18 +40,18 @@ class _Looking:
                 return True
         return False
 
-    async def look(self, when: str) -> Load | None:
+    async def ask_load(self, when: str) -> Load | None:
         """The load now; None where it is not told this time."""
         assert self._request is not None
-        self.looks += 1
-        call = await self._talk.call(f"load-{self.looks}-{when}", self._request)
+        self.asked += 1
+        call = await self._talk.call(f"load-{self.asked}-{when}", self._request)
         return call.load if call is not None else None
 
     async def until_live(self, count: int, when: str) -> None:
         """Look until no more than `count` requests are live, or patience is over."""
         until, wait = time.monotonic() + _PATIENCE_S, 0.05
         while time.monotonic() < until:
-            load = await self.look(when)
+            load = await self.ask_load(when)
             if load is None or load.live <= count:
                 return
             await asyncio.sleep(wait)
@@ -59,12 +59,12 @@ class _Looking:
 
 
 async def _leave(talk: Conversation, *, stream: bool) -> None:
-    looking = _Looking(talk)
-    if not await looking.find():
+    loads = _LoadReader(talk)
+    if not await loads.find():
         return
     ask = replace(long_ask(talk, _LONG), stream=stream)
     beside = replace(long_ask(talk, _BESIDE), stream=True)
-    await looking.until_live(0, "before")
+    await loads.until_live(0, "before")
     taps, staying = [Tap() for _ in range(_LEAVING)], Tap()
 
     async def stay() -> None:
@@ -77,24 +77,24 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
         """Leave as soon as the server counts every request: some count late. Then look more and more seldom,
         and often enough to see what becomes of those that were left before their neighbour is far ahead.
         """
-        most = max(1, _TOKENS_BETWEEN_LOOKS // (talk.advertised.stream_interval or 1))
+        most = max(1, _TOKENS_BETWEEN_LOADS // (talk.advertised.stream_interval or 1))
         events, more = 1, await staying.events(1)
-        load = await looking.look("running")
-        while more and load is not None and load.live <= _LEAVING and looking.looks < _MOST_BEFORE:
+        load = await loads.ask_load("running")
+        while more and load is not None and load.live <= _LEAVING and loads.asked < _MOST_BEFORE:
             events += 1
             more = await staying.events(events)
-            load = await looking.look("running")
+            load = await loads.ask_load("running")
         for position, tap in enumerate(taps):
             tap.hang_up(reset=position > 0)
         wait = 1
-        while more and load is not None and load.live > 1 and looking.looks < _MOST_LOOKS:
+        while more and load is not None and load.live > 1 and loads.asked < _MOST_ASKED:
             events, wait = events + wait, min(2 * wait, most)
             more = await staying.events(events)
-            load = await looking.look("after")
+            load = await loads.ask_load("after")
 
     asks = [talk.ask(f"leaving-{position}", ask, tap=tap) for position, tap in enumerate(taps)]
     await together(*asks, stay(), watch())
-    await looking.until_live(0, "end")
+    await loads.until_live(0, "end")
 
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)

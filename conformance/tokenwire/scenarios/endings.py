@@ -79,8 +79,8 @@ def _ids_shown(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
     headers, reads = (("content-type", "text/event-stream"),), (Read(0.0, bytes(tap.body)),)
     so_far = Exchange("so far", request, talk.scenario, 200, headers, reads, Ending.COMPLETE)
     stream = talk.dialect.read(so_far, delivery_hint=talk.advertised.delivery)
-    told = (choice.emissions[0].details.get("request_id") for choice in stream.choices)
-    return [name.removeprefix(talk.id_prefix) for name in told if isinstance(name, str)]
+    shown = (choice.emissions[0].details.get("request_id") for choice in stream.choices)
+    return [name.removeprefix(talk.id_prefix) for name in shown if isinstance(name, str)]
 
 
 @scenario()

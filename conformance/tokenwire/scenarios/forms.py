@@ -22,17 +22,12 @@ _ASKS = (
 
 def plain_ask(talk: Conversation) -> Ask:
     """Ids where the endpoint takes them, else messages, else text."""
-    return next((ask for ask in _ASKS if has_words(talk, ask)), _ASKS[0])
+    return next((ask for ask in _ASKS if talk.can_say(ask)), _ASKS[0])
 
 
 def worded(talk: Conversation, words: str) -> Ask:
     """Words as a message where the endpoint is chat, else as text."""
     return Ask(messages=({"role": "user", "content": words},)) if talk.chat else Ask(text=(words,))
-
-
-def has_words(talk: Conversation, ask: Ask) -> bool:
-    """Whether the endpoint has a way to say what an ask wants."""
-    return not isinstance(talk.dialect.render(ask, talk.model), Unsupported)
 
 
 def with_parameter(talk: Conversation, ask: Ask, name: str, value: Any) -> Ask:
@@ -61,7 +56,7 @@ def forms(
     streams = {"stream": streamed} | {
         f"interval-{k}": replace(streamed, stream_interval=k) for k in intervals
     }
-    return {f"{before}{form}": one for form, one in (wholes | streams).items()}
+    return {f"{before}{form}": ask_in_form for form, ask_in_form in (wholes | streams).items()}
 
 
 def intervals_taken(talk: Conversation, ask: Ask, intervals: tuple[int, ...]) -> tuple[int, ...]:

@@ -35,12 +35,12 @@ def _gateway(talk: Conversation) -> Steps:
     words = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12)
     asks = forms(words, again=True) | forms(ids, "ids")
     for form, ask in (("words", words), ("ids", ids)):
-        for label, one in flagged(talk.dialect, ask).items():
-            asks[f"{form}-{label}-whole"] = one
-            if one.top_logprobs or one.logprob_start is not None:
-                asks[f"{form}-{label}-again"] = one  # how far numbers lie apart is measured then
-        for label, one in flagged(talk.dialect, replace(ask, stream=True)).items():
-            asks[f"{form}-{label}-stream"] = one
+        for label, flagged_ask in flagged(talk.dialect, ask).items():
+            asks[f"{form}-{label}-whole"] = flagged_ask
+            if flagged_ask.top_logprobs or flagged_ask.logprob_start is not None:
+                asks[f"{form}-{label}-again"] = flagged_ask  # how far numbers lie apart is measured then
+        for label, flagged_ask in flagged(talk.dialect, replace(ask, stream=True)).items():
+            asks[f"{form}-{label}-stream"] = flagged_ask
     asks |= forms(replace(words, n=2, logprobs=True), "samples")
     asks |= forms(replace(ids, input_ids=(PROMPT, PROMPT[:5]), logprobs=True), "batch")
     for label, ask in _sampled_otherwise(ids).items():

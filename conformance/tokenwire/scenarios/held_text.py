@@ -7,7 +7,7 @@ from tokenwire.asking.detokenization import SCENARIO
 from tokenwire.asking.scenario import Conversation, NotAsked, scenario
 from tokenwire.dialects.detokenize import Ids
 from tokenwire.record import BROKEN
-from tokenwire.scenarios.forms import has_words, plain_ask
+from tokenwire.scenarios.forms import plain_ask
 
 _ASKED = 256
 """So many of the smallest ids are looked at: in byte-level vocabularies bytes stand there."""
@@ -55,10 +55,10 @@ async def _held_text(talk: Conversation) -> None:
     if pieces:
         bias = dict.fromkeys(pieces[:_FORCED], _BIAS)
         asks["pieces"] = replace(ask, max_new_tokens=96, logit_bias=bias)
-    streams = {f"{label}-stream": replace(one, stream=True) for label, one in asks.items()}
+    streams = {f"{label}-stream": replace(ask, stream=True) for label, ask in asks.items()}
     # Of chat, whole answers alone have room for ids and all that a sampler attaches.
-    told = {label: replace(one, return_token_ids=True, return_meta_info=True) for label, one in asks.items()}
-    wholes = {
-        label: one if talk.chat and has_words(talk, one) else asks[label] for label, one in told.items()
+    wanted = {
+        label: replace(ask, return_token_ids=True, return_meta_info=True) for label, ask in asks.items()
     }
+    wholes = {label: ask if talk.chat and talk.can_say(ask) else asks[label] for label, ask in wanted.items()}
     await talk.ask_all(wholes | streams)

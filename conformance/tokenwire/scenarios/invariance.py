@@ -67,7 +67,7 @@ async def _preempted(talk: Conversation) -> None:
             position: replace(ask, input_ids=((30 + position, *range(40, 52)),), stream=position % 2 == 0)
             for position in order
         }
-        answers = await talk.ask_all({f"{position}-{turn}": each for position, each in asks.items()})
+        answers = await talk.ask_all({f"{position}-{turn}": ask for position, ask in asks.items()})
         for position in order:
             answer = answers.get(f"{position}-{turn}")
             if answer is None:
@@ -100,6 +100,6 @@ async def _neighbours(talk: Conversation) -> None:
     crowd["refused"] = replace(ask, wrong={"max_new_tokens": "many"})  # every server refuses it, and lives
     stalled = replace(among, stream=True, input_ids=((9, *PROMPT),))
     await together(
-        *(talk.ask(label, each) for label, each in crowd.items()),
+        *(talk.ask(label, ask) for label, ask in crowd.items()),
         talk.ask("stalled", stalled, slow_reader=SlowReader(pause_s=0.5)),
     )

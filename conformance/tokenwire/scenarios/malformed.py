@@ -10,7 +10,7 @@ from typing import Any
 from tokenwire.ask import OMIT, Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
 from tokenwire.dialects.dialect import Unsupported
-from tokenwire.scenarios.forms import has_words, plain_ask, with_parameter
+from tokenwire.scenarios.forms import plain_ask, with_parameter
 from tokenwire.wire.exchange import HttpRequest
 
 _DEEP = 100_000
@@ -68,9 +68,9 @@ def _with_controls(talk: Conversation, bad: _Bad) -> Steps:
     control = _plain(talk)
     yield {"control": control}
     yield {"control-again": control}
-    for label, one in bad.items():
-        yield {label: one}
-        if isinstance(one, HttpRequest) or has_words(talk, one):
+    for label, ask in bad.items():
+        yield {label: ask}
+        if isinstance(ask, HttpRequest) or talk.can_say(ask):
             yield {f"{label}-control": control}
 
 
@@ -78,7 +78,7 @@ def _plain(talk: Conversation) -> Ask:
     return replace(plain_ask(talk), max_new_tokens=4)
 
 
-def _each(ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> _Bad:
+def _with_wrong_values(ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> _Bad:
     """The ask with each wrong value, by field and position."""
     return {
         f"{name}-{position}": replace(ask, wrong={name: value})
@@ -122,19 +122,19 @@ def _negative_ids(talk: Conversation) -> Steps:
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _wrong_types(talk: Conversation) -> Steps:
     """Fields with values of another type, which no reader can take for the right one: each is refused."""
-    yield from _with_controls(talk, _each(_plain(talk), _WRONG_TYPES))
+    yield from _with_controls(talk, _with_wrong_values(_plain(talk), _WRONG_TYPES))
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _impossible_values(talk: Conversation) -> Steps:
     """Numbers below what makes sense, and more tokens asked for at least than at most: each is refused."""
-    yield from _with_controls(talk, _each(_plain(talk), _IMPOSSIBLE))
+    yield from _with_controls(talk, _with_wrong_values(_plain(talk), _IMPOSSIBLE))
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _wrong_in_streams(talk: Conversation) -> Steps:
     """The same mistakes in requests for streams: refused, by a status or in band, without harm to others."""
-    yield from _with_controls(talk, _each(replace(_plain(talk), stream=True), _WRONG_IN_STREAMS))
+    yield from _with_controls(talk, _with_wrong_values(replace(_plain(talk), stream=True), _WRONG_IN_STREAMS))
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)

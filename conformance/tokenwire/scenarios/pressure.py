@@ -62,7 +62,7 @@ async def _crowd(talk: Conversation) -> None:
     stalling = {label for position, label in enumerate(asks) if position % 8 == 0}
     await together(
         *(
-            talk.ask(label, each, slow_reader=SlowReader(pause_s=0.5) if label in stalling else None)
-            for label, each in asks.items()
+            talk.ask(label, ask, slow_reader=SlowReader(pause_s=0.5) if label in stalling else None)
+            for label, ask in asks.items()
         )
     )

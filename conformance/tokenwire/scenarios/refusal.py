@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
-from tokenwire.scenarios.forms import has_words, plain_ask, with_parameter
+from tokenwire.scenarios.forms import plain_ask, with_parameter
 
 _CONTROL = Ask(input_ids=(PROMPT,), max_new_tokens=8, ignore_eos=True)
 
@@ -66,5 +66,5 @@ def _refused_late(talk: Conversation) -> Steps:
     yield {"control": control}
     for label, ask in bad.items():
         yield {label: ask}
-        if has_words(talk, ask):
+        if talk.can_say(ask):
             yield {f"{label}-control": control}

@@ -23,7 +23,7 @@ def _token_arrays(talk: Conversation) -> Steps:
     drawn = replace(ask, temperature=1.0, top_k=3, seed=11)
     for label in _ARRAYS:
         asks = forms(drawn if label == _MASK else ask, label)
-        known = {form: flagged(talk.dialect, one) for form, one in asks.items()}
+        known = {form: flagged(talk.dialect, ask) for form, ask in asks.items()}
         yield {form: asks[label] for form, asks in known.items() if label in asks}
 
 
@@ -44,7 +44,7 @@ async def _abort_of_everything(talk: Conversation) -> None:
     asks = {f"{number}": replace(ask, stream=number % 2 == 0) for number in range(1, _AT_ONCE)}
     await together(
         ask_and_then(talk, "first", replace(ask, stream=True), 2, lambda _: talk.call("abort-all", request)),
-        *(talk.ask(label, one) for label, one in asks.items()),
+        *(talk.ask(label, ask) for label, ask in asks.items()),
     )
 
 

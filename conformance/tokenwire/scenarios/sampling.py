@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import Conversation, Steps, scenario, token_ids
-from tokenwire.scenarios.forms import has_words, plain_ask
+from tokenwire.scenarios.forms import plain_ask
 
 _FORCED = 40
 """Small, so that nearly every vocabulary has it."""
@@ -20,7 +20,7 @@ _TRUNCATED: Mapping[str, Mapping[str, Any]] = {
 _SAMPLES = 3
 
 
-def _told(talk: Conversation, ask: Ask) -> Ask:
+def _with_ids_and_logprobs(talk: Conversation, ask: Ask) -> Ask:
     """The ask with ids and logprobs, as far as the endpoint has words for them."""
     return _as_far_as_known(talk, ask, {"return_token_ids": True, "logprobs": True})
 
@@ -29,7 +29,7 @@ def _as_far_as_known(talk: Conversation, ask: Ask, fields: Mapping[str, Any]) ->
     """The ask with those of some fields that the endpoint has words for."""
     for name, value in fields.items():
         other = replace(ask, **{name: value})
-        ask = other if has_words(talk, other) else ask
+        ask = other if talk.can_say(other) else ask
     return ask
 
 
@@ -38,7 +38,7 @@ async def _sampling_fields(talk: Conversation) -> None:
     """One prompt greedily, with biases that force an id and exclude one, with a stop id that may not end it
     yet, and at temperature 1: several times, with samples, and truncated by top_k, top_p and min_p.
     """
-    ask = _told(talk, replace(plain_ask(talk), max_new_tokens=12))
+    ask = _with_ids_and_logprobs(talk, replace(plain_ask(talk), max_new_tokens=12))
     ids = token_ids(await talk.ask("natural", ask))
     forced = replace(ask, logit_bias={_FORCED: 100.0})
     streamed = replace(forced, stream=True, return_token_ids=False)
@@ -67,7 +67,7 @@ def _penalties(talk: Conversation) -> Steps:
     """A biased id under a frequency penalty, until the penalties outweigh the bias; and both with top
     logprobs, which may be those before or after.
     """
-    ask = _told(talk, replace(plain_ask(talk), max_new_tokens=64))
+    ask = _with_ids_and_logprobs(talk, replace(plain_ask(talk), max_new_tokens=64))
     penalised = replace(ask, logit_bias={_FORCED: 40.0}, frequency_penalty=2.0)
     yield {
         "whole": penalised,

@@ -13,7 +13,7 @@ from tokenwire.asking.scenario import Conversation, scenario
 from tokenwire.asking.tap import SlowReader
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.scenarios.abort import can_abort
-from tokenwire.scenarios.forms import ask_and_then, forms, has_words, intervals_taken, new_id
+from tokenwire.scenarios.forms import ask_and_then, forms, intervals_taken, new_id
 
 _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 2, 3, 4, 5, 7), Budget.SOAK: (1, 2, 3, 4, 5, 7, 16)}
 """Characters of three and four ids are cut at each place by intervals of one to five."""
@@ -26,20 +26,20 @@ _TEXT = (
 _STOP = "QZ"
 """It is in no other text here, and is two tokens."""
 
-_Told = Callable[[Conversation, Speaker], Awaitable[None]]
+_Scripted = Callable[[Conversation, Speaker], Awaitable[None]]
 
 
-def _scripts(*, budget: Budget = Budget.QUICK) -> Callable[[_Told], _Told]:
+def _scripts(*, budget: Budget = Budget.QUICK) -> Callable[[_Scripted], _Scripted]:
     """Make a coroutine that tells a parrot what to say a scenario, as `scenario` does."""
 
-    def register(told: _Told) -> _Told:
-        @wraps(told)
+    def register(given: _Scripted) -> _Scripted:
+        @wraps(given)
         async def run(talk: Conversation) -> None:
             if talk.parrot is not None:
-                await told(talk, talk.parrot)
+                await given(talk, talk.parrot)
 
         scenario(budget=budget, parrot=True)(run)
-        return told
+        return given
 
     return register
 
@@ -49,11 +49,11 @@ def _together(talk: Conversation, label: str, scripts: Mapping[str, Ask]) -> dic
     if len(scripts) > 1:
         batch = replace(
             next(iter(scripts.values())),
-            input_ids=tuple(ids for one in scripts.values() for ids in one.input_ids),
-            text=tuple(text for one in scripts.values() for text in one.text),
+            input_ids=tuple(ids for ask in scripts.values() for ids in ask.input_ids),
+            text=tuple(text for ask in scripts.values() for text in ask.text),
             batch=True,
         )
-        if has_words(talk, batch):
+        if talk.can_say(batch):
             return {label: batch}
     return {f"{label}-{name}": ask for name, ask in islice(scripts.items(), 1)}
 
@@ -74,15 +74,15 @@ async def _say(
     asked = asked or Ask()
     placed = {name: speaker.ask(talk.dialect, ids, endings.get(name, ())) for name, ids in scripts.items()}
     asked = replace(asked, max_new_tokens=asked.max_new_tokens or max(map(len, scripts.values())) + 1)
-    told = {
-        name: replace(asked, input_ids=at.input_ids, text=at.text, messages=at.messages)
-        for name, at in placed.items()
-        if at is not None
+    asks_by_name = {
+        name: replace(asked, input_ids=prompt.input_ids, text=prompt.text, messages=prompt.messages)
+        for name, prompt in placed.items()
+        if prompt is not None
     }
-    for name, ask in _together(talk, label, told).items():
+    for name, ask in _together(talk, label, asks_by_name).items():
         asks = forms(ask, name, intervals=intervals_taken(talk, ask, intervals), usage=True)
         shown = replace(ask, return_prompt_token_ids=talk.chat, return_token_ids=talk.chat)
-        if has_words(talk, shown):
+        if talk.can_say(shown):
             asks[f"{name}-whole"] = shown
         await talk.ask_all(asks)
 
@@ -129,7 +129,7 @@ async def _script_tails(talk: Conversation, speaker: Speaker) -> None:
     await _say(talk, speaker, "end", scripts)
     stop = spell("!")
     stopped = {"whole": (*spell("ab\ufffd"), *stop), "cut": (*spell(b"ab\xf0\x9f"), *stop)}
-    if has_words(talk, Ask(input_ids=((1,),), stop_token_ids=stop)):
+    if talk.can_say(Ask(input_ids=((1,),), stop_token_ids=stop)):
         await _say(talk, speaker, "stop-id", stopped, asked=Ask(stop_token_ids=stop))
     cut = {"four": spell("ab😀"), "three": spell("abc漢"), "two": spell("abcé"), "whole": spell("a\ufffd")}
     await _say(talk, speaker, "budget", cut, asked=Ask(max_new_tokens=4))
@@ -189,7 +189,7 @@ async def _script_stop_parts(talk: Conversation, speaker: Speaker) -> None:
     for label, stop, ends in (("two", _STOP, _PARTS), ("six", "abcdeQ", (51, 52, 101, 129))):
         spelled = speaker.bytes(stop)
         after = (*speaker.encode(" and on"), speaker.end)
-        scripts = {f"{at}": (*words[: at - len(spelled)], *spelled, *after) for at in ends}
+        scripts = {f"{end}": (*words[: end - len(spelled)], *spelled, *after) for end in ends}
         await _say(talk, speaker, label, scripts, asked=Ask(stop=(stop,)))
 
 
@@ -200,8 +200,15 @@ async def _script_prompts(talk: Conversation, speaker: Speaker) -> None:
     """
     script = (*speaker.bytes("ab "), *speaker.encode("the parrot "), *speaker.bytes("QZ!"))
     endings = {"four": b"\xf0\x9f", "three": b"\xe4\xb8", "whole": b"\xef\xbf\xbd", "never": b"\xff"}
-    told = {label: speaker.bytes(ending) for label, ending in endings.items()}
-    await _say(talk, speaker, "ends", dict.fromkeys(told, script), asked=Ask(stop=(_STOP,)), endings=told)
+    endings_spelled = {label: speaker.bytes(ending) for label, ending in endings.items()}
+    await _say(
+        talk,
+        speaker,
+        "ends",
+        dict.fromkeys(endings_spelled, script),
+        asked=Ask(stop=(_STOP,)),
+        endings=endings_spelled,
+    )
 
 
 @_scripts(budget=Budget.STANDARD)
@@ -235,9 +242,9 @@ async def _script_logprobs(talk: Conversation, speaker: Speaker) -> None:
     }
     asked = Ask(stop=(_STOP,), logprobs=True, top_logprobs=5)
     chosen = replace(asked, chosen_ids=(700, 97, 300))
-    wanted = chosen if has_words(talk, replace(chosen, input_ids=((1,),))) else asked
+    wanted = chosen if talk.can_say(replace(chosen, input_ids=((1,),))) else asked
     await _say(talk, speaker, "each", scripts, asked=wanted, intervals=(1, 4))
-    if talk.chat or not has_words(talk, Ask(input_ids=((1,),), logprobs=True, logprob_start=0)):
+    if talk.chat or not talk.can_say(Ask(input_ids=((1,),), logprobs=True, logprob_start=0)):
         return
     prompt = speaker.ask(talk.dialect, (*pieces("it says again: "), *spell("漢字"), *end))
     if prompt is not None:
@@ -253,7 +260,7 @@ async def _script_long(talk: Conversation, speaker: Speaker) -> None:
     if prompt is None:
         return
     ask = replace(prompt, ignore_eos=True)
-    if not has_words(talk, ask):
+    if not talk.can_say(ask):
         ask = prompt
     length = 1024 + len(speaker.bytes("system and user and assistant"))
     whole, read = (3000, talk.readable()) if talk.budget is Budget.SOAK else (320, 320)
@@ -279,7 +286,7 @@ async def _script_again(talk: Conversation, speaker: Speaker) -> None:
         slow = replace(cold, max_new_tokens=len(script), logprobs=True, top_logprobs=5, stream=True)
         await talk.ask("slow", slow, slow_reader=SlowReader())
         samples = replace(cold, n=2, temperature=1.0, top_k=1, max_new_tokens=24)
-        if has_words(talk, samples):
+        if talk.can_say(samples):
             await talk.ask_all(forms(samples, "samples", usage=True))
     if talk.dialect.takes_ids and not talk.chat:
         many = {

@@ -7,7 +7,7 @@ from itertools import accumulate
 from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.record import Choice, Delivery
-from tokenwire.scenarios.forms import forms, has_words, plain_ask
+from tokenwire.scenarios.forms import forms, plain_ask
 
 _ASK = Ask(input_ids=(PROMPT,), max_new_tokens=48, ignore_eos=True)
 NEVER = "\u241e\u241e"
@@ -24,7 +24,7 @@ def _pieces(choice: Choice | None) -> list[str]:
     return [text[len(before) :] for before, text in zip(["", *texts], texts, strict=False)]
 
 
-def _is_plain(text: str) -> bool:
+def is_plain(text: str) -> bool:
     """Whether every character is one that a request can hold and an answer show."""
     return text.isprintable() and "\ufffd" not in text
 
@@ -32,7 +32,7 @@ def _is_plain(text: str) -> bool:
 def _first_of(text: str, start: int, end: int) -> str | None:
     """A part of a text, where it is plain and occurs nowhere before."""
     stop = text[start:end]
-    return stop if len(stop) > 1 and _is_plain(stop) and text.find(stop) == start else None
+    return stop if len(stop) > 1 and is_plain(stop) and text.find(stop) == start else None
 
 
 def stop_across_tokens(choice: Choice | None) -> str | None:
@@ -73,7 +73,7 @@ async def _unmatched_stop(talk: Conversation) -> None:
     text = text_of(await talk.ask("unstopped", _ASK))
     middle = text[len(text) // 2 :][:3]
     stops = {"never": NEVER}
-    if middle and _is_plain(middle):
+    if middle and is_plain(middle):
         stops["begun"] = middle + NEVER
     for label, stop in stops.items():
         await talk.ask_all(forms(replace(_ASK, stop=(stop,)), label, intervals=(1,)))
@@ -85,21 +85,21 @@ def stop_inside_a_token(choice: Choice | None) -> str | None:
     None where no emission of the first half has four plain characters.
     """
     pieces = _pieces(choice)
-    text, at = "".join(pieces), 0
+    text, start = "".join(pieces), 0
     for piece in pieces:
-        if 2 * at > len(text):
+        if 2 * start > len(text):
             return None
-        stop = _first_of(text, at + 1, at + len(piece) - 1)
-        if stop is not None and _is_plain(piece):
+        stop = _first_of(text, start + 1, start + len(piece) - 1)
+        if stop is not None and is_plain(piece):
             return stop
-        at += len(piece)
+        start += len(piece)
     return None
 
 
 def first_token_text(choice: Choice | None) -> str | None:
     """The text of the first token, where it is plain."""
     piece = next(iter(_pieces(choice)), "")
-    return piece if piece.strip() and _is_plain(piece) else None
+    return piece if piece.strip() and is_plain(piece) else None
 
 
 async def _unstopped(talk: Conversation, ask: Ask) -> Choice | None:
@@ -126,8 +126,8 @@ async def _stop_places(talk: Conversation) -> None:
     if across:
         stopped["second-of-two"] = replace(_ASK, stop=(NEVER, across))
         stopped["pattern"] = replace(_ASK, stop_regex=(re.escape(across[:2]) + "." + re.escape(across[3:]),))
-    both = {f"{label}-whole": each for label, each in stopped.items()}
-    both |= {f"{label}-stream": replace(each, stream=True) for label, each in stopped.items()}
+    both = {f"{label}-whole": ask for label, ask in stopped.items()}
+    both |= {f"{label}-stream": replace(ask, stream=True) for label, ask in stopped.items()}
     await talk.ask_all(both)
 
 
@@ -184,14 +184,16 @@ async def _stops_between_parts(talk: Conversation) -> None:
         if choice is None:
             continue
         await talk.ask(f"unstopped-{turn}-whole", ask)
-        text, at = "".join(_pieces(choice)), characters_by_tokens(choice)
-        places = {f"after-{part}": (max(0, at[part] - 2), at[part] + 1) for part in _PARTS if part in at}
-        spans = ((start, end) for start, end in _SPANS if start in at and end in at)
-        places |= {f"tokens-{start}": (at[start], at[end]) for start, end in spans}
+        text, sizes = "".join(_pieces(choice)), characters_by_tokens(choice)
+        places = {
+            f"after-{part}": (max(0, sizes[part] - 2), sizes[part] + 1) for part in _PARTS if part in sizes
+        }
+        spans = ((start, end) for start, end in _SPANS if start in sizes and end in sizes)
+        places |= {f"tokens-{start}": (sizes[start], sizes[end]) for start, end in spans}
         found = {label: _first_of(text, *place) for label, place in places.items()}
         stopped = {f"{label}-{turn}": replace(ask, stop=(stop,)) for label, stop in found.items() if stop}
         await talk.ask_all(
-            stopped | {f"{label}-stream": replace(each, stream=True) for label, each in stopped.items()}
+            stopped | {f"{label}-stream": replace(ask, stream=True) for label, ask in stopped.items()}
         )
 
 
@@ -221,7 +223,7 @@ async def _stops_with_logprobs(talk: Conversation) -> None:
     """A stop string from a known answer and logprobs: each alone, then both, kept and streamed, too."""
     ask = replace(plain_ask(talk), max_new_tokens=16)
     scored = replace(ask, logprobs=True)
-    if not has_words(talk, scored):
+    if not talk.can_say(scored):
         return
     text = text_of(await talk.ask("logprobs", scored))
     stop = _legible(text[len(text) // 3 :]) or _legible(text) or NEVER
@@ -232,4 +234,4 @@ async def _stops_with_logprobs(talk: Conversation) -> None:
         "kept": replace(both, no_stop_trim=True),
         "stream": replace(both, stream=True),
     }
-    await talk.ask_all({label: one for label, one in asks.items() if has_words(talk, one)})
+    await talk.ask_all({label: ask for label, ask in asks.items() if talk.can_say(ask)})
