@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenwire.dialects.recognition import DialectResolver
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.replay import captures, read_run
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 

@@ -31,7 +31,8 @@ from tokenwire.baselines.expected import expected_file, read_expected
 from tokenwire.checks.check import CHECKS
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import Run, evidence
+from tokenwire.judging.observing import evidence
+from tokenwire.judging.run import Run
 from tokenwire.judging.tally import Tally, tally
 from tokenwire.record import Place, Stream
 from tokenwire.replay import replay
@@ -100,7 +101,7 @@ def damaged_streams(run: Run, seed: str) -> Iterator[Stream]:
     dialects = load_dialects()
     sound = [
         stream
-        for stream in run.heard
+        for stream in run.answers
         if stream.answered and stream.dialect in dialects and stream.exchange.size < LARGEST_DAMAGED
     ]
     dice = random.Random(seed)

@@ -16,7 +16,7 @@ from tokenwire.dialects.dialect import Dialect
 from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.evicted import AnswerStore, Parsed, ReadBy
 from tokenwire.judging.collector import few_collections
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.record import Answer
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import first_few
@@ -138,11 +138,11 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
     nobodys = [exchange for exchange in unknown if information_path(exchange.request) is None]
     if nobodys:
         yield f"{where}{len(nobodys)} exchanges with endpoints that no dialect knows: {_endpoints(nobodys)}"
-    if words := silent(run.heard):
+    if words := silent(run.answers):
         yield where + words
     yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)
     yield from (where + words for words in run.honesty.remarks())
-    yield from (where + words for words in rules_seen(run.heard))
+    yield from (where + words for words in rules_seen(run.answers))
 
 
 @few_collections()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import Judgement, Run, judge
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.record import Answer, Delivery, Stream
 from tokenwire.replay import replay

@@ -9,7 +9,8 @@ from proofs.mutation.edit import Edit, Hand
 from proofs.mutation.illegal import ILLEGAL, unchanged
 from proofs.mutation.legal import LEGAL
 from proofs.mutation.source import Source, verdicts_of, violations
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 
 _RED = (Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR)

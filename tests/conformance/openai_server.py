@@ -17,7 +17,7 @@ from zlib import crc32
 from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -10,7 +10,8 @@ from stream_builder import build
 from tokenwire.checks.about import ANY, INCREMENTAL, STREAMED, About, about, traits_of
 from tokenwire.checks.check import CHECKS, Check, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.run import Run
 from tokenwire.record import Delivery, Stream
 from tokenwire.requirement import load_requirements
 

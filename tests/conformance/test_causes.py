@@ -16,7 +16,8 @@ from rich.console import Console
 
 from tokenwire.checks.evidence import expect
 from tokenwire.judging.causes import causes
-from tokenwire.judging.judge import Judgement, Run, judge
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.pytest_plugin import run_items
 from tokenwire.record import Place

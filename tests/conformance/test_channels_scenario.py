@@ -16,7 +16,8 @@ from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.markup import Markup, load_markup, read_markup
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements

@@ -29,7 +29,8 @@ from test_live_answers import violated
 from tokenwire.checks.check import Target
 from tokenwire.checks.reading.channels import say, seen_markup
 from tokenwire.dialects.markup import Markup
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements

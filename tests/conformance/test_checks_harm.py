@@ -10,7 +10,8 @@ from stream_builder import IDS, change, incremental, named, refusal, whole, with
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import SentField, Stream
 from tokenwire.requirement import load_requirements

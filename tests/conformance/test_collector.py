@@ -13,7 +13,8 @@ from tokenwire import cli
 from tokenwire.checks.check import CHECKS, Check, Target
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.judging.collector import few_collections
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 

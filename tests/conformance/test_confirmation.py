@@ -11,7 +11,8 @@ import pytest
 from stream_builder import IDS, Told, incremental, named, whole, with_exchange
 
 from tokenwire.asking.confirmation import ACROSS_RESPONSES, ACROSS_TARGETS, confirm, under_another_id
-from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict, worst
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements

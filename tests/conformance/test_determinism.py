@@ -11,7 +11,8 @@ import pytest
 from stream_builder import IDS, STOP, Told, incremental, logprobs, named, top_logprobs, whole, with_exchange
 
 from tokenwire.checks.reading.chance import goes_apart
-from tokenwire.judging.judge import Judgement, Run, judge, judge_requirement
+from tokenwire.judging.judge import Judgement, judge, judge_requirement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.replay import replay

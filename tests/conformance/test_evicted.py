@@ -193,7 +193,7 @@ def test_answers_that_are_held_together_are_each_read_once(monkeypatch: pytest.M
     row = load_requirements()["cache-changes-nothing"]
     (run,) = replay([HELD_TOGETHER], store=nothing_held()).runs
     judge([run], [row])  # what is known of the target is found out
-    pairs = len(list(invariance._with_and_without(run.heard, cached_tokens, less=True)))
+    pairs = len(list(invariance._with_and_without(run.answers, cached_tokens, less=True)))
     assert pairs > 10
     names.clear()
     judged = judge([run], [row])

@@ -17,7 +17,7 @@ from tokenwire.asking.exploration import Exploration, NothingToDrawWith, demand_
 from tokenwire.asking.politeness import Limits, PoliteSender
 from tokenwire.asking.scenario import Conversation, Sender, Transcript
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.record import Asked, Stream
 from tokenwire.report.subject import EXPLORATION
 from tokenwire.target.advertised import Advertised

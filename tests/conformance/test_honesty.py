@@ -15,7 +15,8 @@ from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.recognition import DialectResolver
-from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.target.advertised import Advertised

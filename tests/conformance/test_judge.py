@@ -13,7 +13,9 @@ from hand_made_stream import made_up_row as row
 
 from tokenwire.checks.check import CHECKS, Answers, Check, Target, once_per_run, select
 from tokenwire.checks.evidence import Observation, condition_seen, expect
-from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
+from tokenwire.judging.judge import judge, judge_requirement
+from tokenwire.judging.observing import NO_SCENARIO
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.record import FACTS, Asked, Place, Stream
 from tokenwire.replay import replay
@@ -256,7 +258,7 @@ def test_a_worker_that_does_not_repeat_itself_is_told(register) -> None:
     register(on_comparison=of_those_that_repeat)
     judgement = only(row(oracle="across-targets", witnesses=1), beside(repeats=False))
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "repeat itself" in judgement.message
+    assert "0 where both were seen to repeat themselves" in judgement.message
 
 
 def test_a_target_that_contradicts_itself_is_not_compared(register) -> None:

@@ -18,7 +18,9 @@ from tokenwire.asking.run import Plan
 from tokenwire.checks.evidence import expect
 from tokenwire.commands.again import Outcome, again, answered, outcomes
 from tokenwire.demo_server import FAULTS, demo_server
-from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.observing import NO_SCENARIO
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, failures, folder_of_last, keep, read_last
 from tokenwire.replay import captures

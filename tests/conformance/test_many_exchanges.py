@@ -14,7 +14,7 @@ from types import FrameType
 import pytest
 
 from tokenwire.checks.check import CHECKS, RunCheck
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.replay import replay
 from tokenwire.wire.exchange import Exchange
 
@@ -87,7 +87,7 @@ def looks(run: Run) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _look(check: RunCheck, run: Run) -> None:
-    for _ in check(run.heard, run.target):
+    for _ in check(run.answers, run.target):
         pass
 
 

@@ -15,7 +15,8 @@ from canned import NULL_TARGETS, CannedSender
 from tokenwire.asking.preflight import Preflight, diagnosis, preflight
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject

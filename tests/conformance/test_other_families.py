@@ -17,7 +17,8 @@ from tokenwire.asking.preflight import preflight
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.dialect import Dialect, load_dialects
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.target.advertised import Advertised

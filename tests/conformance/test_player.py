@@ -14,7 +14,8 @@ from hand_made_stream import ids_stream, made_up_row
 from stream_builder import Told, change, cumulative, incremental, named, whole
 
 from tokenwire.checks.evidence import expect
-from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.report import playback

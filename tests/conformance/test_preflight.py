@@ -17,7 +17,8 @@ from tokenwire.ask import Ask
 from tokenwire.asking.preflight import Preflight, diagnosis, preflight
 from tokenwire.asking.recorder import Recorder
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest

@@ -15,7 +15,8 @@ from recorded import streamed, whole, write_folder
 
 from tokenwire.checks.check import CHECKS, Check
 from tokenwire.checks.evidence import expect
-from tokenwire.judging.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.judge import Judgement, judge_requirement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.pytest_plugin import ConformanceItem, run_items
 from tokenwire.report.subject import Subject

@@ -19,7 +19,7 @@ from tokenwire.asking.scenario import NotAsked, text_of
 from tokenwire.commands.plan import plan_in_words
 from tokenwire.demo_server import demo_server
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import has_record
+from tokenwire.judging.run import has_record
 from tokenwire.settings import Settings
 from tokenwire.wire.exchange import HttpRequest
 

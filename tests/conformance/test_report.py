@@ -20,7 +20,9 @@ from tokenwire.asking.planning import planned
 from tokenwire.checks.check import CHECKS, Check, Target
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.disk import write_whole
-from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge_requirement
+from tokenwire.judging.judge import Judgement, judge_requirement
+from tokenwire.judging.observing import NO_SCENARIO
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict, exit_status, overall
 from tokenwire.record import Stream
 from tokenwire.report import exhibit

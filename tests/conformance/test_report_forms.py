@@ -14,7 +14,8 @@ from hand_made_stream import ids_stream, made_up_row
 
 from tokenwire.checks.check import CHECKS, Check
 from tokenwire.checks.evidence import expect
-from tokenwire.judging.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.judge import Judgement, judge_requirement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import dated_levels, load_profiles
 from tokenwire.report import exhibit

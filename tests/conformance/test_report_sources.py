@@ -9,7 +9,8 @@ import jsonschema
 from hand_made_stream import ids_stream
 from rich.console import Console
 
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import print_report

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from hand_made_stream import ids_stream
 
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.report.subject import Subject
 from tokenwire.target.determinism import Comparison
 

@@ -12,7 +12,8 @@ from stream_builder import GONE, IDS, PROMPT, Told, append, change, incremental,
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Finish, Stream, Usage
 from tokenwire.report.signatures import PATTERNS, load_signatures, looks_like

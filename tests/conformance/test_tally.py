@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
 from itertools import permutations
-from operator import add
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire.checks.evidence import Observation, expect
-from tokenwire.judging.tally import NOTHING, Growing, Tally, merged, tally
+from tokenwire.checks.evidence import Observation, expect, left_out
+from tokenwire.judging.tally import NOTHING, Tally, TallyBuilder, tally
 from tokenwire.record import Place
 from tokenwire.requirement import Level
 
@@ -26,6 +24,13 @@ def observed(answer: int, event: int, value: int) -> Observation:
     place = Place(f"generate/{answer}", event)
     seen = expect(place, False, value == 1)
     return seen._replace(condition_only=value == 2)
+
+
+def built(parts: Iterable[Tally]) -> Tally:
+    builder = TallyBuilder()
+    for part in parts:
+        builder.add(part)
+    return builder.built
 
 
 answers = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=4), max_size=6)
@@ -43,11 +48,10 @@ def tallies(told: Sequence[Sequence[tuple[int, int]]]) -> list[Tally]:
 @given(answers, st.randoms(use_true_random=False), st.integers(0, 6))
 def test_tallies_merge_in_any_order_and_grouping(told: Any, shuffled: random.Random, cut: int) -> None:
     parts = tallies(told)
-    whole = reduce(add, parts, NOTHING)
+    whole = built(parts)
     shuffled.shuffle(parts)
-    assert merged(parts) == whole
-    assert merged(parts[:cut]) + merged(parts[cut:]) == whole
-    assert whole + NOTHING == NOTHING + whole == whole
+    assert built(parts) == whole
+    assert built([built(parts[:cut]), built(parts[cut:]), NOTHING]) == whole
 
 
 def test_of_many_violations_of_one_answer_the_first_of_each_gravity_are_kept_and_all_are_counted() -> None:
@@ -67,27 +71,15 @@ def test_of_many_violations_of_one_answer_the_first_of_each_gravity_are_kept_and
     assert [one.observation.witnesses for one in seen.differing[-3:]] == [401, 401, 1]
 
 
-def grown(parts: Iterable[Tally]) -> Tally:
-    growing = Growing()
-    for part in parts:
-        growing.add(part)
-    return growing.whole
-
-
-@given(answers)
-def test_parts_that_come_one_by_one_make_the_tally_of_all(told: Any) -> None:
-    assert grown(tallies(told)) == merged(tallies(told))
-
-
 def test_of_several_crashes_the_first_of_the_run_is_told_in_whatever_order_they_come() -> None:
     first, second = Tally(crash=((1, 0), "first")), Tally(crash=((2, 0), "second"))
     for parts in permutations([first, second, Tally(saw=True)]):
-        assert grown(parts) == merged(parts) == Tally(saw=True, crash=((1, 0), "first"))
+        assert built(parts) == Tally(saw=True, crash=((1, 0), "first"))
 
 
 @given(answers)
-def test_a_merged_tally_counts_what_its_parts_saw(told: Any) -> None:
-    whole = merged(tallies(told))
+def test_a_tally_counts_what_its_parts_saw(told: Any) -> None:
+    whole = built(tallies(told))
     every = [observed(at, event, value) for at, own in enumerate(told) for event, value in own]
     telling = [one for one in every if one.place.exchange != "generate/3" and not one.condition_only]
     holding = [one for one in telling if one.holds]
@@ -105,5 +97,23 @@ def test_a_check_that_raises_keeps_what_it_saw_before() -> None:
 
     first, second = (tally(breaks, at, position=at) for at in (0, 1))
     assert first.witnesses == 1
-    assert (second + first).crash == first.crash is not None
-    assert "oops" in (second + first).crash[1]  # type: ignore[index]  # the line above
+    assert first.crash is not None
+    assert built([second, first]).crash == first.crash
+    assert "oops" in first.crash[1]
+
+
+def test_what_was_left_out_is_counted_by_reason_and_is_nothing_that_was_seen() -> None:
+    def look(answer: int) -> Iterator[Observation]:
+        for event in range(answer):
+            yield left_out(Place(f"generate/{answer}", event), "it was aborted")
+        yield left_out(Place(f"generate/{answer}"), f"reason {answer}")
+
+    parts = [tally(look, nth, position=nth) for nth in (1, 2)]
+    for order in (parts, parts[::-1]):
+        seen = built(order)
+        assert (seen.saw, seen.witnesses) == (False, 0)
+        assert [(one.reason, one.times, one.exchange) for one in seen.left_out] == [
+            ("it was aborted", 3, "generate/1"),
+            ("reason 1", 1, "generate/1"),
+            ("reason 2", 1, "generate/2"),
+        ]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recorded import streamed, whole, write_folder
 
 from tokenwire.baselines.tolerance import outcomes_of
-from tokenwire.judging.judge import judge_apart, put_together
+from tokenwire.judging.judge import combined, judge_runs
 from tokenwire.replay import replay
 from tokenwire.report import tally_file
 from tokenwire.report.document import as_json, document
@@ -40,7 +40,7 @@ def captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def judged(*captures: Path) -> Replayed:
     subject, rows = replay(captures), load_requirements()
-    return Replayed(subject, tuple(rows), Selection(), judge_apart(subject.runs, list(rows.values())))
+    return Replayed(subject, tuple(rows), Selection(), judge_runs(subject.runs, list(rows.values())))
 
 
 def written_and_read(replayed: Replayed, name: str) -> tuple[str, Replayed]:
@@ -50,7 +50,7 @@ def written_and_read(replayed: Replayed, name: str) -> tuple[str, Replayed]:
 
 def report(replayed: Replayed) -> dict[str, Any]:
     """What all forms of a report are made from."""
-    judgements = put_together(replayed.judged)
+    judgements = combined(replayed.judged)
     told = document(replayed.subject, judgements, 1)
     return {
         "document": as_json(told),
@@ -105,7 +105,7 @@ def rewritten(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> P
 @pytest.fixture
 def written(captures: list[Path]) -> Path:
     subject, row = replay(captures[:1]), load_requirements()[ONE]
-    judgements = judge_apart(subject.runs, [row])
+    judgements = judge_runs(subject.runs, [row])
     write_tally(Replayed(subject, (ONE,), Selection((ONE,)), judgements), Path("one.gz"))
     return Path("one.gz")
 

@@ -8,7 +8,7 @@ from itertools import count
 from rich.console import Console
 
 from tokenwire.commands.reporting import Reporting, judge_and_report
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.report.files import Outputs
 from tokenwire.report.meter import LINE_EVERY_S, Meter
 from tokenwire.report.subject import Subject

@@ -14,7 +14,9 @@ from stream_builder import PROMPT, Told, change, incremental, whole
 from tokenwire.ask import Ask
 from tokenwire.asking.detokenization import MOST_REQUESTS, ask_for_texts, questions
 from tokenwire.dialects.dialect import Unsupported, load_dialects
-from tokenwire.judging.judge import NO_SCENARIO, Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.observing import NO_SCENARIO
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements

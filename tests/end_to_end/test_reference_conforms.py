@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from reference_configurations import CONFIGURATIONS, Report, check, tokenwire, verdicts
-from traceability import PAGE, depends_on_timing, page, places_not_asked
+from traceability import PAGE, depends_on_timing, page, places_not_asked, scenarios
 
+from tokenwire.judging.reasons import scenarios_for
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
 
@@ -134,3 +135,13 @@ def test_the_table_of_traceability_is_up_to_date(checked: Callable[[str], tuple[
     assert written == page(reports, like=written), (
         "spec/TRACEABILITY.md is stale: run python tests/end_to_end/traceability.py"
     )
+
+
+def test_each_requirement_is_shown_by_a_scenario_that_reports_name_for_it(
+    checked: Callable[[str], tuple[Report, Path]],
+) -> None:
+    """Not by each of them: in which of several scenarios a request is preempted depends on timing."""
+    shown = scenarios({name: checked(name)[0] for name in CONFIGURATIONS})
+    named = {row: set(names) for row, names in scenarios_for().items() if row in shown}
+    assert {row: names for row, names in named.items() if not names & {*shown[row]}} == {}
+    assert {row for row in shown if row not in named and len(shown[row]) < 3} == set()

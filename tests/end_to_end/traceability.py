@@ -1,6 +1,7 @@
 """From sentence to check, faults and witnesses: `spec/TRACEABILITY.md`, made from a run of the reference.
 
-`python tests/end_to_end/traceability.py` writes it anew, in a minute or two.
+`python tests/end_to_end/traceability.py` writes it anew, in a minute or two; and `spec/scenarios.yaml`, by
+which a report names the scenarios that would have shown a requirement.
 """
 
 from __future__ import annotations
@@ -15,12 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.asking.scenario import load_scenarios
 from tokenwire.checks.check import CHECKS, Check
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.spec_files import spec_root
 from tokenwire_faults.catalogue import KnownFault
 
 PAGE = spec_root() / "TRACEABILITY.md"
+SCENARIOS = spec_root() / "scenarios.yaml"
+MOST_SCENARIOS = 12
+"""What more scenarios than these show, nearly all do."""
+_SCENARIOS_HEAD = """\
+# The scenarios that show a requirement, where few do: a report names those that a run did not ask.
+# Written by tests/end_to_end/traceability.py from runs of the reference engine; a test holds it against them.
+"""
 _HEAD = """\
 # Traceability
 
@@ -75,6 +84,20 @@ def shown(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[Shown, int
             if row["verdict"] in {"PASS", "INFO"} and row["witnesses"]:
                 seen.setdefault(row["requirement"], {})[configuration, row["scenario"]] = row["witnesses"]
     return seen
+
+
+def scenarios(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The scenarios that show each requirement, without those that most of them show."""
+    known, seen = load_scenarios(), shown(reports)
+    found = {
+        row: {scenario for _, scenario in seen.get(row, {})} & known.keys() for row in load_requirements()
+    }
+    return {row: sorted(names) for row, names in found.items() if 0 < len(names) <= MOST_SCENARIOS}
+
+
+def write_scenarios(found: Mapping[str, Iterable[str]]) -> None:
+    rows = (f"{row}: [{', '.join(names)}]\n" for row, names in found.items())
+    SCENARIOS.write_text(_SCENARIOS_HEAD + "".join(rows), "utf-8")
 
 
 def told(written: str) -> dict[str, Shown]:
@@ -158,3 +181,4 @@ def _reports() -> Iterator[dict[str, Any]]:
 if __name__ == "__main__":
     with _reports() as reports:
         PAGE.write_text(page(reports), "utf-8")
+        write_scenarios(scenarios(reports))

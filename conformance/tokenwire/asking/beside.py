@@ -10,7 +10,7 @@ from tokenwire.ask import Budget
 from tokenwire.asking.confirmation import ACROSS_TARGETS, confirm, send_again
 from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.scenario import Conversation, Sender, Transcript, load_scenarios
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.record import Answer
 from tokenwire.target.beside import GATEWAY, WORKER
 from tokenwire.target.determinism import side_by_side

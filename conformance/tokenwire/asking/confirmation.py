@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.asking.scenario import Conversation
-from tokenwire.judging.judge import Judgement, Run, judge
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.run import Run
 from tokenwire.record import Answer
 from tokenwire.requirement import load_requirements
 from tokenwire.target.beside import GATEWAY, WORKER

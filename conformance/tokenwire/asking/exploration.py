@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import Conversation, Transcript
 from tokenwire.dialects.dialect import Unsupported
-from tokenwire.judging.judge import Run, violated_by
+from tokenwire.judging.judge import violated_by
+from tokenwire.judging.run import Run
 from tokenwire.record import Stream
 from tokenwire.report.subject import EXPLORATION
 

@@ -16,7 +16,7 @@ from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Sender
 from tokenwire.dialects.dialect import Dialect, Unsupported
 from tokenwire.dialects.recognition import Detected, detect
-from tokenwire.judging.judge import has_record
+from tokenwire.judging.run import has_record
 from tokenwire.record import Stream
 from tokenwire.report.wording import cut
 from tokenwire.target.advertised import Advertised, advertised_by, information_paths

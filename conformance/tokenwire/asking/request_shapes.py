@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from tokenwire.ask import Ask
 from tokenwire.asking.flags import plain
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.record import Answer
 
 _ID = st.integers(10, 250)

@@ -39,7 +39,7 @@ from tokenwire.asking.scenario import (
 from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.vital_signs import Revival, VitalSigns
 from tokenwire.dialects.dialect import Dialect, load_dialects
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Answer, Stream
 from tokenwire.replay import remarks
@@ -257,7 +257,6 @@ class _Interrogation:
     def run(self) -> Run:
         """All that was asked and answered so far, in the order of asking."""
         in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
-        asked = {scenario.name for scenario in chosen(self.plan.settings)}
         return Run(
             tuple(in_order),
             self.found.advertised,
@@ -266,7 +265,6 @@ class _Interrogation:
             beside=tuple(self.transcript.beside),
             worker_asked=bool(self.plan.settings.worker),
             tool_calls=self.plan.settings.channels,
-            unasked=tuple(sorted({scenario.name for scenario in chosen(Settings())} - asked)),
             tokenizer=self.transcript.tokenizer,
         )
 

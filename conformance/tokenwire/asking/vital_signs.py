@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.judging.judge import has_record
+from tokenwire.judging.run import has_record
 from tokenwire.target.death import RESTARTED, VITALS
 from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, HttpRequest, exchange_name
 

@@ -15,7 +15,8 @@ from tokenwire.ask import Budget
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.baselines.baseline import Baseline, Entry, lasting_end
 from tokenwire.judging.failure_kind import FailureKind, failure_kinds
-from tokenwire.judging.judge import NO_SCENARIO, Judgement
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.subject import EXPLORATION
 from tokenwire.requirement import Level, load_requirements

@@ -6,8 +6,9 @@ says why a requirement has no witness.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, overload
 
 from tokenwire.dialects.dialect import is_chat
@@ -103,17 +104,37 @@ class About:
     asked: frozenset[str] = frozenset()
     """Which of `WISHES` the request must hold."""
 
+    def stages(self) -> Iterator[tuple[str, Callable[[Traits], bool]]]:
+        """What an answer must be, one after the other: in words, and a predicate."""
+        for wish in sorted(self.asked):
+            yield f"asked for {wish}", partial(_asks_for, wish)
+        for name, words in _WORDS.items():
+            if (due := getattr(self, name)) is not None:
+                yield words[not due], partial(_is, name, due)
+        if self.delivery is not None:
+            yield str(self.delivery), partial(_is, "delivery", self.delivery)
+
     def admits(self, traits: Traits) -> bool:
-        wanted = (
-            (self.answered, traits.answered),
-            (self.streamed, traits.streamed),
-            (self.delivery, traits.delivery),
-            (self.finished, traits.finished),
-            (self.ended, traits.ended),
-            (self.chat, traits.chat),
-            (self.event_stream, traits.event_stream),
-        )
-        return self.asked <= traits.asked and all(due is None or due == has for due, has in wanted)
+        return all(passes(traits) for _, passes in self.stages())
+
+
+def _asks_for(wish: str, traits: Traits) -> bool:
+    return wish in traits.asked
+
+
+def _is(name: str, due: object, traits: Traits) -> bool:
+    return bool(getattr(traits, name) == due)
+
+
+_WORDS = {
+    "chat": ("messages", "no messages"),
+    "event_stream": ("a stream answered with 200", "no stream answered with 200"),
+    "answered": ("with a record", "without a record"),
+    "streamed": ("streamed", "whole"),
+    "finished": ("finished", "without a finish reason"),
+    "ended": ("ended", "cut off"),
+}
+"""Fields of `Traits` in words: if they are true, and if not."""
 
 
 def about(

@@ -23,7 +23,9 @@ class Observation(NamedTuple):
     """What is wrong, as one clause; made from expected and actual where empty."""
     related: tuple[Place, ...] = ()
     condition_only: bool = False
-    """The observation shows only that the condition of the requirement occurred; it is no witness."""
+    """The observation shows only that the condition of the requirement occurred; it is no witness. If it
+    has a message, what stands there was left out for that reason (`left_out`).
+    """
     level: Level | None = None
     """How grave a violation here is at most; None for as grave as its requirement."""
     by_chance: bool = False
@@ -102,6 +104,11 @@ def expect_equal(rows: Iterable[tuple[Emission, str, Any, Any]], words: str) -> 
 def condition_seen(place: Place, what: str) -> Observation:
     """Note that the condition of a requirement occurred."""
     return Observation(place, what, what, holds=True, condition_only=True)
+
+
+def left_out(place: Place, why: str) -> Observation:
+    """Note that something which the requirement is about was not judged. `why`: a clause about it."""
+    return Observation(place, None, None, holds=True, message=why, condition_only=True)
 
 
 def witnessed(stream: Stream, observations: Iterable[Observation]) -> Iterator[Observation]:

@@ -16,7 +16,9 @@ from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command
 from tokenwire.disk import system_says
-from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.observing import NO_SCENARIO
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
 from tokenwire.report.console import make_console

@@ -91,7 +91,7 @@ def _recording(record: Path | None, resume: Path | None) -> Path | None:
 
 def _jobs(subject: Subject) -> int:
     """The number of processes that judge: the server is idle meanwhile."""
-    answers = sum(len(run.heard) for run in subject.runs)
+    answers = sum(len(run.answers) for run in subject.runs)
     return min(_MOST_JOBS, os.cpu_count() or 1) if answers >= _WORTH_SHARING else 1
 
 

@@ -25,7 +25,7 @@ from tokenwire.baselines.tolerance import (
 )
 from tokenwire.commands.command import writable
 from tokenwire.disk import system_says, unfinished, why_not_appendable
-from tokenwire.judging.judge import Judgement, judge_apart, put_together
+from tokenwire.judging.judge import Judgement, combined, judge_runs
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
@@ -128,13 +128,13 @@ def _judged(subject: Subject, reporting: Reporting) -> Replayed:
     rows = selected(reporting.profiles, reporting.requirements) or [*load_requirements().values()]
     progress = make_console(stderr=True)
     progress.quiet = reporting.verbosity < 0
-    total = sum(len(run.heard) + len(rows) for run in subject.runs)
+    total = sum(len(run.answers) + len(rows) for run in subject.runs)
     with Meter(progress, "judging", total=total) as meter:
 
         def on_done(count: int, words: str) -> None:
             meter.show(done=count, words=words)
 
-        judged = judge_apart(subject.runs, rows, jobs=reporting.jobs, on_done=on_done)
+        judged = judge_runs(subject.runs, rows, jobs=reporting.jobs, on_done=on_done)
     return Replayed(subject, tuple(row.id for row in rows), reporting.selection, judged)
 
 
@@ -143,7 +143,7 @@ def judge_and_report(
 ) -> int:
     """Judge, unless `replayed` holds the judgements, write all reports, and return the exit status."""
     replayed = replayed or _judged(subject, reporting)
-    judgements = put_together(replayed.judged)
+    judgements = combined(replayed.judged)
     bodies = reporting.outputs.bodies
     subject = replace(subject, bodies=str(bodies) if bodies is not None else "")
     result = _baseline_result(judgements, subject, reporting)

@@ -1,4 +1,4 @@
-"""Tallies: what the check of one requirement saw, counted. Those of parts of a run merge into one.
+"""Tallies: what the check of one requirement saw, counted. Those of parts of a run add up to one.
 
 There are millions of things to look at, and hardly one that is not as it should be: what holds is counted as
 it is seen and forgotten, but for the furthest; what does not is kept, with its place in the order of the run.
@@ -7,7 +7,7 @@ it is seen and forgotten, but for the furthest; what does not is kept, with its 
 from __future__ import annotations
 
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import itemgetter
@@ -34,10 +34,21 @@ def how_far(observation: Observation | None) -> int:
     return 0 if observation is None else 1 + observation.event
 
 
+class LeftOut(NamedTuple):
+    """Why something that a requirement is about was not judged."""
+
+    first: Order
+    """Of those that were left out for this reason."""
+    exchange: str
+    """That of the first."""
+    reason: str
+    times: int
+
+
 class Tally(NamedTuple):
     """What a check saw in some answers. `NOTHING` is the tally of none.
 
-    Tallies of different answers merge to the same tally, however they are grouped and in whatever order.
+    Tallies of different answers add up to the same tally, however they are grouped and in whatever order.
     There are a hundred for each answer; see `Place`.
     """
 
@@ -50,34 +61,17 @@ class Tally(NamedTuple):
     """What does not hold, in the order of the run."""
     crash: tuple[Order, str] | None = None
     """The traceback of a check that raised: our fault, not the target's."""
-
-    def __add__(self, other: Tally) -> Tally:  # type: ignore[override]  # what is put together is one tally
-        return merged((self, other))
+    left_out: tuple[LeftOut, ...] = ()
+    """What the check did not judge, by reason, in the order of the run."""
 
 
 NOTHING = Tally()
 
 
-def merged(tallies: Iterable[Tally]) -> Tally:
-    """One tally of all that several tell of."""
-    parts = [tally for tally in tallies if tally is not NOTHING]
-    if len(parts) < 2:
-        return parts[0] if parts else NOTHING
-    return Tally(
-        any(part.saw for part in parts),
-        sum(part.witnesses for part in parts),
-        min(
-            (part.furthest for part in parts if part.furthest is not None), key=_furthest_first, default=None
-        ),
-        tuple(sorted((seen for part in parts for seen in part.differing), key=itemgetter(0))),
-        min((part.crash for part in parts if part.crash is not None), default=None),
-    )
+class TallyBuilder:
+    """The tally of parts that come one by one."""
 
-
-class Growing:
-    """The tally of parts that come one by one; `merged` looks through all that differs each time."""
-
-    __slots__ = ("_crash", "_differing", "_furthest", "_saw", "_witnesses")
+    __slots__ = ("_crash", "_differing", "_furthest", "_left_out", "_saw", "_witnesses")
 
     def __init__(self) -> None:
         self._saw = False
@@ -85,6 +79,7 @@ class Growing:
         self._furthest: Seen | None = None
         self._differing: list[Seen] = []
         self._crash: tuple[Order, str] | None = None
+        self._left_out: dict[str, LeftOut] = {}
 
     def add(self, part: Tally) -> None:
         self._saw |= part.saw
@@ -95,11 +90,15 @@ class Growing:
             self._furthest = new
         if part.crash is not None and (self._crash is None or part.crash < self._crash):
             self._crash = part.crash
+        for left in part.left_out:
+            known = self._left_out.get(left.reason, left._replace(times=0))
+            self._left_out[left.reason] = min(known, left)._replace(times=known.times + left.times)
 
     @property
-    def whole(self) -> Tally:
+    def built(self) -> Tally:
         differing = tuple(sorted(self._differing, key=itemgetter(0)))
-        return Tally(self._saw, self._witnesses, self._furthest, differing, self._crash)
+        left_out = tuple(sorted(self._left_out.values()))
+        return Tally(self._saw, self._witnesses, self._furthest, differing, self._crash, left_out)
 
 
 def _furthest_first(seen: Seen) -> tuple[int, Order]:
@@ -136,10 +135,11 @@ def _counted(observations: Iterable[Observation], position: int, empty_answers: 
     furthest: Seen | None = None
     differing: list[Seen] = []
     kinds: defaultdict[tuple[Level | None, bool], list[int]] = defaultdict(list)
+    left_out: list[Seen] = []
     crash = None
     try:
         for nth, seen in enumerate(observations, 1):  # how many there were before it raised
-            place, _, _, holds, _, _, condition_only, level, by_chance, stands_for = seen
+            place, _, _, holds, message, _, condition_only, level, by_chance, stands_for = seen
             if not holds:
                 kind = kinds[level, by_chance]
                 if len(kind) < _MOST_OF_A_KIND:
@@ -149,10 +149,22 @@ def _counted(observations: Iterable[Observation], position: int, empty_answers: 
                     order, last = differing[kind[-1]]
                     differing[kind[-1]] = Seen(order, last._replace(witnesses=last.witnesses + stands_for))
             if condition_only or (empty_answers and place.exchange in empty_answers):
+                if condition_only and message:
+                    left_out.append(Seen((position, nth), seen))
                 continue
             witnesses += stands_for
             if holds and (place.event or 0) >= furthest_event:
                 furthest, furthest_event = Seen((position, nth), seen), (place.event or 0) + 1
     except Exception:
         crash = (position, nth), traceback.format_exc()
-    return Tally(nth > 0, witnesses, furthest, tuple(differing), crash)
+    saw = nth > len(left_out)
+    return Tally(saw, witnesses, furthest, tuple(differing), crash, _by_reason(left_out))
+
+
+def _by_reason(left_out: Iterable[Seen]) -> tuple[LeftOut, ...]:
+    counts = Counter(seen.observation.message for seen in left_out)
+    firsts = {seen.observation.message: seen for seen in reversed(list(left_out))}
+    return tuple(
+        LeftOut(firsts[reason].order, firsts[reason].observation.place.exchange, reason, count)
+        for reason, count in counts.items()
+    )

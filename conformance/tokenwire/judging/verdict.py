@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
+from tokenwire.requirement import Level
+
 
 class Verdict(StrEnum):
     """What can be said of one requirement in one scenario, worst last."""
@@ -27,6 +29,8 @@ class Verdict(StrEnum):
     """The suite itself failed; this says nothing about the target."""
 
 
+VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
+"""The verdict on a requirement that is violated, by its level; the gravest first."""
 SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 

@@ -13,7 +13,8 @@ from tokenwire import __version__
 from tokenwire.checks.evidence import Observation
 from tokenwire.judging.causes import causes, specificity
 from tokenwire.judging.failure_kind import failure_kinds
-from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.run import Run
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict, overall
 from tokenwire.profile import VERSION, Standing, dated_levels

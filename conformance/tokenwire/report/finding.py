@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenwire.checks.evidence import Observation
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.judging.judge import NO_SCENARIO
+from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.verdict import MOST_TELLING_FIRST, ExitStatus, Verdict, overall
 
 _BAD = (Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR)

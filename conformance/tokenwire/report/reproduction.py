@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 
-from tokenwire.judging.judge import NO_SCENARIO, Judgement
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.report.subject import ASKED_ANYWAY, EXPLORATION, Subject
 from tokenwire.target.determinism import PROBE
 from tokenwire.wire.exchange import Exchange

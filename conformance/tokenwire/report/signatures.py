@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from tokenwire.checks.evidence import Observation
-from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.run import Run
 from tokenwire.record import Delivery, Emission, Stream, as_list, integer
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.typed_table import typed

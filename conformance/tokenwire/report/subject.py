@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tokenwire.dialects.dialect import family_of
-from tokenwire.judging.judge import Run
+from tokenwire.judging.run import Run
 
 EXPLORATION = "exploration"
 """Stands for the scenario of requests that were drawn, not written down."""

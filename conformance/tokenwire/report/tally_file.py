@@ -20,7 +20,8 @@ from tokenwire import __version__
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.disk import begin, unfinished
-from tokenwire.judging.judge import Apart, Judgement, Run
+from tokenwire.judging.judge import ByRun, Judgement
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Answer, Asked, Delivery, Place, Stream
 from tokenwire.report.document import MOST_EVIDENCE, furthest
@@ -62,7 +63,7 @@ class Replayed:
     requirements: tuple[str, ...]
     """Ids of the requirements that were judged."""
     selection: Selection
-    judged: Apart
+    judged: ByRun
     """The judgements of each run on each of the requirements."""
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.dialects.recognition import dialects_at, recognise
-from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import selected
 from tokenwire.report.excerpt import excerpt_at

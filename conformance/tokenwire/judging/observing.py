@@ -1,0 +1,222 @@
+"""The checks of requirements observe a run: single answers, pairs of answers, the run as a whole.
+
+What they observe is counted for each requirement and scenario. A run may be shared out to processes in parts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tokenwire.checks.about import Traits, traits_of
+from tokenwire.checks.check import CHECKS, Answers, RunCheck, StreamCheck
+from tokenwire.checks.evidence import Observation
+from tokenwire.judging.run import Run
+from tokenwire.judging.tally import NOTHING, Tally, TallyBuilder, tally
+from tokenwire.processes import shared_out, together
+from tokenwire.record import Answer
+from tokenwire.requirement import Requirement
+from tokenwire.target.determinism import AnswerPair
+
+NO_SCENARIO = "-"
+"""Stands for the scenario where nothing was observed in any."""
+
+_TOGETHER = 16
+"""Pairs of answers in a part of a run, and observations that are counted at once."""
+_LARGE = 4 << 20
+"""Bytes of answers in a part of a run."""
+
+Counted = tuple[str, str, Tally]
+"""A requirement, a scenario, and what the check of the one observed in the other."""
+Tallies = dict[str, dict[str, TallyBuilder]]
+"""What was observed of each requirement, by its id and by scenario."""
+
+
+class _Part(NamedTuple):
+    """Some answers of a run, some pairs of them, or the run as a whole for some requirements."""
+
+    run: int
+    observes: str
+    start: int
+    stop: int
+
+
+def may_observe(requirement: Requirement, stream: Answer, run: Run) -> bool:
+    """Whether the check of a requirement is given an answer."""
+    return requirement.oracle != "refusal" or stream.exchange.name not in run.clouded
+
+
+def pairs_for(requirement: Requirement, run: Run) -> Sequence[AnswerPair]:
+    """The pairs that a check which compares two answers is given."""
+    return run.pairs_beside if requirement.oracle == "across-targets" else run.comparisons
+
+
+@dataclass(frozen=True)
+class Observing:
+    """Runs, and for each the requirements whose checks have to observe it."""
+
+    runs: tuple[Run, ...]
+    wanted: tuple[tuple[Requirement, ...], ...]
+
+    def all(self, jobs: int) -> Iterator[tuple[int, int, str, Iterable[Counted]]]:
+        """What comes of each part of the runs: the position of its run, how many answers and requirements it
+        is, the name of the last of these, and what was observed.
+        """
+        parts = [part for position in range(len(self.runs)) for part in self._parts(position)]
+        for part, counted in zip(parts, shared_out(self._observed, parts, jobs), strict=True):
+            yield part.run, *self._progress(part), counted
+
+    def _parts(self, position: int) -> Iterator[_Part]:
+        """The parts of a run, those that take longest first."""
+        run, wanted = self.runs[position], self.wanted[position]
+        paired = any(CHECKS[row.id].on_comparison for row in wanted)
+        pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
+        for nth in range(len(wanted)):
+            yield _Part(position, "run", nth, nth + 1)
+        for start in range(0, pairs, _TOGETHER):
+            yield _Part(position, "pairs", start, min(start + _TOGETHER, pairs))
+        for some in together(range(len(run.answers)), lambda nth: run.answers[nth].exchange.size, _LARGE):
+            yield _Part(position, "streams", some[0], some[-1] + 1)
+
+    def _observed(self, part: _Part) -> list[Counted]:
+        run, wanted = self.runs[part.run], self.wanted[part.run]
+        return list(by_scenario(gathered(_of_part(part, run, wanted))))
+
+    def _progress(self, part: _Part) -> tuple[int, str]:
+        if part.observes == "run":
+            return part.stop - part.start, self.wanted[part.run][part.stop - 1].id
+        if part.observes == "pairs":
+            return 0, "pairs of answers"
+        return part.stop - part.start, self.runs[part.run].answers[part.stop - 1].exchange.name
+
+
+def _of_part(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
+    match part.observes:
+        case "streams":
+            answers = run.answers[part.start : part.stop]
+            yield from of_streams(answers, run, wanted, start=part.start)
+        case "pairs":
+            yield from _of_pairs(part, run, wanted)
+        case _:
+            for requirement in wanted[part.start : part.stop]:
+                yield from _of_run(requirement, run)
+
+
+def of_streams(
+    streams: Iterable[Answer], run: Run, wanted: Iterable[Requirement], *, start: int = 0
+) -> Iterator[Counted]:
+    """What checks observe in single answers, of which the first stands at `start` in the run."""
+    checks = [(row, CHECKS[row.id]) for row in wanted if CHECKS[row.id].observe is not None]
+    by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
+    target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
+    for position, stream in enumerate(streams, start):
+        scenario, loaded = stream.exchange.scenario, stream.load()
+        traits = traits_of(loaded)
+        if traits not in by_traits:
+            by_traits[traits] = [
+                (row, check.observe)
+                for row, check in checks
+                if check.observe is not None and check.about.admits(traits)
+            ]
+        is_clouded = stream.exchange.name in clouded
+        for requirement, observe in by_traits[traits]:
+            if is_clouded and not may_observe(requirement, stream, run):
+                continue
+            seen = tally(observe, loaded, target, position=position, empty_answers=empty_answers)
+            if seen is not NOTHING:
+                yield requirement.id, scenario, seen
+
+
+def _of_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
+    for pairs in (run.comparisons, run.pairs_beside):
+        comparing = [row for row in wanted if pairs_for(row, run) is pairs]
+        for position, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
+            scenario = pair.other.exchange.scenario
+            loaded = pair.load()
+            for requirement in comparing:
+                check = CHECKS[requirement.id].on_comparison
+                if check is not None:
+                    seen = tally(
+                        check, loaded, run.target, position=position, empty_answers=run.empty_answers
+                    )
+                    yield requirement.id, scenario, seen
+
+
+def _of_run(requirement: Requirement, run: Run) -> Iterator[Counted]:
+    check = CHECKS[requirement.id].on_run
+    if check is None:
+        return
+    answers = run.answers
+    if run.clouded and requirement.oracle == "refusal":
+        answers = Answers(stream for stream in answers if may_observe(requirement, stream, run))
+    found: dict[str, TallyBuilder] = defaultdict(TallyBuilder)
+    crashed = tally(_count_by_scenario, check, answers, run, found, position=0)
+    yield requirement.id, NO_SCENARIO, crashed
+    for scenario, seen in found.items():
+        yield requirement.id, scenario, seen.built
+
+
+def _count_by_scenario(
+    check: RunCheck, answers: tuple[Answer, ...], run: Run, into: dict[str, TallyBuilder]
+) -> Iterator[Observation]:
+    """Count what a check observes in a run by scenario, a few observations at a time. Yields none of them."""
+    waiting: dict[str, list[Observation]] = defaultdict(list)
+
+    def count(scenario: str, position: int) -> None:
+        into[scenario].add(
+            tally(iter, waiting.pop(scenario), position=position, empty_answers=run.empty_answers)
+        )
+
+    nth = 0
+    try:
+        for nth, seen in enumerate(check(answers, run.target)):
+            source = run.by_exchange.get(seen.place.exchange)
+            scenario = source.exchange.scenario if source else NO_SCENARIO
+            waiting[scenario].append(seen)
+            into[scenario]  # in the order in which they come
+            if len(waiting[scenario]) >= _TOGETHER:
+                count(scenario, nth)
+    finally:
+        for scenario in list(waiting):
+            count(scenario, nth)
+    yield from ()
+
+
+def gathered(counted: Iterable[Counted], into: Tallies | None = None) -> Tallies:
+    """What was observed, by requirement and scenario."""
+    tallies: Tallies = {} if into is None else into
+    for requirement, scenario, seen in counted:
+        if seen is not NOTHING:
+            tallies.setdefault(requirement, {}).setdefault(scenario, TallyBuilder()).add(seen)
+    return tallies
+
+
+def by_scenario(tallies: Tallies) -> Iterator[Counted]:
+    """The same, one by one."""
+    for requirement, scenarios in tallies.items():
+        for scenario, seen in scenarios.items():
+            yield requirement, scenario, seen.built
+
+
+def evidence(run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
+    """What the checks of some requirements observe in a run, before any verdict."""
+    tallies: Tallies = {}
+    for _, _, _, counted in Observing((run,), (tuple(wanted),)).all(jobs=1):
+        gathered(counted, tallies)
+    yield from by_scenario(tallies)
+
+
+def in_order(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -> dict[str, Tally]:
+    """What was observed of a requirement, the scenarios in the order in which the run has them."""
+    order: Iterable[str] = seen
+    if len(seen) > 1 and CHECKS[requirement.id].on_stream is not None:
+        order = run.scenarios
+        if requirement.oracle == "refusal":
+            order = dict.fromkeys(
+                stream.exchange.scenario for stream in run.answers if may_observe(requirement, stream, run)
+            )
+    elif len(seen) > 1 and CHECKS[requirement.id].on_comparison is not None:
+        order = dict.fromkeys(pair.other.exchange.scenario for pair in pairs_for(requirement, run))
+    return {scenario: seen[scenario].built for scenario in order if scenario in seen}

@@ -1,0 +1,186 @@
+"""Why a requirement was not judged: what it applies to, and the funnel of answers that might have shown it.
+
+Each reason is counted in the run: how many exchanges asked for what the requirement is about, and how many of
+these were answered, undisturbed and comparable. A reason says where the funnel became empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from tokenwire.checks.about import traits_of
+from tokenwire.checks.check import CHECKS
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.judging.observing import may_observe, pairs_for
+from tokenwire.judging.run import Run, has_record
+from tokenwire.judging.tally import LeftOut, Tally, TallyBuilder
+from tokenwire.judging.verdict import VIOLATED, Verdict
+from tokenwire.record import Answer, Place
+from tokenwire.requirement import Requirement
+from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.target.capability import Capability
+from tokenwire.target.tokenizer import HOW_TO_ENABLE
+
+WHOLE_RUN = "the whole run"
+"""Stands for the exchange of a violation that lies in no single one."""
+
+_MIRROR = (
+    "start the server with a sampler that mirrors each sampled id into customized_info, "
+    "for example `tokenwire-reference serve --sampling-backend mirror`"
+)
+_INSTRUMENTS = {
+    "retractions": "let the server preempt requests, by a small KV cache or a test hook, "
+    "for example `tokenwire-reference serve --test-retract-interval 3`",
+    "media": "serve a model that takes images, "
+    "for example `tokenwire-reference serve --model builtin:tiny-mm`",
+}
+"""How to start a server that shows a capability, where it is not the mirror sampler."""
+SILENT_WORKER = "the worker that --worker names gave no answer to compare with; see that it runs"
+NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
+
+_ACROSS_TARGETS = "across-targets"
+_MOST_NAMED = 3
+
+
+@cache
+def scenarios_for() -> Mapping[str, tuple[str, ...]]:
+    """The scenarios that show a requirement, by its id; none where most of them do."""
+    table: dict[str, list[str]] = read_yaml(spec_root() / "scenarios.yaml")
+    return {name: tuple(scenarios) for name, scenarios in table.items()}
+
+
+class Funnel(NamedTuple):
+    """How many answers of a run came how far on the way to a verdict on one requirement."""
+
+    stages: tuple[tuple[str, int], ...]
+    """Each stage in words, and how many came so far. The first are the exchanges that asked for it."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What came through all stages and was not judged."""
+
+    def words(self, condition: str | None) -> str:
+        """Where it became empty, with what came so far."""
+        counts = [count for _, count in self.stages]
+        end = counts.index(0) + 1 if 0 in counts else len(counts)
+        alike = groupby(self.stages[:end], key=itemgetter(1))
+        passed = ", ".join(f"{count} {' and '.join(stage for stage, _ in stages)}" for count, stages in alike)
+        if self.left_out:
+            reasons = (
+                f"{some.times} left out: {some.reason} (first {some.exchange})" for some in self.left_out
+            )
+            return f"{passed}; {_named(reasons)}"
+        if 0 in counts:
+            return passed
+        if condition:
+            return f"{passed}; it did not happen in them that {condition}"
+        return f"{passed}; none of them holds what the sentence is about"
+
+
+def _named(names: Iterable[str]) -> str:
+    known = list(names)
+    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+    return ", ".join(known[:_MOST_NAMED]) + more
+
+
+def funnel(requirement: Requirement, run: Run, tallies: Iterable[Tally] = ()) -> Funnel:
+    """Count the answers of a run that might have shown a requirement, stage by stage."""
+    every = TallyBuilder()
+    for seen in tallies:
+        every.add(seen)
+    return Funnel(tuple(_stages(requirement, run)), every.built.left_out)
+
+
+def _stages(requirement: Requirement, run: Run) -> Iterator[tuple[str, int]]:
+    check, scenarios = CHECKS[requirement.id], scenarios_for().get(requirement.id, ())
+    if requirement.oracle == _ACROSS_TARGETS:
+        yield "pairs of a worker's answer and the gateway's", len(run.pairs_beside)
+        yield (
+            "where both were seen to repeat themselves",
+            sum(pair.repeats for pair in run.pairs_beside),
+        )
+        return
+
+    def asks(stream: Answer) -> bool:
+        return not scenarios or stream.exchange.scenario in scenarios
+
+    left = list(filter(asks, run.streams))
+    yield "asked", len(left)
+    left = [stream for stream in left if stream.exchange.status is not None]
+    yield "answered", len(left)
+    undisturbed = {stream.exchange.name for stream in run.answers if may_observe(requirement, stream, run)}
+    left = [stream for stream in left if stream.exchange.name in undisturbed]
+    yield "undisturbed", len(left)
+    if check.on_comparison is not None:
+        yield "pairs for one request", sum(asks(pair.other) for pair in pairs_for(requirement, run))
+    for words, passes in check.about.stages():
+        left = [stream for stream in left if passes(traits_of(stream))]
+        yield words, len(left)
+
+
+def not_asked(requirement: Requirement, run: Run) -> str:
+    """Which scenarios of a requirement the run has no answer of, in words; empty where it has all."""
+    answered = set(run.scenarios)
+    missing = [name for name in scenarios_for().get(requirement.id, ()) if name not in answered]
+    if run.died is not None and (missing or run.died.early):
+        scenarios = f" ({_named(missing)})" if missing else ""
+        return f"the server died of {run.died.name} before this was asked{scenarios}"
+    return f"not asked: {_named(missing)}" if missing else ""
+
+
+def too_little(requirement: Requirement, run: Run, tallies: Iterable[Tally] = ()) -> str:
+    """Why nothing was observed, or too little, in words."""
+    counted = funnel(requirement, run, tallies)
+    missing = not_asked(requirement, run)
+    if missing and not counted.stages[0][1]:
+        return missing
+    words = counted.words(requirement.condition)
+    return f"{words}; {missing}" if missing else words
+
+
+Unjudged = tuple[Verdict, str, tuple[Observation, ...]]
+"""A verdict without a look at any answer, why, and a promise that was broken."""
+
+
+def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
+    """The verdict on a requirement that does not apply to this target or run; None where it applies."""
+    if requirement.excluded:
+        return Verdict.NOT_TESTABLE, requirement.excluded, ()
+    cut_off = not_asked(requirement, run) if run.died is not None else ""
+    across = requirement.oracle == _ACROSS_TARGETS
+    needed = ""
+    if across and not run.pairs_beside:
+        if not run.worker_asked:
+            return Verdict.NOT_TESTABLE, NO_WORKER, ()
+        needed = SILENT_WORKER
+    elif requirement.oracle == "tokenizer" and run.tokenizer is None:
+        needed = HOW_TO_ENABLE
+    if needed:
+        return (Verdict.INCONCLUSIVE, cut_off, ()) if cut_off else (Verdict.NOT_TESTABLE, needed, ())
+    known = run.capabilities_beside if across else run.capabilities
+    missing = [known[name] for name in requirement.applies_when if not known[name].present]
+    if not missing:
+        return None
+    instrumented = requirement.contract == "instrumented"
+    if cut_off and not instrumented:
+        return Verdict.INCONCLUSIVE, cut_off, ()
+    promised = next((capability for capability in missing if capability.declared), None)
+    if promised is not None:
+        broken = _broken_promise(promised)
+        return VIOLATED[requirement.level], broken.message, (broken,)
+    words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
+    if instrumented:
+        return Verdict.NOT_TESTABLE, f"{words}; {_INSTRUMENTS.get(missing[0].name, _MIRROR)}", ()
+    counts = f"{sum(map(has_record, run.answers))} answers"
+    remarks = filter(None, (counts, not_asked(requirement, run), run.honesty.caveat))
+    return Verdict.UNSUPPORTED, f"{words} ({'; '.join(remarks)})", ()
+
+
+def _broken_promise(capability: Capability) -> Observation:
+    """What was declared has to be shown: no requirement on it can be examined otherwise."""
+    message = f"{capability.name} is declared, but {capability.established}"
+    expected = f"{capability.name}, as declared"
+    place = Place(WHOLE_RUN, pointer=f"/{capability.name}")  # what lacks the same has the same cause
+    return expect(place, expected, capability.established, message, holds=False)

@@ -1,0 +1,211 @@
+"""A run: everything that one server, started in one way, answered, and what that shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from tokenwire.checks.check import Answers, Target
+from tokenwire.checks.evidence import Observation
+from tokenwire.checks.reading.deeds import Deeds, disturbed
+from tokenwire.checks.reading.refusals import suspicion
+from tokenwire.dialects.control import ControlCall
+from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
+from tokenwire.dialects.markup import Markup
+from tokenwire.parrot.recognition import KnownModel, recognised
+from tokenwire.record import Answer, Stream, fact
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.capability import Capability, capabilities, shows
+from tokenwire.target.death import Death, clouded, deaths
+from tokenwire.target.determinism import (
+    AnswerPair,
+    Determinism,
+    Doubt,
+    comparisons,
+    determinism,
+    doubt,
+)
+from tokenwire.target.honesty import Honesty, honesty
+from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
+
+_OK = 200
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that one server, started in one way, wrote."""
+
+    streams: tuple[Answer, ...]
+    advertised: Advertised = field(default_factory=Advertised)
+    name: str = ""
+    """The capture's file, where several are judged together; empty for a live run."""
+    tokenizer: Tokenizer | None = None
+    """What text is held against its ids by."""
+    declared: frozenset[str] = frozenset()
+    """Capabilities that the user says the target has."""
+    calls: tuple[ControlCall, ...] = ()
+    """What was asked of control endpoints beside the streams."""
+    beside: tuple[AnswerPair, ...] = ()
+    """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
+    worker_asked: bool = False
+    """A worker was named, whatever it answered."""
+    tool_calls: str = ""
+    """The form in which the model writes tool calls, where that is known beforehand."""
+
+    @cached_property
+    def deaths(self) -> tuple[Death, ...]:
+        """The ends of the server, each with the request that it most likely died of."""
+        through_the_gateway = (pair.other for pair in self.beside)
+        return deaths((*self.streams, *through_the_gateway), self._suspicion)
+
+    @cached_property
+    def clouded(self) -> frozenset[str]:
+        """The bad requests that failed as the good ones behind them did: that is no refusal, nor the lack of
+        one.
+        """
+        return clouded(self.answers, self._suspicion)
+
+    def _suspicion(self, stream: Answer) -> int:
+        return suspicion(stream, Target(advertised=self.advertised))
+
+    @cached_property
+    def died(self) -> Death | None:
+        """The end of the server that ended the run, too."""
+        return next((death for death in self.deaths if death.final), None)
+
+    @cached_property
+    def answers(self) -> Answers:
+        """The streams that are judged: all but those that a death of the server cut off."""
+        cut = frozenset().union(*(death.cut for death in self.deaths))
+        return Answers(stream for stream in self.streams if stream.exchange.name not in cut)
+
+    @cached_property
+    def scenarios(self) -> tuple[str, ...]:
+        """The scenarios of the streams that are judged, in their order."""
+        return tuple(dict.fromkeys(stream.exchange.scenario for stream in self.answers))
+
+    @cached_property
+    def pairs_beside(self) -> tuple[AnswerPair, ...]:
+        """The answers of worker and gateway that are compared: neither server was dead."""
+        cut = frozenset().union(*(death.cut for death in self.deaths))
+        return tuple(
+            pair
+            for pair in self.beside
+            if pair.baseline.exchange.status is not None and pair.other.exchange.name not in cut
+        )
+
+    @cached_property
+    def capabilities(self) -> dict[str, Capability]:
+        return capabilities(self.answers, self.advertised, self.declared, self.calls, self.model)
+
+    @cached_property
+    def model(self) -> KnownModel | None:
+        """The model behind the answers, where it is one whose right answers are known."""
+        other = self.tokenizer.known if isinstance(self.tokenizer, LocalTokenizer) else None
+        return recognised(self.answers, other)
+
+    @cached_property
+    def capabilities_beside(self) -> dict[str, Capability]:
+        """What either of a gateway and its worker shows, where both were asked the same."""
+        both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
+        return capabilities(both, self.advertised, self.declared)
+
+    @cached_property
+    def markup(self) -> Markup:
+        """What the parsers of the target take out of text."""
+        from tokenwire.checks.reading.channels import seen_markup
+
+        return seen_markup(self.answers, self.tokenizer, self.tool_calls)
+
+    @cached_property
+    def honesty(self) -> Honesty:
+        return honesty(self.answers)
+
+    @cached_property
+    def determinism(self) -> Determinism:
+        return determinism(self.answers, disturbed(self.answers, Deeds(self.calls, self.deaths)))
+
+    @cached_property
+    def seen(self) -> tuple[Determinism, ...]:
+        """What was seen to be repeated: by the target, and by the worker and its gateway."""
+        return (
+            self.determinism,
+            determinism(pair.baseline for pair in self.beside),
+            determinism(pair.other for pair in self.beside),
+        )
+
+    def doubt(self, difference: Observation) -> Doubt | None:
+        """Why a difference is no violation in itself; None where it is one."""
+        if not difference.by_chance:
+            return None
+        places = (difference.place, *difference.related)
+        names = {place.exchange: None for place in places if place.exchange in self.by_exchange}
+        return doubt(names, self.seen)
+
+    @cached_property
+    def comparisons(self) -> list[AnswerPair]:
+        return comparisons(self.answers, self.determinism)
+
+    @cached_property
+    def empty_answers(self) -> frozenset[str]:
+        """The exchanges that were answered with 200 and say nothing: no id, no text, no finish, no error."""
+        every = self.by_exchange.values()
+        return frozenset(
+            stream.exchange.name
+            for stream in every
+            if stream.exchange.status == _OK and stream.error is None and not has_record(stream)
+        )
+
+    @cached_property
+    def by_exchange(self) -> dict[str, Answer]:
+        """The streams by the names of their exchanges."""
+        both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
+        return {stream.exchange.name: stream for stream in (*self.streams, *both)}
+
+    @cached_property
+    def flags(self) -> frozenset[str]:
+        """The flags that the server is known to have been started with."""
+        return frozenset(flag for stream in self.streams for flag in stream.exchange.server.flags)
+
+    @cached_property
+    def tells_prompt_ids(self) -> bool:
+        """Whether any answer carries prompt_token_ids."""
+        return any(map(shows("prompt-token-ids"), self.streams))
+
+    @cached_property
+    def target(self) -> Target:
+        """What checks are told about the target."""
+        vocabulary = self.advertised.vocab_size or vocabulary_told(self.streams)
+        return Target(
+            capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),
+            stream_interval=self.advertised.stream_interval,
+            advertised_delivery=self.advertised.delivery,
+            tito_stream_refused=_refuses_tito_streams(self.streams),
+            deaths=self.deaths,
+            tokenizer=self.tokenizer,
+            model=self.model,
+            calls=self.calls,
+            advertised=replace(self.advertised, vocab_size=vocabulary),
+            repeated=self.determinism.repeated,
+            contradicted=self.determinism.contradicted,
+            noise=self.determinism.noise,
+            markup=self.markup,
+        )
+
+
+@fact(Stream)
+def has_record(stream: Stream) -> bool:
+    """Whether an answer says anything: an id, a character, or why a choice finished."""
+    choices = stream.choices if stream.answered else ()
+    return any(
+        emission.output_ids or emission.text or (emission.finish and emission.finish.type)
+        for choice in choices
+        for emission in choice.emissions
+    )
+
+
+def _refuses_tito_streams(streams: Iterable[Answer]) -> bool:
+    """Whether the chat dialects of a run refuse token-in-token-out fields in streams, by their own policy."""
+    spoken = {stream.dialect for stream in streams if is_chat(stream)}
+    return all(one.policy.tito_stream_refused for name, one in load_dialects().items() if name in spoken)

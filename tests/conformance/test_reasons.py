@@ -1,0 +1,146 @@
+"""Reasons of what was not judged: each count in them is what the capture holds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_made_stream import ids_stream
+from hand_made_stream import made_up_row as row
+
+from tokenwire.asking.scenario import load_scenarios
+from tokenwire.checks.about import STREAMED, about
+from tokenwire.checks.check import CHECKS, Check, Target
+from tokenwire.checks.evidence import Observation, left_out
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.judge import Judgement, judge, judge_requirement
+from tokenwire.judging.reasons import scenarios_for
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.replay import replay
+from tokenwire.requirement import load_requirements
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+CAPTURES = [
+    "sglang/0.5.23/live-incremental",
+    "vllm/0.32.0-cpu/live-interval-3",
+    "transformers/5.23.0/live-serve",
+]
+OF_THE_SUITE = {"preflight", "vitals", "restarted"}
+"""Scenarios of requests that the suite sends for itself."""
+_COUNT = re.compile(r"(\d+) ([a-z][^;,]*)")
+_NOT_ASKED = re.compile(r"(?:not asked: |was asked \()([a-z0-9, -]+?)(?: and \d+ more)?(?:;|\)|$)")
+_PATHS = {dialect.endpoint.path for dialect in load_dialects().values()}
+
+
+def exchanges(capture: Path) -> list[dict[str, Any]]:
+    """Name, scenario, request, status and answer of each exchange, read without the suite."""
+    found: list[dict[str, Any]] = []
+    with gzip.open(capture, "rt", encoding="utf-8") as file:
+        for line in map(json.loads, file):
+            if line["kind"] == "request":
+                found.append(line | {"status": None})
+            elif line["kind"] == "response":
+                found[-1]["status"] = line["status"]
+    return [one for one in found if one["method"] == "POST" and _is_of_a_dialect(one)]
+
+
+def _is_of_a_dialect(one: Mapping[str, Any]) -> bool:
+    dialect, _, label = one["name"].partition("/")
+    known = one["path"].partition("?")[0] in _PATHS or label == "honesty/unknown-path"
+    return known and (dialect in load_dialects() or one["scenario"] in OF_THE_SUITE)
+
+
+def said(message: str) -> Iterator[tuple[int, str]]:
+    """The counts of a reason, with the stage of each."""
+    for count, stages in _COUNT.findall(message.partition("; ")[0]):
+        for stage in stages.split(" and "):
+            yield int(count), stage
+
+
+@pytest.fixture(params=CAPTURES)
+def judged(request: pytest.FixtureRequest) -> tuple[list[dict[str, Any]], list[Judgement]]:
+    capture = FIXTURES / f"{request.param}.jsonl.gz"
+    return exchanges(capture), judge(replay([capture]).runs)
+
+
+def test_every_count_and_name_in_a_reason_is_that_of_the_capture(
+    judged: tuple[list[dict[str, Any]], list[Judgement]],
+) -> None:
+    asked, judgements = judged
+    answered = {one["scenario"] for one in asked if one["status"] is not None}
+    counted = named = 0
+    for judgement in judgements:
+        if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.doubted:
+            continue
+        scenarios = scenarios_for().get(judgement.requirement.id, ())
+        mine = [one for one in asked if not scenarios or one["scenario"] in scenarios]
+        right = {"asked": mine, "answered": [one for one in mine if one["status"] is not None]}
+        reason = judgement.message.partition("a PASS needs; ")[2] or judgement.message
+        for count, stage in said(reason):
+            if stage in right:
+                # Which family a request of the preflight belongs to, its answer decides.
+                unsure = sum(one["scenario"] in OF_THE_SUITE for one in right[stage])
+                assert 0 <= len(right[stage]) - count <= unsure, (judgement.name, reason)
+                counted += 1
+        for names in _NOT_ASKED.findall(reason):
+            for name in names.split(", "):
+                assert name in scenarios, (judgement.name, reason)
+                assert name not in answered or "died" in reason, (judgement.name, reason)
+                named += 1
+    assert counted
+    assert named
+
+
+def observes_nothing(_stream: Stream, _target: Target) -> Iterator[Observation]:
+    yield from ()
+
+
+def reason(requirement: Any, run: Run) -> str:
+    (judgement,) = judge_requirement(requirement, run)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    return judgement.message
+
+
+RUN = Run((ids_stream([1], [2]), ids_stream([1], name="b")))
+
+
+def test_a_reason_ends_at_the_first_stage_that_no_answer_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wanted, words in (
+        (
+            STREAMED,
+            "2 asked and answered and undisturbed and streamed; "
+            "none of them holds what the sentence is about",
+        ),
+        (about("stop", streamed=True), "2 asked and answered and undisturbed, 0 asked for stop"),
+    ):
+        monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=observes_nothing, about=wanted))
+        assert reason(row(), RUN) == words
+    assert reason(row(condition="the moon is full"), RUN).startswith("2 asked")
+
+
+def test_what_was_left_out_is_counted_with_its_rule_and_its_first_exchange(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leaves_out(stream: Stream, _target: Target) -> Iterator[Observation]:
+        yield left_out(stream.events[0].place, "an abort came beside it")
+
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=leaves_out))
+    words = "2 asked and answered and undisturbed; 2 left out: an abort came beside it (first generate/one)"
+    assert reason(row(), RUN) == words
+
+
+def test_what_no_scenario_of_the_run_asks_is_not_asked() -> None:
+    assert reason(load_requirements()["missing-prompts-refused"], RUN) == "not asked: no-prompt"
+
+
+def test_every_scenario_that_is_named_is_one() -> None:
+    named = {name for names in scenarios_for().values() for name in names}
+    assert named <= load_scenarios().keys()
+    assert scenarios_for().keys() <= load_requirements().keys()
