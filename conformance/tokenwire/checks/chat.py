@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenwire.checks.about import about, finished_choices, is_error
 from tokenwire.checks.check import Target, check
-from tokenwire.checks.evidence import Observation, expect, in_wire_order
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
 from tokenwire.checks.reading.fields import carries
 from tokenwire.record import Choice, Delivery, Stream, as_list
@@ -32,20 +32,6 @@ def _chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
             message = f"a later chunk of choice {choice.index} has the role {role!r}"
             place = emission.at("role")
             yield expect(place, "assistant or none", role, message, holds=role is None or role == "assistant")
-
-
-@check("chat-chunks-share-a-choice-id", about(chat=True, streamed=True))
-def _chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """One id in all chunks of a choice; choices of one answer may have different ones."""
-
-    def chunks() -> Iterator[Observation]:
-        for choice in stream.choices:
-            first, *later = (emission.details.get("request_id") for emission in choice.emissions)
-            for emission, actual in zip(choice.emissions[1:], later, strict=True):
-                message = f"a chunk of choice {choice.index} has the id {actual!r}, not {first!r}"
-                yield expect(emission.at("request_id"), first, actual, message)
-
-    yield from in_wire_order(chunks())
 
 
 _INSTEAD = ("refusal", "function_call")

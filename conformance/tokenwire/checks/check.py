@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, partial, wraps
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial, update_wrapper, wraps
 from itertools import chain
 from typing import Any, Self, TypeVar, cast
 
-from tokenwire.checks.about import ANY, About, traits_of
-from tokenwire.checks.evidence import Observation, in_wire_order
+from tokenwire.checks.about import ANY, FINISHED, About, finished_choices, traits_of
+from tokenwire.checks.evidence import Observation, Row, expect_each, expect_equal, in_wire_order
 from tokenwire.checks.reading.deeds import Deeds
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Answer, Choice, Delivery, Stream, fact
+from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.death import Death
 from tokenwire.target.determinism import Comparison
@@ -160,6 +160,17 @@ def check(requirement: str, about: About = ANY) -> Callable[[StreamCheck], Strea
     return register
 
 
+def _of_each_choice(observe: ChoiceCheck) -> StreamCheck:
+    """Observe each choice that delivered anything, and report in wire order."""
+
+    @wraps(observe)
+    def on_stream(stream: Stream, target: Target) -> Iterator[Observation]:
+        every = (observe(choice, stream, target) for choice in stream.delivering)
+        yield from in_wire_order(chain.from_iterable(every))
+
+    return on_stream
+
+
 def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck], ChoiceCheck]:
     """Make a function the check of a requirement, called with each choice that delivered anything.
 
@@ -167,13 +178,60 @@ def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck
     """
 
     def register(function: ChoiceCheck) -> ChoiceCheck:
+        check(requirement, about)(_of_each_choice(function))
+        return function
+
+    return register
+
+
+def check_finished(requirement: str, about: About = FINISHED) -> Callable[[ChoiceCheck], ChoiceCheck]:
+    """Make a function the check of a requirement, called with each choice that reached a finish reason."""
+
+    def register(function: ChoiceCheck) -> ChoiceCheck:
         @wraps(function)
         def on_stream(stream: Stream, target: Target) -> Iterator[Observation]:
-            every = (function(choice, stream, target) for choice in stream.delivering)
-            yield from in_wire_order(chain.from_iterable(every))
+            for choice in finished_choices(stream):
+                yield from function(choice, stream, target)
 
-        check(requirement, about)(on_stream)
+        check(requirement, replace(about, finished=True))(on_stream)
         return function
+
+    return register
+
+
+Values = Callable[[Choice], Iterable[tuple[Emission, str, Any, Any]]]
+"""Reads of a choice what has to be equal: emission, field, expected and actual value."""
+Conditions = Callable[[Choice], Iterable[Row]]
+"""The same with what has to hold, behind the field."""
+
+
+def check_equal(requirement: str, about: About, words: str) -> Callable[[Values], Values]:
+    """Make a requirement's check of a function that reads values which have to be equal.
+
+    `words` says what is wrong, of `{emission}`, `{field}`, `{expected}` and `{actual}`.
+    """
+
+    def register(values: Values) -> Values:
+        @wraps(values)
+        def observe(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+            return expect_equal(values(choice), words)
+
+        check(requirement, about)(_of_each_choice(observe))
+        return values
+
+    return register
+
+
+def check_each(requirement: str, about: About, words: str) -> Callable[[Conditions], Conditions]:
+    """The same of a function that reads conditions which have to hold."""
+
+    def register(conditions: Conditions) -> Conditions:
+        @wraps(conditions)
+        def observe(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+            return expect_each(conditions(choice), words)
+
+        check(requirement, about)(_of_each_choice(observe))
+        return conditions
 
     return register
 
@@ -189,13 +247,25 @@ class Relation:
     about: About
 
 
-Row = TypeVar("Row", bound=Relation)
+Relating = TypeVar("Relating", bound=Relation)
 
 
-def check_rows(observe: Callable[[Row, Stream, Target], Iterator[Observation]], *rows: Row) -> None:
+def check_rows(observe: Callable[[Relating, Stream, Target], Iterator[Observation]], *rows: Relating) -> None:
     """Make the function of a relation the check of each row's requirement."""
     for row in rows:
-        _register(Check(row.requirement, observe=partial(observe, row), about=row.about))
+        check(row.requirement, row.about)(partial(observe, row))
+
+
+def check_choice_rows(
+    observe: Callable[[Relating, Choice, Stream], Iterator[Observation]], *rows: Relating
+) -> None:
+    """The same for a relation within a choice: called with each that delivered anything."""
+
+    def of_stream(row: Relating, stream: Stream, _target: Target) -> Iterator[Observation]:
+        every = (observe(row, choice, stream) for choice in stream.delivering)
+        yield from in_wire_order(chain.from_iterable(every))
+
+    check_rows(update_wrapper(of_stream, observe), *rows)
 
 
 def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:

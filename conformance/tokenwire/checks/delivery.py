@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tokenwire.checks.about import CUMULATIVE, INCREMENTAL, STREAMED, about, ended, finished_choices, streamed
-from tokenwire.checks.check import Target, check, check_choices, check_run
-from tokenwire.checks.difference import observe_sequence, observe_text
-from tokenwire.checks.evidence import Observation, Row, condition_seen, expect, expect_each, expect_equal
+from tokenwire.checks.about import INCREMENTAL, STREAMED, about, ended, finished_choices, streamed
+from tokenwire.checks.check import Target, check, check_choices, check_each, check_equal, check_run
+from tokenwire.checks.evidence import Observation, Row, condition_seen, expect, expect_equal
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
 from tokenwire.checks.reading.fields import read_once, untold_count
@@ -131,66 +130,23 @@ def _mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]
             yield expect(shown.emission.at(shown.name), str(advertised), str(shown.mode), message)
 
 
-def _cumulative(stream: Stream) -> bool:
-    return streamed(stream) and stream.delivery is Delivery.CUMULATIVE
+@check_equal(
+    "incremental-ids-are-new",
+    INCREMENTAL,
+    "{actual} output ids came while completion_tokens grew by {expected}",
+)
+def _new_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, int]]:
+    """How many ids came, beside what completion_tokens grew by."""
+    counted = delivered = 0
+    for emission in choice.delivered if _carries_ids(choice) else ():
+        count = emission.counter("completion_tokens")
+        if count is not None:
+            yield emission, "output_ids", count - counted, emission.after - delivered
+            counted, delivered = count, emission.after
 
 
-def _incremental(stream: Stream) -> bool:
-    return streamed(stream) and stream.delivery is Delivery.INCREMENTAL
-
-
-_BEFORE = "the emission before it"
-
-
-@check_choices("cumulative-ids-extend", CUMULATIVE)
-def _cumulative_ids_extend(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Output ids that were sent stay, and stay first."""
-    for before, (emission, ids) in pairwise(
-        (emission, emission.output_ids) for emission in choice.delivered if emission.output_ids is not None
-    ):
-        held = before[1]
-        place, kept = emission.at("output_ids"), ids[: len(held)]
-        yield observe_sequence(place, "output id", expected=held, actual=kept, source=_BEFORE)
-
-
-@check_choices("cumulative-text-extends", CUMULATIVE)
-def _cumulative_text_extends(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Text that was sent stays, and stays first."""
-    shown = ((emission, emission.text) for emission in choice.delivered if emission.text is not None)
-    for (_, held), (emission, text) in pairwise(shown):
-        place = emission.at("text")
-        yield observe_text(place, expected=held, actual=text[: len(held)], source=_BEFORE)
-
-
-@check_choices("cumulative-series-extend", CUMULATIVE)
-def _cumulative_series_extend(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Entries that were sent stay as they are, and stay first."""
-    for name in dict.fromkeys(name for emission in choice.delivered for name in emission.series):
-        lists = (
-            (emission, entries)
-            for emission in choice.delivered
-            if (entries := emission.entries(name)) is not None
-        )
-        for (_, held), (emission, entries) in pairwise(lists):
-            place, kept = emission.at(name), entries[: len(held)]
-            yield observe_sequence(place, f"{name} entry", expected=held, actual=kept, source=_BEFORE)
-
-
-@check_choices("incremental-ids-are-new", INCREMENTAL)
-def _incremental_ids_are_new(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
-    if all(emission.output_ids is None for emission in choice.delivered):
-        return
-
-    def rows() -> Iterator[tuple[Emission, str, int, int]]:
-        counted = delivered = 0
-        for emission in choice.delivered:
-            count = emission.counter("completion_tokens")
-            if count is not None:
-                yield emission, "output_ids", count - counted, emission.after - delivered
-                counted, delivered = count, emission.after
-
-    yield from expect_equal(rows(), "{actual} output ids came while completion_tokens grew by {expected}")
+def _carries_ids(choice: Choice) -> bool:
+    return any(emission.output_ids is not None for emission in choice.delivered)
 
 
 @check("first-emission-has-a-token", STREAMED)
@@ -230,27 +186,18 @@ def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterato
             )
 
 
-@check_choices("no-idle-emissions", STREAMED)
-def _no_idle_emissions(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
-    if all(emission.output_ids is None for emission in choice.delivered):
-        return
-
-    def rows() -> Iterator[Row]:
-        held = ""
-        for emission in choice.delivered:
-            text, finish = emission.text, emission.finish
-            brings = (
-                emission.new > 0
-                or finish is not None
-                or (bool(text) and (emission.incremental or text != held))
-            )
-            held = held if text is None else text
-            if emission.details.get("role") is None:
-                actual = "something new" if brings else "nothing new"
-                yield emission, "output_ids", brings, "a new id, new text or a finish reason", actual
-
-    yield from expect_each(rows(), "the emission brings no new id, no new text and no finish reason")
+@check_each("no-idle-emissions", STREAMED, "the emission brings no new id, no new text and no finish reason")
+def _brought(choice: Choice) -> Iterator[Row]:
+    """Whether each emission brings something; the role that opens a chat choice is enough."""
+    held = ""
+    for emission in choice.delivered if _carries_ids(choice) else ():
+        text, finish = emission.text, emission.finish
+        new_text = bool(text) and (emission.incremental or text != held)
+        brings = emission.new > 0 or finish is not None or new_text
+        held = held if text is None else text
+        if emission.details.get("role") is None:
+            actual = "something new" if brings else "nothing new"
+            yield emission, "output_ids", brings, "a new id, new text or a finish reason", actual
 
 
 @check("whole-accumulates", about(delivery=Delivery.WHOLE))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.checks.about import ANSWERED, FINISHED, STREAMED, ended, finished_choices, is_error
-from tokenwire.checks.check import Target, check, check_choices, check_run
-from tokenwire.checks.evidence import Observation, Row, expect, expect_each, expect_equal, witnessed
+from tokenwire.checks.about import ANSWERED, ANY, FINISHED, STREAMED, ended, finished_choices, is_error
+from tokenwire.checks.check import Target, check, check_choices, check_each, check_equal, check_run
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
 from tokenwire.checks.logprob_entry import ids_named, new_logprobs
 from tokenwire.checks.reading.fields import count_of, counters, details, end_place, start_place
 from tokenwire.checks.reading.refusals import was_refused
@@ -206,24 +206,18 @@ def _ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
             yield expect(place, len(ids), count, message)
 
 
-@check_choices("counter-follows-ids", STREAMED)
-def _counter_follows_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """completion_tokens counts the ids delivered so far, in every emission that carries ids."""
-    name = "completion_tokens"
-    counts = (
-        (emission, count)
-        for emission, count in counters(choice.delivered, name)
-        if emission.output_ids is not None
-    )
-    rows = ((emission, name, emission.after, count) for emission, count in counts)
-    yield from expect_equal(rows, "{field} is {actual!r} after {expected} delivered output ids")
+@check_equal("counter-follows-ids", STREAMED, "{field} is {actual!r} after {expected} delivered output ids")
+def _counted_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
+    """completion_tokens in every emission that carries ids."""
+    for emission, count in counters(choice.delivered, "completion_tokens"):
+        if emission.output_ids is not None:
+            yield emission, "completion_tokens", emission.after, count
 
 
-@check_choices("counters-never-fall", STREAMED)
-def _counters_never_fall(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No counter of a choice is smaller than it was in an emission before."""
-
-    def rows(name: str) -> Iterator[Row]:
+@check_each("counters-never-fall", STREAMED, "{field} is {actual!r}, not {expected}")
+def _counters_before(choice: Choice) -> Iterator[Row]:
+    """Each counter, beside what it was in an emission before."""
+    for name in dict.fromkeys(name for emission in choice.delivered for name in emission.counters):
         least: int | None = None
         for emission, count in counters(choice.delivered, name):
             if integer(count) is None:
@@ -233,19 +227,6 @@ def _counters_never_fall(choice: Choice, _stream: Stream, _target: Target) -> It
             if least is not None:
                 yield emission, name, count >= least, f"at least {least}", count
             least = count
-
-    names = dict.fromkeys(name for emission in choice.delivered for name in emission.counters)
-    every = (row for name in names for row in rows(name))
-    yield from expect_each(every, "{field} is {actual!r}, not {expected}")
-
-
-@check_choices("prompt-tokens-constant", STREAMED)
-def _prompt_tokens_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """prompt_tokens is what it was in the first emission of the choice."""
-    name = "prompt_tokens"
-    counts = list(counters(choice.delivered, name))
-    rows = ((emission, name, counts[0][1], count) for emission, count in counts[1:])
-    yield from expect_equal(rows, "{field} changed from {expected!r} to {actual!r}")
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
@@ -274,25 +255,20 @@ def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> 
             yield expect(emission.at("cached_tokens_details"), expected, tiers, fault, holds=not fault)
 
 
-def _fits_cached(tiers: object, cached: int) -> bool:
-    """Whether the details are null where nothing was cached, and else count something."""
-    if cached == 0 or tiers is None:
-        return cached == 0 and tiers is None
-    return not isinstance(tiers, Mapping) or any(count != 0 for count in tiers.values())
-
-
-@check_choices("cached-details-where-cached")
-def _cached_details_where_cached(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Where nothing was cached there is nothing to share out; where something was, it came from somewhere: a
-    server that knows no tier counts it for the device.
+@check_each(
+    "cached-details-where-cached", ANY, "{field} is {actual!r}, and cached_tokens asks for {expected}"
+)
+def _cached_details(choice: Choice) -> Iterator[Row]:
+    """The tiers: null if nothing was cached, and else a count. A server that knows no tier counts it for the
+    device.
     """
-    name = "cached_tokens_details"
-    rows = (
-        (emission, name, _fits_cached(tiers, cached), "a count above 0" if cached > 0 else "null", tiers)
-        for emission, tiers in details(choice.delivered, name)
-        if (cached := emission.counter("cached_tokens")) is not None
-    )
-    yield from expect_each(rows, "{field} is {actual!r}, and cached_tokens asks for {expected}")
+    for emission, tiers in details(choice.delivered, "cached_tokens_details"):
+        cached = emission.counter("cached_tokens")
+        if cached is not None:
+            counted = not isinstance(tiers, Mapping) or any(count != 0 for count in tiers.values())
+            holds = tiers is None if cached == 0 else tiers is not None and counted
+            due = "a count above 0" if cached > 0 else "null"
+            yield emission, "cached_tokens_details", holds, due, tiers
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
@@ -377,17 +353,6 @@ def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observa
                 yield expect(last.at(name), "empty", part, message, holds=not part)
         if choice.finish is not None:
             yield expect(last.at("finish"), "length", choice.finish.type)
-
-
-@check_choices("request-id-constant")
-def _request_id_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """One request id in all emissions of a choice."""
-    name = "request_id"
-    ids = [emission.details.get(name) for emission in choice.delivered]
-    first = next((position for position, found in enumerate(ids) if found is not None), len(ids))
-    later = zip(choice.delivered[first + 1 :], ids[first + 1 :], strict=True)
-    rows = ((emission, name, ids[first], found) for emission, found in later)
-    yield from expect_equal(rows, "the request id is {actual!r}, not {expected!r}")
 
 
 @check("request-id-is-the-clients")

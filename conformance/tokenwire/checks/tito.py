@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.checks.about import FINISHED, STREAMED, about, finished_choices, streamed
-from tokenwire.checks.check import Target, check, check_choices
+from tokenwire.checks.about import FINISHED, about, finished_choices, streamed
+from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import (
@@ -20,7 +20,7 @@ from tokenwire.checks.reading.fields import (
 )
 from tokenwire.checks.reading.refusals import was_refused, words_of
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Answer, Choice, Emission, Stream, as_list, integer
+from tokenwire.record import Answer, Choice, Emission, Stream, integer
 
 FIELD = "prompt_token_ids"
 REQUEST = "the input_ids of the request"
@@ -143,19 +143,6 @@ def _prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Obs
             message = f"{FIELD} stands in an answer whose request did not ask for it"
             actual = "a key" if keyed else "no key"
             yield expect(place, "no key", actual, message, holds=not keyed)
-
-
-@check_choices("prompt-ids-constant", STREAMED)
-def _prompt_ids_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The prompt of a choice does not change while it is answered."""
-    lists = [
-        (emission, ids)
-        for emission in choice.delivered
-        if (ids := as_list(emission.prompt_token_ids)) is not None
-    ]
-    for emission, ids in lists[1:]:
-        place, source = emission.at(FIELD), "the first emission"
-        yield observe_sequence(place, "prompt id", expected=lists[0][1], actual=ids, source=source)
 
 
 @check("prompt-ids-come-first", about("return_prompt_token_ids", streamed=True))

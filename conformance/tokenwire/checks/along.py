@@ -1,0 +1,132 @@
+"""Relations between the values of a field along a choice: which stay as they were, and which only grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import dropwhile
+from typing import Any
+
+from tokenwire.checks.about import ANY, CUMULATIVE, STREAMED, about
+from tokenwire.checks.check import Relation, check_choice_rows
+from tokenwire.checks.difference import observe_sequences, observe_text
+from tokenwire.checks.evidence import Observation, expect_equal
+from tokenwire.checks.reading.fields import counters
+from tokenwire.record import Choice, Emission, Stream, as_list
+
+Value = tuple[Emission, str, Any]
+"""What a field of an emission holds."""
+Reader = Callable[[Choice], Iterable[Value]]
+
+# Readers.
+
+
+def _prompt_tokens(choice: Choice) -> Iterator[Value]:
+    return ((emission, "prompt_tokens", n) for emission, n in counters(choice.delivered, "prompt_tokens"))
+
+
+def _chunk_ids(choice: Choice) -> Iterator[Value]:
+    return ((one, "request_id", one.details.get("request_id")) for one in choice.emissions)
+
+
+def _request_ids(choice: Choice) -> Iterator[Value]:
+    """The request ids from the first that is told on."""
+    ids = ((one, "request_id", one.details.get("request_id")) for one in choice.delivered)
+    return dropwhile(lambda value: value[2] is None, ids)
+
+
+def _prompt_ids(choice: Choice) -> Iterator[Value]:
+    lists = ((one, "prompt_token_ids", as_list(one.prompt_token_ids)) for one in choice.delivered)
+    return (value for value in lists if value[2] is not None)
+
+
+def _output_ids(choice: Choice) -> Iterator[Value]:
+    return ((one, "output_ids", one.output_ids) for one in choice.delivered if one.output_ids is not None)
+
+
+def _text(choice: Choice) -> Iterator[Value]:
+    return ((one, "text", one.text) for one in choice.delivered if one.text is not None)
+
+
+def _series(choice: Choice) -> Iterator[Value]:
+    """The lists of all series, series by series."""
+    for name in dict.fromkeys(name for emission in choice.delivered for name in emission.series):
+        lists = ((one, name, one.entries(name)) for one in choice.delivered)
+        yield from (value for value in lists if value[2] is not None)
+
+
+# Relations.
+
+
+@dataclass(frozen=True)
+class Constant(Relation):
+    """Every later value of a field is the first."""
+
+    field: Reader
+    words: str
+    """What is wrong, of `{emission}`, `{field}`, `{expected}` and `{actual}`."""
+
+
+def _observe_constant(row: Constant, choice: Choice, _stream: Stream) -> Iterator[Observation]:
+    values = list(row.field(choice))
+    pairs = ((emission, field, values[0][2], value) for emission, field, value in values[1:])
+    return expect_equal(pairs, row.words)
+
+
+@dataclass(frozen=True)
+class Kept(Relation):
+    """Entries of a list, or the text, that were sent stay as they are, and stay first."""
+
+    field: Reader
+    entry: str
+    """What an entry of the list is called, of `{field}`; empty for a text."""
+    grows: bool = True
+    """More may come behind them; else all of the list stays as it was in the first emission."""
+
+
+def _observe_kept(row: Kept, choice: Choice, _stream: Stream) -> Iterator[Observation]:
+    source = "the emission before it" if row.grows else "the first emission"
+    lists: list[tuple[Emission, str, list[Any], list[Any]]] = []
+    first: dict[str, Any] = {}
+    for emission, field, value in row.field(choice):
+        held = first.get(field)
+        if row.grows or held is None:
+            first[field] = value
+        if held is None:
+            continue
+        kept = value[: len(held)] if row.grows else value
+        if isinstance(kept, str):
+            yield observe_text(emission.at(field), expected=held, actual=kept, source=source)
+        else:
+            lists.append((emission, field, held, kept))
+    yield from observe_sequences(lists, row.entry, source)
+
+
+check_choice_rows(
+    _observe_constant,
+    Constant(
+        "prompt-tokens-constant",
+        STREAMED,
+        _prompt_tokens,
+        "{field} changed from {expected!r} to {actual!r}",
+    ),
+    Constant(
+        "request-id-constant",
+        ANY,
+        _request_ids,
+        "the request id is {actual!r}, not {expected!r}",
+    ),
+    Constant(
+        "chat-chunks-share-a-choice-id",
+        about(chat=True, streamed=True),
+        _chunk_ids,
+        "a chunk of choice {emission.choice} has the id {actual!r}, not {expected!r}",
+    ),
+)
+check_choice_rows(
+    _observe_kept,
+    Kept("prompt-ids-constant", STREAMED, _prompt_ids, "prompt id", grows=False),
+    Kept("cumulative-ids-extend", CUMULATIVE, _output_ids, "output id"),
+    Kept("cumulative-text-extends", CUMULATIVE, _text, ""),
+    Kept("cumulative-series-extend", CUMULATIVE, _series, "{field} entry"),
+)
