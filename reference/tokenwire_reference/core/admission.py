@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.detokenizer import Detokenizer, spelling
@@ -81,9 +81,10 @@ def begin_series(sequence: Sequence) -> None:
             request.prompt_series[f"input_{family}"].append(token if family == "token_logprobs" else None)
 
 
-def _check_ids(model: Model, name: str, ids: Iterable[int]) -> None:
-    wrong = next((i for i in ids if not 0 <= i < model.vocab_size), None)
-    if wrong is not None:
-        raise ValueError(
-            f"{name} contains out-of-vocabulary token id {wrong}; valid range is [0, {model.vocab_size})"
-        )
+def _check_ids(model: Model, name: str, ids: Collection[int]) -> None:
+    if not ids or (min(ids) >= 0 and max(ids) < model.vocab_size):
+        return
+    wrong = next(i for i in ids if not 0 <= i < model.vocab_size)
+    raise ValueError(
+        f"{name} contains out-of-vocabulary token id {wrong}; valid range is [0, {model.vocab_size})"
+    )

@@ -16,7 +16,7 @@ from tokenwire_reference.doors.errors import INVALID, MALFORMED, RefusalError
 from tokenwire_reference.doors.heads import body_too_long
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.request_manager import ClientLeftError
-from tokenwire_reference.doors.schemas import request_schema
+from tokenwire_reference.doors.schemas import known_fields, request_schema
 from tokenwire_reference.doors.served import served_by
 
 LONG_BODY_BYTES = 32 * 1024
@@ -26,10 +26,16 @@ Read = TypeVar("Read")
 
 
 async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Read:
-    """Let a function make sense of a body that was read: off the event loop, if it is long."""
+    """Let a function make sense of a body that was read: off the event loop, if it is long.
+
+    Raises ClientLeftError where the client has left meanwhile.
+    """
     if http_request.state.body_bytes <= LONG_BODY_BYTES:
         return read()
-    return await asyncio.to_thread(read)
+    result = await asyncio.to_thread(read)
+    if await http_request.is_disconnected():
+        raise ClientLeftError
+    return result
 
 
 async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict[str, Any]:
@@ -68,8 +74,11 @@ async def _read(http_request: HttpRequest, most: int) -> bytes:
     return bytes(body)
 
 
-def hold_against_schema(body: dict[str, Any], schema: str) -> None:
-    """Raise RefusalError for the first thing in a body that its schema refuses."""
+def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
+    """The fields of a body that its schema names: no other may be read, since nothing bounds it.
+
+    Raises RefusalError for the first thing that the schema refuses.
+    """
     try:
         error = next(_validator(schema).iter_errors(body), None)
     except ValueError as too_deep:  # what the validator says of arrays nested some 250 deep
@@ -83,6 +92,7 @@ def hold_against_schema(body: dict[str, Any], schema: str) -> None:
             f"{where}: {_shortened(message)}", type=MALFORMED if malformed else INVALID, param=where
         )
     _refuse_integral_floats(body, ())
+    return known_fields(body, schema)
 
 
 def _shortened(message: str) -> str:

@@ -29,10 +29,10 @@ _NOTHING_SAMPLED = SamplingParams(max_new_tokens=0)
 async def embeddings(http_request: HttpRequest) -> Response:
     """Answer POST /v1/embeddings, in the shape of OpenAI."""
     served = served_by(http_request)
-    body = await read_object(http_request)
-    if body.get("input") in ("", []):
+    given = await read_object(http_request)
+    if given.get("input") in ("", []):
         raise RefusalError("input is empty; send a text or token ids", param="input")
-    await understood(http_request, lambda: hold_against_schema(body, "embedding-request"))
+    body = await understood(http_request, lambda: hold_against_schema(given, "embedding-request"))
     prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
     requests = _requests([uuid.uuid4().hex for _ in prompts], prompts, served)
     return await answer_whole(
@@ -65,11 +65,11 @@ def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served
 async def encode(http_request: HttpRequest) -> Response:
     """Answer POST and PUT /encode, SGLang's native endpoint: one object, or a list of them for a batch."""
     served = served_by(http_request)
-    body = await read_object(http_request)
+    given = await read_object(http_request)
     for name in ("text", "input_ids"):
-        if body.get(name) in ("", []):
+        if given.get(name) in ("", []):
             raise RefusalError(f"{name} is empty; send a prompt that has tokens", param=name)
-    await understood(http_request, lambda: hold_against_schema(body, "encode-request"))
+    body = await understood(http_request, lambda: hold_against_schema(given, "encode-request"))
     name = "text" if body.get("input_ids") is None else "input_ids"
     if body.get(name) is None:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")

@@ -15,8 +15,12 @@ from tokenwire_reference.doors.errors import RefusalError
 
 Number = int | float
 
+_LONG_TEXT = {"maxLength": 1 << 24}
 _ID = {"minLength": 1, "maxLength": 256}  # repeated in every event
-_PROMPTS = {"maxItems": 1024}  # in one batch
+# Of one batch; a longer prompt is beyond any context.
+_PROMPTS = {"maxItems": 1024, "maxIds": 1 << 20, **_LONG_TEXT}
+OTHERS: Mapping[str, Number] = {"maxLength": 256, "maxItems": 1024, "maxIds": 1024, "maxProperties": 64}
+"""Of a text, a list, a list of ids and an object that have no limit of their own."""
 LIMITS: Mapping[str, Mapping[str, Number]] = {
     "temperature": {"minimum": 0, "maximum": 100},
     "repetition_penalty": {"minimum": 0.01, "maximum": 2},
@@ -36,14 +40,19 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     "prompt": _PROMPTS,
     "input": _PROMPTS,
     "tokens": _PROMPTS,
+    "token_ids": _PROMPTS,
+    "messages": {"maxItems": 4096},
+    **dict.fromkeys(("content", "reasoning_content", "description", "image_data", "url"), _LONG_TEXT),
+    **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _LONG_TEXT),
     # OpenAI's number; each stands in the prompt.
     "tools": {"maxItems": 128},
-    "name": {"maxLength": 256},
     "chat_template_kwargs": {"maxProperties": 8},
 }
 """Of the fields of requests, in the words of JSON Schema. Within them, no logit of float32 overflows."""
 MOST_SAMPLES = 4096
 """Prompts times samples of one request."""
+MOST_PROMPT_IDS = 1 << 23
+"""Of all samples of one request together: each keeps its own."""
 MOST_LOGPROB_ENTRIES = 500_000
 """Top logprobs and chosen ids of one request, times the positions that have them."""
 MOST_HIDDEN_ROWS = 20_000
@@ -56,7 +65,8 @@ MOST_CHARACTERS_PER_TOKEN = 64
 
 def limits_in_words() -> str:
     """The limits of the fields, as `--help` tells them."""
-    fields = "; ".join(f"{name} {', '.join(_in_words(limits))}" for name, limits in LIMITS.items())
+    of_fields = {**LIMITS, "any other field": OTHERS}.items()
+    fields = "; ".join(f"{name} {', '.join(_in_words(limits))}" for name, limits in of_fields)
     patterns = f"all of stop_regex at most {MOST_STEPS} steps of RE2"
     return f"{fields}; {patterns}, and of a match longer than {LONGEST_MATCH} bytes no end is promised"
 
@@ -65,6 +75,7 @@ def _in_words(limits: Mapping[str, Number]) -> Iterator[str]:
     for what, unit in (
         ("Properties", " entries"),
         ("Items", " items"),
+        ("Ids", " ids"),
         ("Length", " characters"),
         ("imum", ""),
     ):
@@ -77,6 +88,12 @@ def refuse_more(name: str, count: int, most: int, unit: str) -> None:
     """Raise RefusalError for more of something than there may be."""
     if count > most:
         raise RefusalError(f"{name} has {count} {unit}, and may have {most}", param=name)
+
+
+def refuse_many_samples(prompts: Sequence[Sequence[int]], n: int) -> None:
+    """Raise RefusalError for more samples than one request may have, or for more that they keep."""
+    refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
+    refuse_more("n", n * sum(map(len, prompts)), MOST_PROMPT_IDS, "prompt ids in all samples together")
 
 
 def refuse_wide_masks(requests: Sequence[Request]) -> None:

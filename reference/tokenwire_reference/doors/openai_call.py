@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.core.tokenizer import Tokenizer
-from tokenwire_reference.doors.limits import MOST_SAMPLES, refuse_more
+from tokenwire_reference.doors.limits import refuse_many_samples
 from tokenwire_reference.doors.sampling_fields import with_own_seed
 from tokenwire_reference.doors.served import Served
 
@@ -46,7 +46,7 @@ class OpenAICall:
         Raises RefusalError for too many samples.
         """
         n, stream = sampling.n, bool(body.get("stream"))
-        refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
+        refuse_many_samples(prompts, n)
         single = not is_batch and n * len(prompts) == 1
         options = body.get("stream_options") or {}
         return cls(
@@ -56,12 +56,12 @@ class OpenAICall:
             requests=[
                 Request(
                     rid=id if single else f"{id}_{i * n + j}",
-                    prompt_token_ids=tuple(prompt),
+                    prompt_token_ids=prompt,
                     sampling=with_own_seed(sampling, j),
                     stream=stream,
                     **wanted,
                 )
-                for i, prompt in enumerate(prompts)
+                for i, prompt in enumerate(map(tuple, prompts))
                 for j in range(n)
             ],
             n=n,

@@ -45,7 +45,7 @@ def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingPa
         raise RefusalError(
             f"min_new_tokens {sampling.min_new_tokens} is above max_new_tokens {sampling.max_new_tokens}"
         )
-    if sampling.min_new_tokens and not sampling.ignore_eos:
+    if sampling.min_new_tokens:
         ending = served.model.eos_token_ids.union(sampling.stop_token_ids)
         if len(ending) >= served.model.vocab_size:
             raise RefusalError(

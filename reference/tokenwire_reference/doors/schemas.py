@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from functools import cache
 from typing import Any
 
 from tokenwire.spec_files import load_schema
-from tokenwire_reference.doors.limits import LIMITS, Number
+from tokenwire_reference.doors.limits import LIMITS, OTHERS, Number
+
+Schema = dict[str, Any]
 
 _KEYWORDS = {
     "number": ("minimum", "maximum"),
@@ -18,7 +19,21 @@ _KEYWORDS = {
     "object": ("maxProperties",),
 }
 """What limits a value of each type."""
-
+_FLAG = {"type": ["boolean", "null"]}
+_IMAGE = {"type": ["string", "null"]}
+_IMAGES = {
+    "anyOf": [_IMAGE, {"type": "array", "items": {"anyOf": [_IMAGE, {"type": "array", "items": _IMAGE}]}}]
+}
+_MORE: Mapping[str, Mapping[str, Any]] = {
+    "generate-request": {"image_data": _IMAGES},
+    "chat-request": {
+        **dict.fromkeys(("return_input_ids_in_sglext", "return_output_ids_in_sglext"), _FLAG),
+        "return_cached_tokens_details": _FLAG,
+    },
+    "chatPart": {"image_url": {"type": "object", "properties": {"url": {"type": "string"}}}},
+    "completion-request": {"best_of": {"type": ["integer", "null"]}},
+}
+"""Fields that this server takes, and of which the specification does not speak."""
 
 _CONTROL: Mapping[str, Any] = {
     "abort-request": {"rid": {"type": ["string", "null"]}, "abort_all": {"type": ["boolean", "null"]}},
@@ -30,33 +45,79 @@ _CONTROL: Mapping[str, Any] = {
 
 
 @cache
-def request_schema(name: str) -> dict[str, Any]:
+def request_schema(name: str) -> Schema:
     """`spec/schemas/<name>.json`, or a control call, as this server reads it.
 
     Raises FileNotFoundError where there is none.
     """
     if (fields := _CONTROL.get(name)) is not None:
         required = [field for field, value in fields.items() if value.get("type") == "array"]
-        schema = {"type": "object", "properties": deepcopy(fields), "required": required}
+        schema = {"type": "object", "properties": fields, "required": required}
     else:
-        schema = deepcopy(load_schema(name))
+        schema = _with_more(name, load_schema(name))
     definitions = schema.get("$defs", {})
-    for owner in (schema, *definitions.values()):
-        for field, value in owner.get("properties", {}).items():
-            _limit(value, LIMITS.get(field, {}), definitions)
-    return schema
+    kept = {name: _with_more(name, value) for name, value in definitions.items() if _is_referred_to(value)}
+    limited = {name: _limited(value, {}, definitions) for name, value in kept.items()}
+    return {**_limited(schema, {}, definitions), **({"$defs": limited} if limited else {})}
 
 
-def _limit(schema: dict[str, Any], limits: Mapping[str, Number], definitions: Mapping[str, Any]) -> None:
-    """Put limits into the schema of a value: wherever it may be a number, a text, a list or an object."""
+def _with_more(name: str, owner: Schema) -> Schema:
+    more = _MORE.get(name)
+    return {**owner, "properties": {**owner["properties"], **more}} if more else owner
+
+
+def known_fields(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields of a body that its schema names: nobody has looked at others."""
+    schema = request_schema(name)
+    return _known(body, schema, schema.get("$defs", {}))
+
+
+def _known(value: Mapping[str, Any], schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
+    known = {}
+    for name, inner in value.items():
+        if (field := schema["properties"].get(name)) is not None:
+            field = _target(field, definitions)
+            is_owner = isinstance(inner, dict) and "properties" in field
+            known[name] = _known(inner, field, definitions) if is_owner else inner
+    return known
+
+
+def _target(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    return definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+def _is_referred_to(definition: Schema) -> bool:
+    """Whether a definition stays one. Others stand where they are used: there, a field limits them."""
+    return "properties" in definition or definition.get("type") == "integer"
+
+
+def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[str, Schema]) -> Schema:
+    """The schema of a value with limits in it: wherever it may be a number, a text, a list or an object."""
     if "$ref" in schema:
-        schema = definitions[schema["$ref"].rpartition("/")[2]]
+        target = _target(schema, definitions)
+        return schema if _is_referred_to(target) else _limited(target, limits, definitions)
+    if "enum" in schema or "const" in schema:
+        return schema
+    items = schema.get("items", {})
+    if "$ref" in items and _target(items, definitions).get("type") == "integer":
+        limits = {**limits, "maxItems": limits.get("maxIds", OTHERS["maxIds"])}
     types = schema.get("type", [])
-    for type_ in [types] if isinstance(types, str) else types:
-        # A list of ids is one prompt, and not a batch.
-        if not (type_ == "array" and "$ref" in schema.get("items", {})):
-            schema |= {word: limits[word] for word in _KEYWORDS.get(type_, ()) if word in limits}
-    for part in (*schema.get("anyOf", ()), schema.get("items"), schema.get("additionalProperties")):
-        if isinstance(part, dict) and "$ref" not in part:
-            inner = limits if "items" not in schema else {w: v for w, v in limits.items() if w != "maxItems"}
-            _limit(part, inner, definitions)
+    types = {types} if isinstance(types, str) else set(types)
+    if "properties" in schema:
+        types -= {"object"}
+    words = [word for type_, words in _KEYWORDS.items() if type_ in types for word in words]
+    others = {word: OTHERS[word] for word in words if word in OTHERS}
+    limited = {**others, **schema, **{word: limits[word] for word in words if word in limits}}
+    if "properties" in schema:
+        limited["properties"] = {
+            field: _limited(value, LIMITS.get(field, {}), definitions)
+            for field, value in schema["properties"].items()
+        }
+    if "anyOf" in schema:
+        limited["anyOf"] = [_limited(part, limits, definitions) for part in schema["anyOf"]]
+    # A list within a list is no batch.
+    inner = {word: most for word, most in limits.items() if word != "maxItems"}
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            limited[part] = _limited(schema[part], inner, definitions)
+    return limited

@@ -19,8 +19,8 @@ from tokenwire_reference.doors.served import Served, served_by
 async def tokenize(http_request: HttpRequest) -> Response:
     """Give the ids of a prompt, of several, or of messages."""
     served = served_by(http_request)
-    body = await read_object(http_request)
-    await understood(http_request, lambda: hold_against_schema(body, "tokenize-request"))
+    given = await read_object(http_request)
+    body = await understood(http_request, lambda: hold_against_schema(given, "tokenize-request"))
     prompt, messages = body.get("prompt"), body.get("messages")
     if (prompt is None) == (messages is None):
         raise RefusalError("prompt and messages: send one of them, and not both", param="prompt")
@@ -51,8 +51,8 @@ async def tokenize(http_request: HttpRequest) -> Response:
 async def detokenize(http_request: HttpRequest) -> Response:
     """Give the text of some ids, or of several lists of them."""
     served = served_by(http_request)
-    body = await read_object(http_request)
-    await understood(http_request, lambda: hold_against_schema(body, "detokenize-request"))
+    given = await read_object(http_request)
+    body = await understood(http_request, lambda: hold_against_schema(given, "detokenize-request"))
     tokens = body["tokens"]
     nested = bool(tokens) and isinstance(tokens[0], list)
     tokenizer = _tokenizer(served)

@@ -96,7 +96,7 @@ def test_each_text_of_a_batch_has_its_own_images(ask, mm_tokenizer):
             {"text": "x", "image_data": "https://example.org/cat.png"},
             "neither a base64 data URL",
         ),
-        ("/generate", {"text": "x", "image_data": [5]}, "send base64 strings"),
+        ("/generate", {"text": "x", "image_data": [5]}, "image_data[0]"),
         ("/generate", {"text": PLACEHOLDER, "image_data": [CAT, CAT]}, "there are 2 images"),
         ("/generate", {"text": ["x", "y"], "image_data": [CAT]}, "1 entries for 2 prompts"),
         ("/v1/chat/completions", chat({"type": "image_url", "image_url": {"url": "cat.png"}}), "nor base64"),

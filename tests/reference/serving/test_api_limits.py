@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from tokenwire_reference.doors.limits import LIMITS
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.limits import LIMITS, refuse_many_samples
+from tokenwire_reference.doors.sampling_fields import read_sampling_params
+from tokenwire_reference.doors.sglang import generate
+from tokenwire_reference.server_args import ServerArgs
 
 DOORS = {
     "/generate": ("input_ids", True),
@@ -88,11 +94,15 @@ def test_a_sampling_parameter_beyond_its_range_is_refused(  # noqa: PLR0917
         ("/generate", {"input_ids": [5], "sampling_params": {"stop_regex": r"(?=a)"}}, "RE2"),
         ("/generate", {"input_ids": [5], "sampling_params": {"stop_regex": "a{1001}"}}, "RE2"),
         ("/generate", {"input_ids": [5], "sampling_params": {"stop_regex": ["a{999}"] * 5}}, "4096 in all"),
+        ("/generate", {"input_ids": [[5]], "extra_key": "x" * 257}, "longer than 256 characters"),
         (
             "/generate",
-            {"input_ids": [5], "sampling_params": {"min_new_tokens": 1, "stop_token_ids": list(range(2000))}},
-            "every id of the vocabulary stops",
+            {"input_ids": [5], "sampling_params": {"stop_token_ids": [5] * 1025}},
+            "more than 1024 items",
         ),
+        ("/v1/completions", {"prompt": [5], "model": "x" * 257}, "longer than 256 characters"),
+        ("/v1/completions", {"prompt": [5], "best_of": [1]}, "best_of"),
+        ("/v1/completions", {"prompt": [5], "stop_regex": 7}, "stop_regex"),
     ],
 )  # fmt: skip
 def test_more_than_one_request_may_ask_for_is_refused(answer, scripted_engine, path, body, said):
@@ -101,6 +111,48 @@ def test_more_than_one_request_may_ask_for_is_refused(answer, scripted_engine, p
     response = answer(engine, path, body)
     assert (response.status_code, engine.live) == (400, {})
     assert said in refusal(response)
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_a_vocabulary_of_stop_ids_leaves_nothing_to_say_first(ignore_eos):
+    """Before `min_new_tokens` no stop id may be chosen, whether the end of sequence stops or not."""
+    model = SimpleNamespace(vocab_size=600, eos_token_ids=frozenset({2}))
+    given = {"min_new_tokens": 1, "ignore_eos": ignore_eos, "stop_token_ids": [*range(2), *range(3, 600)]}
+    with pytest.raises(RefusalError, match="every id of the vocabulary stops"):
+        read_sampling_params(given, SimpleNamespace(model=model, tokenizer=None))
+
+
+def test_a_field_that_its_schema_does_not_name_is_not_read(answer, scripted_engine):
+    """There are no patterns in vLLM: a body with one is answered as one without, whatever it is."""
+    for path, prompt in (
+        ("/v1/completions", {"prompt": [5]}),
+        ("/inference/v1/generate", {"token_ids": [5]}),
+    ):
+        body = {**prompt, "stop_regex": 7, "sampling_params": {"stop_regex": 7, "max_tokens": 1}}
+        assert answer(scripted_engine([[5]]), path, body, api_dialect="vllm").status_code == 200
+
+
+def test_one_object_for_all_prompts_is_read_once(answer, scripted_engine, monkeypatch):
+    """And kept once: 1,024 copies of a list of two million ids were 15 GB."""
+    read, engine = [], scripted_engine([[5]])
+    monkeypatch.setattr(
+        generate, "read_sampling_params", lambda *given: read.append(given) or read_sampling_params(*given)
+    )
+    body = {"input_ids": [[5, 6]] * 20, "sampling_params": {"n": 2, "stop_token_ids": [7]}}
+    added = []
+    monkeypatch.setattr(
+        engine, "add", lambda request: added.append(request) or type(engine).add(engine, request)
+    )
+    assert len(answer(engine, "/generate", body).json()) == 40
+    assert len(read) == 1
+    assert len({id(request.sampling) for request in added}) == 1
+    assert len({id(request.prompt_token_ids) for request in added}) == 20
+
+
+def test_prompt_ids_of_all_samples_together_are_bounded():
+    refuse_many_samples([[5] * 2048] * 32, 128)
+    with pytest.raises(RefusalError, match="8392704 prompt ids"):
+        refuse_many_samples([[5] * 2049] * 32, 128)
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(answer, scripted_engine):
@@ -125,6 +177,30 @@ def test_a_long_body_is_read_beside_the_event_loop(answer, scripted_engine, monk
     assert len(json.dumps(body)) > 32 * 1024
     long, short = (answer(engine, "/generate", one).json() for one in (body, {**body, "text": "x"}))
     assert long["output_ids"] == short["output_ids"] == [5]
+
+
+def test_a_client_that_left_while_its_body_was_read_asks_nothing(serving, scripted_engine, tiny_tokenizer):
+    engine = scripted_engine([[5]])
+    added, sent = [], []
+    engine.add = added.append
+    body = json.dumps({"input_ids": [5], "text": "x" * 40_000}).encode()
+    messages = [{"type": "http.request", "body": body}]
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/generate", "query_string": b"", "headers": headers}
+
+    async def receive():
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    async def ask():
+        async with serving(engine, tiny_tokenizer, ServerArgs(model_path="scripted")) as app:
+            await app(scope, receive, send)
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 499
+    assert not added
 
 
 def test_a_list_of_ids_is_one_prompt_however_long_it_is(answer, scripted_engine):

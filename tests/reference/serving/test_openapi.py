@@ -56,6 +56,33 @@ def test_each_body_is_held_against_the_schema_that_is_published(
         jsonschema.Draft202012Validator({**content["schema"], **published}).validate(smallest)
 
 
+def unbounded(schema, path):
+    """Where a schema takes a text, a list or an object of any fields, and says not how long."""
+    if "enum" in schema or "const" in schema:
+        return
+    types = schema.get("type", [])
+    for type_, word in (("string", "maxLength"), ("array", "maxItems"), ("object", "maxProperties")):
+        if type_ in types and word not in schema and not (type_ == "object" and "properties" in schema):
+            yield path, word
+    inner = {**schema.get("properties", {}), **dict(enumerate(schema.get("anyOf", ())))}
+    inner |= {word: schema[word] for word in ("items", "additionalProperties") if word in schema}
+    for name, part in inner.items():
+        if isinstance(part, dict):
+            yield from unbounded(part, f"{path}/{name}")
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+def test_every_text_list_and_object_has_a_bound(document, dialect):
+    """What has none takes all memory, or freezes the others while it is hashed."""
+    schemas = document(api_dialect=dialect)["components"]["schemas"]
+    assert len(schemas) > 20
+    assert [where for name, schema in schemas.items() for where in unbounded(schema, name)] == []
+    assert list(unbounded({"type": ["array", "null"], "items": {"type": "string"}}, "x")) == [
+        ("x", "maxItems"),
+        ("x/items", "maxLength"),
+    ]
+
+
 def test_the_limits_are_published(document):
     schemas = document()["components"]["schemas"]
     assert schemas["generate-request.samplingParams"]["properties"]["n"]["maximum"] == 128

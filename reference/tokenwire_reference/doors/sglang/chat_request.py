@@ -65,15 +65,15 @@ class ChatCall(OpenAICall):
     channels: ChannelsAsked
 
 
-def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> ChatCall:
+def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> ChatCall:
     """Read a body. Raises RefusalError."""
-    if body.get("messages") == []:
+    if given.get("messages") == []:
         raise RefusalError("Messages cannot be empty.")
-    if body.get("input_ids") == []:
+    if given.get("input_ids") == []:
         raise RefusalError("input_ids cannot be empty.")
-    hold_against_schema(body, "chat-request")
+    body = hold_against_schema(given, "chat-request")
     for name in _UNSUPPORTED:
-        if body.get(name):
+        if given.get(name):
             raise RefusalError(f"{name} is not supported by the reference engine; leave it out")
     stream = bool(body.get("stream"))
     for name, message in _NOT_STREAMED.items():

@@ -35,13 +35,13 @@ class CompletionCall(OpenAICall):
     logprobs: bool
 
 
-def read_completion_call(body: dict[str, Any], served: Served) -> CompletionCall:
+def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCall:
     """Read a body. Raises RefusalError."""
-    if "prompt" in body and body["prompt"] in ("", [], [""], [[]], None):
+    if "prompt" in given and given["prompt"] in ("", [], [""], [[]], None):
         raise RefusalError("Prompt cannot be empty", param="prompt")
-    hold_against_schema(body, "completion-request")
+    body = hold_against_schema(given, "completion-request")
     for name in _UNSUPPORTED:
-        if body.get(name):
+        if given.get(name):
             raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)
     if (body.get("best_of") or 1) > 1:
         raise RefusalError("best_of above 1 is not supported by the reference engine; use n", param="best_of")

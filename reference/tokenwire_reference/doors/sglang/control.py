@@ -20,8 +20,7 @@ async def abort_request(http_request: HttpRequest) -> Response:
     prefix; that of a batch or of several samples aborts them all.
     """
     served = served_by(http_request)
-    body = await read_object(http_request)
-    hold_against_schema(body, "abort-request")
+    body = hold_against_schema(await read_object(http_request), "abort-request")
     rid = body.get("rid")
     if body.get("abort_all"):
         refuse_control(http_request)
@@ -49,8 +48,7 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     """
     refuse_control(http_request)
     served = served_by(http_request)
-    body = await read_object(http_request)
-    hold_against_schema(body, "pause-request")
+    body = hold_against_schema(await read_object(http_request), "pause-request")
     mode = body.get("mode", "abort")
     await asyncio.wrap_future(served.runner.call(lambda: served.engine.pause(mode)))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})

@@ -15,7 +15,7 @@ from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
-from tokenwire_reference.doors.limits import MOST_SAMPLES, refuse_more
+from tokenwire_reference.doors.limits import refuse_many_samples
 from tokenwire_reference.doors.prompts import read_prompts, refused
 from tokenwire_reference.doors.reader import Delivery, Emission
 from tokenwire_reference.doors.sampling_fields import (
@@ -113,29 +113,29 @@ def _answer(emission: Emission, call: GenerateCall, asked: LogprobsAsked, served
     return answer
 
 
-def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
+def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
     """Read a body into requests, prompt by prompt and sample by sample. Raises RefusalError.
 
     A single rid names a single request; `rid_0`, `rid_1`, … the requests of a batch or of several samples,
     which can be aborted together by the rid itself.
     """
     for name in _UNSUPPORTED:
-        if body.get(name):
+        if given.get(name):
             raise RefusalError(f"{name} is not supported by the reference engine; leave it out")
-    if body.get("text") is None and body.get("input_ids") is None:
+    if given.get("text") is None and given.get("input_ids") is None:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
-    if body.get("input_ids") == []:
+    if given.get("input_ids") == []:
         raise RefusalError("input_ids is empty; send at least one token id")
-    hold_against_schema(body, "generate-request")
+    body = hold_against_schema(given, "generate-request")
     if body.get("return_text_in_logprobs") and served.tokenizer is None:
         raise RefusalError(
             "return_text_in_logprobs needs a tokenizer; start the server without --skip-tokenizer-init"
         )
     prompts, is_batch = _prompts(body, served)
-    sampling = [
-        read_sampling_params(params or {}, served)
-        for params in _for_each(body.get("sampling_params"), "sampling_params", len(prompts))
-    ]
+    given_params = _for_each(body.get("sampling_params"), "sampling_params", len(prompts))
+    # One object for a whole batch is read once.
+    read = {id(params): read_sampling_params(params or {}, served) for params in _distinct(given_params)}
+    sampling = [read[id(params)] for params in given_params]
     counts = {params.n for params in sampling}
     if len(counts) > 1:
         raise RefusalError(f"n differs between the prompts of a batch: {sorted(counts)}; send one n for all")
@@ -153,7 +153,7 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
     for name in ("return_routed_experts", "routed_experts_start_len", "return_hidden_states"):
         columns[name] = [body.get(name)] * len(prompts)
     columns["token_ids_logprob"] = _id_lists(body.get("token_ids_logprob"), len(prompts))
-    refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
+    refuse_many_samples(prompts, n)
     rids = _rids(body.get("rid"), len(prompts), n, is_batch)
     stream = body.get("stream", False)
     requests = [
@@ -164,11 +164,11 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
             {k: v[i] for k, v in columns.items()},
             stream,
         )
-        for i, prompt in enumerate(prompts)
+        for i, prompt in enumerate(map(tuple, prompts))
         for j in range(n)
     ]
     _refuse_logprobs_without_asking(body, columns)
-    for request in requests:
+    for request in requests[::n]:
         _check(request, served)
     rid = body.get("rid")
     return GenerateCall(
@@ -214,11 +214,16 @@ def _for_each(value: Json, name: str, count: int) -> list[Any]:
     return value
 
 
-def _id_lists(value: list[Any] | None, count: int) -> list[list[int]]:
+def _distinct(values: Iterable[Any]) -> Iterable[Any]:
+    """The values that are different objects."""
+    return {id(value): value for value in values}.values()
+
+
+def _id_lists(value: list[Any] | None, count: int) -> list[tuple[int, ...]]:
     """token_ids_logprob for each prompt: one list for all, or a list of lists."""
     if value and isinstance(value[0], list):
-        return _for_each(value, "token_ids_logprob", count)
-    return [value or []] * count
+        return [tuple(ids) for ids in _for_each(value, "token_ids_logprob", count)]
+    return [tuple(value or ())] * count
 
 
 def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> list[str]:
@@ -241,11 +246,11 @@ def _refuse_logprobs_without_asking(body: Mapping[str, Any], columns: Mapping[st
 
 
 def _request(
-    rid: str, prompt: list[int], sampling: SamplingParams, asked: Mapping[str, Any], stream: bool
+    rid: str, prompt: tuple[int, ...], sampling: SamplingParams, asked: Mapping[str, Any], stream: bool
 ) -> Request:
     request = Request(
         rid=rid,
-        prompt_token_ids=tuple(prompt),
+        prompt_token_ids=prompt,
         sampling=sampling,
         stream=stream,
         return_logprob=bool(asked["return_logprob"]),
@@ -260,7 +265,7 @@ def _request(
         start = asked["logprob_start_len"]
         request.logprob_start_len = -1 if start is None else start
         request.top_logprobs_num = asked["top_logprobs_num"] or 0
-        request.token_ids_logprob = tuple(asked["token_ids_logprob"])
+        request.token_ids_logprob = asked["token_ids_logprob"]
     return request
 
 

@@ -27,9 +27,9 @@ from tokenwire_reference.extras.channels.parser import Channel, Delta
 async def chat_completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/chat/completions in vLLM's shapes."""
     served = served_by(http_request)
-    body = await read_object(http_request)
-    await understood(http_request, lambda: hold_against_schema(body, "vllm-chat-request"))
-    refuse_unsupported(body, offered=("tools",))
+    given = await read_object(http_request)
+    body = await understood(http_request, lambda: hold_against_schema(given, "vllm-chat-request"))
+    refuse_unsupported(given, offered=("tools",))
     if served.tokenizer is None:
         raise RefusalError(
             "messages need a tokenizer and the server runs without one; use /inference/v1/generate",

@@ -26,11 +26,11 @@ DEFAULT_MAX_TOKENS = 16
 async def completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/completions in vLLM's shapes."""
     served = served_by(http_request)
-    body = await read_object(http_request)
-    if body.get("prompt") in ("", [], [""], [[]], None):
+    given = await read_object(http_request)
+    if given.get("prompt") in ("", [], [""], [[]], None):
         raise RefusalError("prompt is empty or not there; send a text or token ids", param="prompt")
-    await understood(http_request, lambda: hold_against_schema(body, "vllm-completion-request"))
-    refuse_unsupported(body)
+    body = await understood(http_request, lambda: hold_against_schema(given, "vllm-completion-request"))
+    refuse_unsupported(given)
     prompts, _ = await understood(http_request, lambda: read_prompts(body["prompt"], "prompt", served))
     budget, top, prompt_top = body.get("max_tokens"), body.get("logprobs"), body.get("prompt_logprobs")
     echo = bool(body.get("echo"))

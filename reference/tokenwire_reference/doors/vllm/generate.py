@@ -25,11 +25,11 @@ ID_PREFIX = "generate-tokens-"
 async def generate(http_request: HttpRequest) -> Response:
     """Answer POST /inference/v1/generate."""
     served = served_by(http_request)
-    body = await read_object(http_request)
-    await understood(http_request, lambda: hold_against_schema(body, "vllm-generate-request"))
+    given = await read_object(http_request)
+    body = await understood(http_request, lambda: hold_against_schema(given, "vllm-generate-request"))
+    refuse_unsupported(given)
+    refuse_unsupported(given["sampling_params"])
     params = body["sampling_params"]
-    refuse_unsupported(body)
-    refuse_unsupported(params)
     text = body.get("output_mode") == "text"
     if text and served.tokenizer is None:
         raise RefusalError(

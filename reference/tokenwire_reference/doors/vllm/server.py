@@ -20,8 +20,7 @@ async def version(_: HttpRequest) -> Response:
 async def abort_requests(http_request: HttpRequest) -> Response:
     """Abort requests by the ids that clients chose or that answers bear. Unknown ids are no error."""
     served = served_by(http_request)
-    body = await read_object(http_request)
-    hold_against_schema(body, "abort-requests-request")
+    body = hold_against_schema(await read_object(http_request), "abort-requests-request")
     for name in body["request_ids"]:
         served.manager.abort(name)
         served.manager.abort(ID_PREFIX + name)
