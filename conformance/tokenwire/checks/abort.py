@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tokenwire.checks.about import FINISHED, ended, finished_choices, is_error
+from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
-from tokenwire.checks.check import Target, check, check_run, select
+from tokenwire.checks.check import Target, check, check_finished, check_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import count_of, end_place
 from tokenwire.checks.reading.refusals import put_off
@@ -128,27 +128,26 @@ def _taken_back(choice: Choice) -> str:
     return f"{shown} output ids had been delivered, the end has {last}" if last < shown else ""
 
 
-@check("aborted-ids-are-counted", FINISHED)
-def _aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("aborted-ids-are-counted")
+def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """An aborted choice ends with every id that it ever showed, a count of them, and an entry for each."""
-    for choice in finished_choices(stream):
-        ids = choice.output_ids
-        if not _was_aborted(choice) or ids is None:
-            continue
-        last = choice.emissions[-1]
-        fault = _taken_back(choice)
-        count = integer(last.counters.get("completion_tokens"))
-        if not fault and count is not None and count != len(ids):
-            fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"
-        for name in sorted(choice.series_names):
-            entries = as_list(choice.series(name))
-            if not fault and name in _own(choice) and entries is not None and len(entries) != len(ids):
-                fault = f"{name} has {len(entries)} entries for {len(ids)} output ids"
-        if not fault and not ids:
-            continue
-        expected = "all ids that were delivered, counted"
-        place = last.at("output_ids")
-        yield expect(place, expected, fault or f"{len(ids)} output ids, counted", fault, holds=not fault)
+    ids = choice.output_ids
+    if not _was_aborted(choice) or ids is None:
+        return
+    last = choice.emissions[-1]
+    fault = _taken_back(choice)
+    count = integer(last.counters.get("completion_tokens"))
+    if not fault and count is not None and count != len(ids):
+        fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"
+    for name in sorted(choice.series_names):
+        entries = as_list(choice.series(name))
+        if not fault and name in _own(choice) and entries is not None and len(entries) != len(ids):
+            fault = f"{name} has {len(entries)} entries for {len(ids)} output ids"
+    if not fault and not ids:
+        return
+    expected = "all ids that were delivered, counted"
+    place = last.at("output_ids")
+    yield expect(place, expected, fault or f"{len(ids)} output ids, counted", fault, holds=not fault)
 
 
 def _own(choice: Choice) -> frozenset[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.checks.about import about, finished_choices, is_error
-from tokenwire.checks.check import Target, check
+from tokenwire.checks.about import about, is_error
+from tokenwire.checks.check import Target, check, check_finished
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
 from tokenwire.checks.reading.fields import carries
@@ -54,27 +54,29 @@ def _chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observ
                 yield expect(place, "a string", content, message, holds=isinstance(content, str))
 
 
-@check("chat-meta-info-in-every-choice", about("return_meta_info", chat=True, delivery=Delivery.WHOLE))
-def _chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished(
+    "chat-meta-info-in-every-choice", about("return_meta_info", chat=True, delivery=Delivery.WHOLE)
+)
+def _chat_meta_info_in_every_choice(
+    choice: Choice, _stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """Every choice has its own meta_info when it was asked for."""
-    for choice in finished_choices(stream):
-        reported = choice.emissions[-1].details.get("meta_info")
-        place, holds = choice.last_at("meta_info"), isinstance(reported, Mapping)
-        message = f"choice {choice.index} has no meta_info object"
-        yield expect(place, "a meta_info object", reported, message, holds=holds)
+    reported = choice.emissions[-1].details.get("meta_info")
+    place, holds = choice.last_at("meta_info"), isinstance(reported, Mapping)
+    message = f"choice {choice.index} has no meta_info object"
+    yield expect(place, "a meta_info object", reported, message, holds=holds)
 
 
-@check("chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE))
-def _chat_meta_info_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE))
+def _chat_meta_info_only_on_request(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where meta_info was not asked for there is not even the key."""
     if stream.asked.return_meta_info:
         return
-    for choice in finished_choices(stream):
-        last = choice.emissions[-1]
-        message = f"choice {choice.index} has a meta_info key that was not asked for"
-        place = last.at("meta_info")
-        actual = last.details.get("meta_info")
-        yield expect(place, "no meta_info key", actual, message, holds=not carries(last, "meta_info"))
+    last = choice.emissions[-1]
+    message = f"choice {choice.index} has a meta_info key that was not asked for"
+    place = last.at("meta_info")
+    actual = last.details.get("meta_info")
+    yield expect(place, "no meta_info key", actual, message, holds=not carries(last, "meta_info"))
 
 
 def _logprob_ids(choice: Choice) -> list[Any] | None:

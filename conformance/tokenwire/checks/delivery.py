@@ -6,8 +6,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tokenwire.checks.about import INCREMENTAL, STREAMED, about, ended, finished_choices, streamed
-from tokenwire.checks.check import Target, check, check_choices, check_each, check_equal, check_run
+from tokenwire.checks.about import INCREMENTAL, STREAMED, about, ended, streamed
+from tokenwire.checks.check import (
+    Target,
+    check,
+    check_choices,
+    check_each,
+    check_equal,
+    check_finished,
+    check_run,
+)
 from tokenwire.checks.evidence import Observation, Row, condition_seen, expect, expect_equal
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
@@ -200,20 +208,19 @@ def _brought(choice: Choice) -> Iterator[Row]:
             yield emission, "output_ids", brings, "a new id, new text or a finish reason", actual
 
 
-@check("whole-accumulates", about(delivery=Delivery.WHOLE))
-def _whole_accumulates(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("whole-accumulates", about(delivery=Delivery.WHOLE))
+def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """A long whole answer still has all its ids and entries, counted by its completion_tokens."""
     if stream.asked.max_new_tokens == 0:
         return
-    for choice in finished_choices(stream):
-        count, untold = _told_count(stream, choice), untold_count(stream, choice)
-        if count is None and untold is not None:  # lists of completions have entries for all of them
-            count, names = untold, LISTS & choice.series_names
-        else:
-            names = choice.series_names
-        for seen in _whole_lists(choice, count, names):
-            if (count or 0) > LONG_ANSWER or not seen.holds:
-                yield seen
+    count, untold = _told_count(stream, choice), untold_count(stream, choice)
+    if count is None and untold is not None:  # lists of completions have entries for all of them
+        count, names = untold, LISTS & choice.series_names
+    else:
+        names = choice.series_names
+    for seen in _whole_lists(choice, count, names):
+        if (count or 0) > LONG_ANSWER or not seen.holds:
+            yield seen
 
 
 def _told_count(stream: Stream, choice: Choice) -> int | None:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.checks.about import ANSWERED, ANY, FINISHED, STREAMED, ended, finished_choices, is_error
-from tokenwire.checks.check import Target, check, check_choices, check_each, check_equal, check_run
+from tokenwire.checks.about import ANSWERED, ANY, STREAMED, ended, finished_choices, is_error
+from tokenwire.checks.check import (
+    Target,
+    check,
+    check_choices,
+    check_each,
+    check_equal,
+    check_finished,
+    check_run,
+)
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
 from tokenwire.checks.logprob_entry import ids_named, new_logprobs
 from tokenwire.checks.reading.fields import count_of, counters, details, end_place, start_place
@@ -194,16 +202,15 @@ def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iter
     yield from expect_each(rows, "{field} holds {actual[0]!r}, which is no token id")
 
 
-@check("ids-are-counted", FINISHED)
-def _ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("ids-are-counted")
+def _ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """All output ids of a finished choice number its completion_tokens."""
-    for choice in finished_choices(stream):
-        ids = choice.output_ids
-        counted = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
-        if ids is not None and counted:
-            count, place = counted[-1].counters["completion_tokens"], counted[-1].at("completion_tokens")
-            message = f"choice {choice.index} has {len(ids)} output ids, but completion_tokens is {count!r}"
-            yield expect(place, len(ids), count, message)
+    ids = choice.output_ids
+    counted = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
+    if ids is not None and counted:
+        count, place = counted[-1].counters["completion_tokens"], counted[-1].at("completion_tokens")
+        message = f"choice {choice.index} has {len(ids)} output ids, but completion_tokens is {count!r}"
+        yield expect(place, len(ids), count, message)
 
 
 @check_equal("counter-follows-ids", STREAMED, "{field} is {actual!r} after {expected} delivered output ids")
@@ -322,16 +329,15 @@ def _budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
         yield expect(place, f"at most {budget}", count, message, holds=count <= budget)
 
 
-@check("length-means-budget", FINISHED)
-def _length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("length-means-budget")
+def _length_means_budget(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only a choice that used up its budget finished with length."""
-    for choice in finished_choices(stream):
-        budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
-        if choice.finish is None or choice.finish.type != "length" or budget is None or count is None:
-            continue
-        words, place = _counted(stream, choice, count)
-        message = f"{words} for {_budget_in_words(stream, budget)}, and it finished with length"
-        yield expect(choice.last_at("finish"), budget, count, message, related=(place,))
+    budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
+    if choice.finish is None or choice.finish.type != "length" or budget is None or count is None:
+        return
+    words, place = _counted(stream, choice, count)
+    message = f"{words} for {_budget_in_words(stream, budget)}, and it finished with length"
+    yield expect(choice.last_at("finish"), budget, count, message, related=(place,))
 
 
 @check("zero-budget-has-no-ids")
@@ -395,15 +401,14 @@ def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Ite
         yield expect(place, "an id of its own", reported, message, holds=other is place, related=related)
 
 
-@check("finish-length-counts-the-ids", FINISHED)
-def _finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("finish-length-counts-the-ids")
+def _finish_length_counts_the_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where a finish tells a length, it is that of the choice."""
-    for choice in finished_choices(stream):
-        ids, finish = choice.output_ids, choice.finish
-        if finish is not None and finish.length is not None and ids is not None:
-            message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
-            place = choice.last_at("finish")
-            yield expect(place, len(ids), finish.length, message)
+    ids, finish = choice.output_ids, choice.finish
+    if finish is not None and finish.length is not None and ids is not None:
+        message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
+        place = choice.last_at("finish")
+        yield expect(place, len(ids), finish.length, message)
 
 
 @check("answer-names-its-model", ANSWERED)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.checks.about import finished_choices
-from tokenwire.checks.check import Target, check, check_choices, check_run, select
+from tokenwire.checks.check import Target, check, check_choices, check_finished, check_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
 from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Stream, fact
@@ -108,22 +108,19 @@ def _biased(
             yield expect(place, "one token over and over", text[:40], message, holds=not same)
 
 
-@check("min-new-tokens-are-kept")
-def _min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("min-new-tokens-are-kept")
+def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """No id ends a choice before the least number of tokens; servers differ in whether stop strings may."""
     asked = stream.asked
     least = asked.min_new_tokens or 0
     if least < 1 or asked.ignore_eos or not asked.stop_token_ids or asked.stop or asked.stop_regex:
         return
-    for choice in finished_choices(stream):
-        ids, finish = choice.output_ids, choice.finish
-        if ids is None or finish is None or finish.type not in {"stop", "length"}:
-            continue
-        message = (
-            f"choice {choice.index} ended with {finish.type} after {len(ids)} of at least {least} tokens"
-        )
-        place = choice.last_at("finish")
-        yield expect(place, f"at least {least}", len(ids), message, holds=len(ids) >= least)
+    ids, finish = choice.output_ids, choice.finish
+    if ids is None or finish is None or finish.type not in {"stop", "length"}:
+        return
+    message = f"choice {choice.index} ended with {finish.type} after {len(ids)} of at least {least} tokens"
+    place = choice.last_at("finish")
+    yield expect(place, f"at least {least}", len(ids), message, holds=len(ids) >= least)
 
 
 def _tokens_told(choice: ChoiceFacts) -> list[str]:

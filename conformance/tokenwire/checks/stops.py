@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tokenwire.checks.about import FINISHED, about, finished_choices, streamed
-from tokenwire.checks.check import Target, check, check_run, once_per_run, select
+from tokenwire.checks.about import about, finished_choices, streamed
+from tokenwire.checks.check import Target, check_finished, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import start_place, texts_so_far
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Answer, Asked, ChoiceFacts, Delivery, Place, Stream
+from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Delivery, Place, Stream
 from tokenwire.requirement import Level
 
 
@@ -293,64 +293,61 @@ def _as_if_trimmed(one: Whole) -> tuple[object, ...]:
     return _unstopped(one, trimmed=True)
 
 
-@check("nothing-follows-a-stop-id", about("stop_token_ids"))
-def _nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("nothing-follows-a-stop-id", about("stop_token_ids"))
+def _nothing_follows_a_stop_id(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only the last id of a choice is a stop id of its request."""
     asked = stream.asked
     if asked.ignore_eos or not asked.stop_token_ids:
         return
-    for choice in finished_choices(stream):
-        ids = choice.output_ids or []
-        positions = [position for position, token in enumerate(ids) if token in asked.stop_token_ids]
-        positions = [position for position in positions if position >= (asked.min_new_tokens or 0)]
-        if positions:
-            position = positions[0]
-            yield expect(
-                choice.last_at("output_ids"),
-                f"no id after {ids[position]}",
-                ids[position : position + 8],
-                f"output id {position} of choice {choice.index} is the stop id {ids[position]}, and "
-                f"{len(ids) - 1 - position} ids follow it",
-                holds=position == len(ids) - 1,
-            )
-
-
-@check("stop-id-stays-as-declared", FINISHED)
-def _stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Whether the id that ended a choice is among its ids, is what the dialect says."""
-    stays = policy_of(stream).stop_id_in_output_ids
-    for choice in finished_choices(stream):
-        matched = choice.finish.matched if choice.finish is not None else None
-        ids = choice.output_ids
-        if type(matched) is not int or ids is None or choice.finish is None or choice.finish.type != "stop":
-            continue
-        last = ids[-1] if ids else None
+    ids = choice.output_ids or []
+    positions = [position for position, token in enumerate(ids) if token in asked.stop_token_ids]
+    positions = [position for position in positions if position >= (asked.min_new_tokens or 0)]
+    if positions:
+        position = positions[0]
         yield expect(
             choice.last_at("output_ids"),
-            f"{matched} last" if stays else f"no {matched} at the end",
-            ids[-4:],
-            f"the stop id {matched} {'is not' if stays else 'is'} the last output id of choice "
-            f"{choice.index}, which ends {ids[-4:]}",
-            holds=(last == matched) is stays,
+            f"no id after {ids[position]}",
+            ids[position : position + 8],
+            f"output id {position} of choice {choice.index} is the stop id {ids[position]}, and "
+            f"{len(ids) - 1 - position} ids follow it",
+            holds=position == len(ids) - 1,
         )
 
 
-@check("kept-stop-ends-the-text", about("no_stop_trim"))
-def _kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("stop-id-stays-as-declared")
+def _stop_id_stays_as_declared(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Whether the id that ended a choice is among its ids, is what the dialect says."""
+    stays = policy_of(stream).stop_id_in_output_ids
+    matched = choice.finish.matched if choice.finish is not None else None
+    ids = choice.output_ids
+    if type(matched) is not int or ids is None or choice.finish is None or choice.finish.type != "stop":
+        return
+    last = ids[-1] if ids else None
+    yield expect(
+        choice.last_at("output_ids"),
+        f"{matched} last" if stays else f"no {matched} at the end",
+        ids[-4:],
+        f"the stop id {matched} {'is not' if stays else 'is'} the last output id of choice "
+        f"{choice.index}, which ends {ids[-4:]}",
+        holds=(last == matched) is stays,
+    )
+
+
+@check_finished("kept-stop-ends-the-text", about("no_stop_trim"))
+def _kept_stop_ends_the_text(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """A stop string that was to be kept stands at the end of the text, and nothing behind it."""
     if not stream.asked.no_stop_trim or stream.asked.echo:
         return
-    for choice in finished_choices(stream):
-        stop, text = stop_string_of(stream.asked, choice), choice.text
-        if stop and text is not None:
-            yield expect(
-                choice.last_at("text"),
-                f"… {stop!r} at the end",
-                text[-80:],
-                f"the text of choice {choice.index} does not end with the stop string {stop!r} that "
-                "was to be kept",
-                holds=text.endswith(stop),
-            )
+    stop, text = stop_string_of(stream.asked, choice), choice.text
+    if stop and text is not None:
+        yield expect(
+            choice.last_at("text"),
+            f"… {stop!r} at the end",
+            text[-80:],
+            f"the text of choice {choice.index} does not end with the stop string {stop!r} that "
+            "was to be kept",
+            holds=text.endswith(stop),
+        )
 
 
 @select

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import FINISHED, about, finished_choices, streamed
-from tokenwire.checks.check import Target, check
+from tokenwire.checks.check import Target, check, check_finished
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import (
@@ -86,20 +86,21 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
         yield expect(place, total, usage["prompt_tokens"], message)
 
 
-@check("prompt-ids-match-their-count", FINISHED)
-def _prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("prompt-ids-match-their-count")
+def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many prompt ids as prompt_tokens says."""
-    for choice in finished_choices(stream) if stream.asked.n > 0 else ():
-        reported = _told(choice)
-        count = choice.counter("prompt_tokens")
-        if count is None and stream.asked.prompts == 1 and isinstance(stream.usage, Mapping):
-            count = integer(stream.usage.get("prompt_tokens"))
-        if reported is not None and count is not None and _ran(stream, choice):
-            emission, ids = reported
-            if list(ids) == list(prompt_of(stream, choice.index) or ()) and len(ids) != count:
-                continue  # the ids are those that were sent: the count is wrong, as another requirement tells
-            message = f"choice {choice.index} has {len(ids)} prompt ids, but prompt_tokens is {count}"
-            yield expect(emission.at(FIELD), count, len(ids), message)
+    if not (stream.asked.n > 0):
+        return
+    reported = _told(choice)
+    count = choice.counter("prompt_tokens")
+    if count is None and stream.asked.prompts == 1 and isinstance(stream.usage, Mapping):
+        count = integer(stream.usage.get("prompt_tokens"))
+    if reported is not None and count is not None and _ran(stream, choice):
+        emission, ids = reported
+        if list(ids) == list(prompt_of(stream, choice.index) or ()) and len(ids) != count:
+            return  # the ids are those that were sent: the count is wrong, as another requirement tells
+        message = f"choice {choice.index} has {len(ids)} prompt ids, but prompt_tokens is {count}"
+        yield expect(emission.at(FIELD), count, len(ids), message)
 
 
 @check("prompt-ids-in-every-choice", about("return_prompt_token_ids", ended=True))
@@ -126,23 +127,22 @@ def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obs
         yield observe_sequence(emission.at(FIELD), "prompt id", expected=own, actual=ids, source=source)
 
 
-@check("prompt-ids-only-on-request", FINISHED)
-def _prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("prompt-ids-only-on-request")
+def _prompt_ids_only_on_request(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """The key is there when it was asked for, with a list; otherwise it is not there at all."""
-    for choice in finished_choices(stream):
-        keyed = [e for e in choice.emissions if FIELD in e.pointers or e.prompt_token_ids is not None]
-        if stream.asked.return_prompt_token_ids:
-            null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
-            if keyed:
-                place = (keyed[0] if null is None else null).at(FIELD)
-                message = f"{FIELD} is a key without a list of ids"
-                actual = "a list" if null is None else None
-                yield expect(place, "a list of ids", actual, message, holds=null is None)
-        else:
-            place = (keyed or choice.emissions)[0].at(FIELD)
-            message = f"{FIELD} stands in an answer whose request did not ask for it"
-            actual = "a key" if keyed else "no key"
-            yield expect(place, "no key", actual, message, holds=not keyed)
+    keyed = [e for e in choice.emissions if FIELD in e.pointers or e.prompt_token_ids is not None]
+    if stream.asked.return_prompt_token_ids:
+        null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
+        if keyed:
+            place = (keyed[0] if null is None else null).at(FIELD)
+            message = f"{FIELD} is a key without a list of ids"
+            actual = "a list" if null is None else None
+            yield expect(place, "a list of ids", actual, message, holds=null is None)
+    else:
+        place = (keyed or choice.emissions)[0].at(FIELD)
+        message = f"{FIELD} stands in an answer whose request did not ask for it"
+        actual = "a key" if keyed else "no key"
+        yield expect(place, "no key", actual, message, holds=not keyed)
 
 
 @check("prompt-ids-come-first", about("return_prompt_token_ids", streamed=True))
@@ -183,8 +183,8 @@ def _sent_text(stream: Stream) -> str | None:
     return text.strip() if isinstance(text, str) and text.isascii() and text.strip() else None
 
 
-@check("prompt-ids-spell-the-text")
-def _prompt_ids_spell_the_text(stream: Stream, target: Target) -> Iterator[Observation]:
+@check_finished("prompt-ids-spell-the-text")
+def _prompt_ids_spell_the_text(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
     """What a text became says that text: nothing was cut off and nothing left out.
 
     Only plain ASCII is looked at; a tokenizer may bring other text into a normal form first.
@@ -192,14 +192,13 @@ def _prompt_ids_spell_the_text(stream: Stream, target: Target) -> Iterator[Obser
     tokenizer, text = target.tokenizer, _sent_text(stream)
     if tokenizer is None or text is None or stream.asked.input_ids is not None:
         return
-    for choice in finished_choices(stream):
-        reported = _told(choice)
-        ids = tuple(reported[1]) if reported is not None else ()
-        if reported is None or not all(type(one) is int for one in ids):
-            continue
-        read = [tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False)]
-        known = [one for one in read if one is not None]
-        if known:
-            message = f"the prompt ids say {known[0][-60:]!r}, but the prompt is {text[-60:]!r}"
-            holds = any(text in one for one in known)
-            yield expect(reported[0].at(FIELD), text, known[0], message, holds=holds)
+    reported = _told(choice)
+    ids = tuple(reported[1]) if reported is not None else ()
+    if reported is None or not all(type(one) is int for one in ids):
+        return
+    read = [tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False)]
+    known = [one for one in read if one is not None]
+    if known:
+        message = f"the prompt ids say {known[0][-60:]!r}, but the prompt is {text[-60:]!r}"
+        holds = any(text in one for one in known)
+        yield expect(reported[0].at(FIELD), text, known[0], message, holds=holds)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.about import FINISHED, finished_choices
 from tokenwire.checks.agreement import choice_pairs
-from tokenwire.checks.check import Target, check, check_run, compare, select
+from tokenwire.checks.check import Target, check, check_finished, check_run, compare, select
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import prompt_of
 from tokenwire.dialects.arrays import Array, ArrayRule
@@ -24,29 +24,27 @@ LEAST_NUMBERS = 8
 """So many equal numbers are filler: fewer may be equal by chance, such as the experts of two layers."""
 
 
-@check("mask-holds-the-sampled-id", FINISHED)
-def _mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("mask-holds-the-sampled-id")
+def _mask_holds_the_sampled_id(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The mask of a position is a list of ids, and the id of the position is one of them."""
-    for choice in finished_choices(stream):
-        ids, masks = choice.output_ids, choice.series(MASK)
-        if not ids or masks is None:
-            continue
-        place = choice.last_at(MASK)
-        for position, (token, mask) in enumerate(zip(ids, masks, strict=False)):
-            message = f"the sampling mask of output id {position} does not hold it"
-            expected = f"ids among which is {token}"
-            yield expect(place, expected, mask, message, holds=isinstance(mask, list) and token in mask)
+    ids, masks = choice.output_ids, choice.series(MASK)
+    if not ids or masks is None:
+        return
+    place = choice.last_at(MASK)
+    for position, (token, mask) in enumerate(zip(ids, masks, strict=False)):
+        message = f"the sampling mask of output id {position} does not hold it"
+        expected = f"ids among which is {token}"
+        yield expect(place, expected, mask, message, holds=isinstance(mask, list) and token in mask)
 
 
-@check("mask-logprob-is-legal", FINISHED)
-def _mask_logprob_is_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished("mask-logprob-is-legal")
+def _mask_logprob_is_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob of an id among those of its mask is a number, finite and not above 0."""
-    for choice in finished_choices(stream):
-        for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
-            legal = type(value) in {int, float} and math.isfinite(value) and value <= 0
-            message = f"the sampling logprob of output id {position} is {value!r}"
-            expected = "a finite number not above 0"
-            yield expect(choice.last_at(MASK_LOGPROBS), expected, value, message, holds=legal)
+    for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
+        legal = type(value) in {int, float} and math.isfinite(value) and value <= 0
+        message = f"the sampling logprob of output id {position} is {value!r}"
+        expected = "a finite number not above 0"
+        yield expect(choice.last_at(MASK_LOGPROBS), expected, value, message, holds=legal)
 
 
 class _Spans(NamedTuple):
