@@ -178,8 +178,10 @@ def _place_of(path: Path, table: str, name: str) -> str:
     return owners[0] if owners else ""
 
 
-def _values(path: Path, table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
     """Values by parameters; `table` is empty for the keys above all tables. Raises ConfigError."""
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path}: {table} is {settings!r}, not a table; write {_heading(path, table)}")
     keys = TABLES[table] if table else KEYS
     values: dict[str, Any] = {}
     for name, value in settings.items():
@@ -197,13 +199,6 @@ def _values(path: Path, table: str, settings: Mapping[str, Any]) -> dict[str, An
     return values
 
 
-def _values_of_command(path: Path, table: str, settings: Any) -> dict[str, Any]:
-    """The values for one command. Raises ConfigError."""
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{path}: {table} is {settings!r}, not a table; write {_heading(path, table)}")
-    return _values(path, table, settings)
-
-
 def read_config(path: Path) -> Config:
     """The settings of one file. Raises ConfigError."""
     table = _table(path)
@@ -213,9 +208,7 @@ def read_config(path: Path) -> Config:
     defaults = _values(path, "", shared)
     headers = shared.get(HEADERS, {})
     _check_headers(f"{path}: {HEADERS}", headers)
-    of_command = {
-        name: _values_of_command(path, name, value) for name, value in table.items() if name in TABLES
-    }
+    of_command = {name: _values(path, name, value) for name, value in table.items() if name in TABLES}
     return Config(str(path), defaults, tuple(headers.items()), of_command)
 
 

@@ -22,7 +22,7 @@ def begin(path: Path) -> BinaryIO:
 
 
 def why_unwritable(path: Path) -> str:
-    """Why a file could not be written, as a sentence; empty where it could. Its folder is made."""
+    """Why a file could not be written, as a sentence; empty if it could. Its folder is made."""
     try:
         if path.is_dir():
             return f"{path} is a folder; name a file in it"
@@ -36,7 +36,7 @@ def why_unwritable(path: Path) -> str:
 
 
 def why_not_appendable(path: Path) -> str:
-    """Why nothing could be added to a file, as a sentence; empty where it could."""
+    """Why nothing could be added to a file, as a sentence; empty if it could."""
     try:
         path.open("a").close()
     except OSError as error:

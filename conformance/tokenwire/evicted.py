@@ -74,7 +74,7 @@ class AnswerStore:
         coming = iter(chunks)
         while not self.full and (chunk := next(coming, None)) is not None:
             located = list(chunk.located())
-            self._left -= sum(one.exchange.size for one in located)
+            self._left -= sum(found.exchange.size for found in located)
             yield chunk.span.path, [*located]
         parts = together(coming, lambda chunk: len(chunk.data))
         for path, heads in chain.from_iterable(shared_out(_parsed_heads, parts, self._jobs)):
@@ -83,28 +83,28 @@ class AnswerStore:
     def exchanges(self, parsed: Sequence[Parsed]) -> list[ExchangeHead]:
         """What `parse` gave; those that it gave in memory are evicted too if there were too many."""
         return [
-            one
-            if isinstance(one, _EvictedExchange)
-            else _EvictedExchange(_head(one), self)
+            exchange
+            if isinstance(exchange, _EvictedExchange)
+            else _EvictedExchange(_head(exchange), self)
             if self.full
-            else one.exchange
-            for one in parsed
+            else exchange.exchange
+            for exchange in parsed
         ]
 
     def read(self, exchanges: Sequence[tuple[ExchangeHead, ReadBy]]) -> list[Answer]:
         """What dialects read of exchanges; of those that are evicted, the facts."""
-        evicted = [(one, read) for one, read in exchanges if isinstance(one, _EvictedExchange)]
+        evicted = [(exchange, read) for exchange, read in exchanges if isinstance(exchange, _EvictedExchange)]
 
         def facts_of(part: Sequence[int]) -> list[_Facts]:
-            return [_facts_of(read(one.load())) for one, read in map(evicted.__getitem__, part)]
+            return [_facts_of(read(exchange.load())) for exchange, read in map(evicted.__getitem__, part)]
 
         parts = together(range(len(evicted)), lambda index: evicted[index][0].size)
         facts = chain.from_iterable(shared_out(facts_of, parts, self._jobs))
         return [
-            EvictedAnswer(one, read, next(facts), self)
-            if isinstance(one, _EvictedExchange)
-            else read(one.load())
-            for one, read in exchanges
+            EvictedAnswer(exchange, read, next(facts), self)
+            if isinstance(exchange, _EvictedExchange)
+            else read(exchange.load())
+            for exchange, read in exchanges
         ]
 
 

@@ -47,7 +47,7 @@ def shared_out(work: Callable[[Part], Told], parts: Iterable[Part], jobs: int) -
 
     Only parts and what comes of them pass between processes: whatever else the work needs, each has of its
     parent. One process does all where a single one is wanted, where there is one part, and where this one may
-    not fork. Raises BrokenProcessPool where one of several was killed.
+    not fork. Raises BrokenProcessPool if one of several was killed.
     """
     coming = iter(parts)
     begin = list(islice(coming, 2 if jobs > 1 and _may_fork() else 0))

@@ -37,7 +37,7 @@ class NothingToReplay(ValueError):  # noqa: N818  # a fact about the command lin
 def capture_files(path: Path) -> list[Path]:
     """The capture files at a path: itself, or those anywhere below it, in the order of their names.
 
-    Raises NothingToReplay where there are none.
+    Raises NothingToReplay if there are none.
     """
     if path.is_file():
         return [path]
@@ -116,7 +116,7 @@ def _endpoints(exchanges: Iterable[ExchangeHead]) -> str:
 
 
 def silent(streams: Iterable[Answer]) -> str:
-    """Which exchanges gave neither a record nor a refusal, in words; empty where all did."""
+    """Which exchanges gave neither a record nor a refusal, in words; empty if all did."""
     reasons: dict[str, list[str]] = {}
     for stream in streams:
         if stream.answered or stream.refused or stream.exchange.ending is Ending.HUNG_UP:
@@ -152,7 +152,7 @@ def replay(
     """Read captures, one run for each server that was recorded. The store evicts answers if there are many.
 
     `tokenizer` is that of the model behind all of them; without it, each server's own is taken for one.
-    Raises NothingToReplay where there is nothing, CaptureError for a file that is no capture, OSError.
+    Raises NothingToReplay if there is nothing, CaptureError for a file that is no capture, OSError.
     """
     runs: list[Run] = []
     reported: list[str] = []

@@ -127,7 +127,7 @@ def _from_row(chapter: Mapping[str, Any], row: Mapping[str, Any]) -> Requirement
 def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, ...]]:
     """Of each requirement all that it follows from, at any distance, farthest first.
 
-    Raises ValueError where a row follows from one that does not exist, or from itself.
+    Raises ValueError if a row follows from one that does not exist, or from itself.
     """
     graph = TopologicalSorter({name: row.implied_by for name, row in requirements.items()})
     try:

@@ -383,13 +383,14 @@ class Settings:
 
 def _options() -> Iterator[Option]:
     types = get_type_hints(Settings)
-    for one in fields(Settings):
-        if not one.metadata:
+    for declaration in fields(Settings):
+        if not declaration.metadata:
             continue
-        several = types[one.name] == tuple[str, ...]
-        (kind,) = {str} if several else {*(get_args(types[one.name]) or (types[one.name],))} - {type(None)}
-        declared = {"flags": (f"--{one.name.replace('_', '-')}",), **one.metadata}
-        yield Option(name=one.name, type=kind, several=several, default=one.default, **declared)
+        name, hint = declaration.name, types[declaration.name]
+        several = hint == tuple[str, ...]
+        (kind,) = {str} if several else {*(get_args(hint) or (hint,))} - {type(None)}
+        declared = {"flags": (f"--{name.replace('_', '-')}",), **declaration.metadata}
+        yield Option(name=name, type=kind, several=several, default=declaration.default, **declared)
 
 
 OPTIONS = {option.name: option for option in _options()}

@@ -27,6 +27,6 @@ def read_yaml(path: Path) -> Any:
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema `spec/schemas/<name>.json`. Raises FileNotFoundError where there is none."""
+    """The JSON Schema `spec/schemas/<name>.json`. Raises FileNotFoundError if there is none."""
     schema: dict[str, Any] = json.loads((spec_root() / "schemas" / f"{name}.json").read_text("utf-8"))
     return schema

@@ -254,7 +254,7 @@ def test_a_failure_that_depends_on_timing_is_fixed_only_after_several_tries(monk
         cut = expect(stream.choices[0].last_at("finish"), "an end", "abort", "cut", holds=False)
         return [Judgement(row, "id-in-use", Verdict.FAIL, 1, "cut", (cut,), run=Run((stream,)))]
 
-    monkeypatch.setattr("tokenwire.commands.again.ask", asked)
+    monkeypatch.setattr("tokenwire.commands.again.reached", asked)
     monkeypatch.setattr("tokenwire.commands.again.judge", judged)
     monkeypatch.chdir(tmp_path)
     keep(LastRun("http://x", failed=(Failed(row.id, "id-in-use"),)), [])

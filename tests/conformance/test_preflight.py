@@ -239,3 +239,11 @@ def test_a_door_of_a_family_that_refuses_ids_is_asked_in_text_and_judged_for_one
     (refusal,) = found.failures
     assert refusal.exchange.status == status
     assert refusal.dialect == "sglang-completions"
+
+
+def test_a_diagnosis_holds_nothing_that_a_terminal_acts_on() -> None:
+    sender = CannedSender(b"\x1b]0;owned\x07", 418)
+    exchange = asyncio.run(sender.send("first", "preflight", HttpRequest("POST", CHAT, {})))
+    words = diagnosis("http://target", [exchange])
+    assert words.isprintable()
+    assert "\\x1b]0;owned" in words

@@ -115,7 +115,7 @@ def _most_requests(way: Detokenize) -> int:
 async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
 ) -> ToldTokenizer | None:
-    """Ask the server for the text of what it wrote; None where it has no way to be asked, or told nothing."""
+    """Ask the server for the text of what it wrote; None if it has no way to be asked, or told nothing."""
     for way in _ways_of(speaks):
 
         async def ask(number: int, request: HttpRequest, way: Detokenize = way) -> Exchange:
@@ -139,7 +139,7 @@ async def ask_for_texts(
 
 
 async def rehearse_texts(sender: Sender, speaks: Iterable[Dialect]) -> None:
-    """Send as many requests as `ask_for_texts` does at most. Raises NotAsked where the run may not."""
+    """Send as many requests as `ask_for_texts` does at most. Raises NotAsked if the run may not."""
     for way in _ways_of(speaks)[:1]:
         for number in range(_most_requests(way)):
             request = way.request([PROMPT], skip_special_tokens=False)

@@ -40,7 +40,7 @@ _PLAIN = (
 
 
 def plain(dialect: Dialect) -> Ask:
-    """The smallest ask that a dialect has words for. Raises ValueError where it has none at all."""
+    """The smallest ask that a dialect has words for. Raises ValueError if it has none at all."""
     for ask in filter(dialect.can_say, _PLAIN):
         return ask
     raise ValueError(f"dialect {dialect.name!r} takes no input_ids, messages or text; its table is wrong")

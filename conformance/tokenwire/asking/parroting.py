@@ -29,7 +29,7 @@ _WORDS = 170
 
 
 async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | None = None) -> Speaker | None:
-    """How to tell the target what to say; None where it is no parrot.
+    """How to tell the target what to say; None if it is no parrot.
 
     Most targets are not asked anything: a parrot says the last id of a short prompt again and again. Words
     that answer messages tell nothing of that, since a template puts ids around them.

@@ -22,7 +22,7 @@ class NotPlanned(ValueError):  # noqa: N818  # a fact about what was asked for
 
 
 def tokenizer_in(folder: Path | None) -> Tokenizer | None:
-    """The tokenizer in a folder. Raises NotPlanned where there is none, or nothing to read it with."""
+    """The tokenizer in a folder. Raises NotPlanned if there is none, or nothing to read it with."""
     try:
         return LocalTokenizer(folder) if folder is not None else None
     except NoTokenizer as error:

@@ -93,7 +93,7 @@ class _Purse:
     cost: float = 0.0
 
     def spend(self, tokens: int, prompt_tokens: int = 0) -> None:
-        """Pay for one more request. Raises NotAsked where less is left."""
+        """Pay for one more request. Raises NotAsked if less is left."""
         limits = self.limits
         cost = limits.price.of(prompt_tokens, tokens) if limits.price else 0.0
         if limits.max_tokens is not None and self.spent + tokens > limits.max_tokens:
@@ -154,7 +154,7 @@ def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int
 
 
 def retry_after(exchange: Exchange, now: datetime) -> float | None:
-    """The seconds that a busy server asks for (RFC 9110, 10.2.3); None where it names none."""
+    """The seconds that a busy server asks for (RFC 9110, 10.2.3); None if it names none."""
     value = (exchange.header("retry-after") or "").strip()
     if value.isdecimal():
         return float(value)
@@ -202,7 +202,7 @@ class PoliteSender:
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
         """Send a request, again where the server is busy; the last of the exchanges.
 
-        The second attempt is named `<name>-retry-1`. Raises NotAsked where the tokens left do not pay for it.
+        The second attempt is named `<name>-retry-1`. Raises NotAsked if the tokens left do not pay for it.
         """
         limits = self._purse.limits
         counted = limits.max_tokens is not None or limits.price is not None

@@ -22,6 +22,7 @@ from tokenwire.report.wording import cut
 from tokenwire.target.advertised import Advertised, advertised_by, information_paths
 from tokenwire.target.death import failure
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, exchange_name
+from tokenwire.wire.inert import inert
 
 SCENARIO = "preflight"
 
@@ -56,13 +57,13 @@ class Preflight:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Dialects that gave no record, with the reason in words."""
     diagnosis: str = ""
-    """Where no dialect is spoken: what the target seems to be, and what to do, for a newcomer."""
+    """If no dialect is spoken: what the target seems to be, and what to do, for a newcomer."""
     answered: Mapping[str, HttpRequest] = field(default_factory=dict)
     """For each dialect that gave a record, the small request that it gave it for."""
     first_words: Mapping[str, Stream] = field(default_factory=dict)
     """And what each of them answered."""
     failures: tuple[Stream, ...] = ()
-    """Where the server itself failed meanwhile: that is to be judged."""
+    """If the server itself failed meanwhile: that is to be judged."""
 
 
 def _beginning(exchange: Exchange) -> str:
@@ -144,13 +145,13 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
     )
     if about_the_model is not None:
         way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
-    return f"{fact} {way_out}"
+    return inert(f"{fact} {way_out}")  # commands print it as it is
 
 
 def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
     """The smallest requests, one for each form of a prompt that a dialect has words for, the usual first.
 
-    Raises ValueError where it has none at all.
+    Raises ValueError if it has none at all.
     """
     rendered = (dialect.render(ask, model) for ask in _MINIMAL_ASKS)
     requests = [request for request in rendered if not isinstance(request, Unsupported)]

@@ -180,7 +180,7 @@ class Recorder:
 
         tap: tells how far the answer has come, and may hang up. aside: go at once, even where as many
         requests as allowed are under way. The exchange, in memory and on disk, holds no credentials. Raises
-        ValueError for a request that HTTP cannot carry, FileExistsError where the capture holds an exchange
+        ValueError for a request that HTTP cannot carry, FileExistsError if the capture holds an exchange
         of this name.
         """
         async with contextlib.nullcontext() if aside else self._slots:

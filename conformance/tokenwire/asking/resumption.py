@@ -44,7 +44,7 @@ class Notes:
 
     @classmethod
     def of(cls, folder: Path, asked: Mapping[str, Any]) -> Notes:
-        """Those of a run that goes on. Raises NotResumed where there are none, or none of such a run."""
+        """Those of a run that goes on. Raises NotResumed if there are none, or none of such a run."""
         path = folder / NOTES
         try:
             written = json.loads(path.read_text("utf-8"))
@@ -63,7 +63,7 @@ class Notes:
         return notes
 
     def begin(self, found: Preflight) -> None:
-        """Note whom the run asks. Raises NotResumed where that is not who was asked before."""
+        """Note whom the run asks. Raises NotResumed if that is not who was asked before."""
         advertised = found.advertised
         server = {"name": advertised.name, "version": advertised.version, "model": found.model}
         if self.server and self.server != server:

@@ -494,7 +494,7 @@ def _recorder(
 
 
 async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
-    """Find out what the worker behind a gateway is. Raises NoSuchTarget where it is none."""
+    """Find out what the worker behind a gateway is. Raises NoSuchTarget if it is none."""
     try:
         first = _recorder(plan, plan.settings.worker, None, first=True)
     except ValueError as error:

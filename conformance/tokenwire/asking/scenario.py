@@ -1,6 +1,6 @@
 """Scenarios: what is asked of a target, and what each asking provokes.
 
-A scenario yields what it asks for, as data. Where an answer decides what to ask next, for example which stop
+A scenario yields what it asks for, as data. If an answer decides what to ask next, for example which stop
 string will match, it is a coroutine and asks through a conversation. It judges nothing.
 """
 
@@ -74,7 +74,7 @@ async def together(*doings: Coroutine[Any, Any, Answer]) -> list[Answer]:
 
 
 class Sender(Protocol):
-    """What sends a request: the recorder, or a stand-in in tests. Raises NotAsked where it may not."""
+    """What sends a request: the recorder, or a stand-in in tests. Raises NotAsked if it may not."""
 
     async def send(
         self,
@@ -117,13 +117,13 @@ class Conversation:
     advertised: Advertised
     transcript: Transcript
     model: str = ""
-    """The name that requests call the model by; empty where any will do."""
+    """The name that requests call the model by; empty if any will do."""
     budget: Budget = Budget.STANDARD
     """What this run may ask; a scenario may ask in more shapes where it allows more."""
     parrot: Speaker | None = None
     """How the target is told what to say, where it is a parrot."""
     tool_calls: str = ""
-    """The form in which the model writes tool calls; empty where that is to be found out."""
+    """The form in which the model writes tool calls; empty if that is to be found out."""
 
     @property
     def intervals(self) -> tuple[int, ...]:
@@ -168,7 +168,7 @@ class Conversation:
         slow_reader: SlowReader | None = None,
         tap: Tap | None = None,
     ) -> Stream | None:
-        """Ask for one exchange; None where the dialect has no words for it, or the run may ask no more.
+        """Ask for one exchange; None if the dialect has no words for it, or the run may ask no more.
 
         A label stands once in a scenario: with it and the dialect it names the exchange. `tap`
         tells how far the answer has come, and can hang up. A request that no dialect would write is sent as
@@ -189,7 +189,7 @@ class Conversation:
     def _rendered(self, ask: Ask) -> HttpRequest:
         """The request for an ask: its budget within the context, ids in words where only texts are taken.
 
-        Raises NotAsked where the dialect has no words for it.
+        Raises NotAsked if the dialect has no words for it.
         """
         if ask.max_new_tokens and self.advertised.context_length:
             prompt_tokens = max(map(len, ask.input_ids), default=_WORDS_TOKENS)
@@ -221,13 +221,13 @@ class Conversation:
 
     @property
     def control(self) -> Control | None:
-        """The control endpoints of the target's family; None where none are known."""
+        """The control endpoints of the target's family; None if none are known."""
         return load_controls().get(self.dialect.family)
 
     async def call(self, label: str, request: HttpRequest) -> ControlCall | None:
         """Send a request to a control endpoint, at once, however many others are under way.
 
-        None where the run may ask no more, or for a request that is no call.
+        None if the run may ask no more, or for a request that is no call.
         """
         name = self.name_of(label)
         try:
@@ -247,7 +247,7 @@ class Conversation:
 
     async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> ControlCall | None:
         """Abort one request by the id that its client gave it, as the server's answers
-        carry it or as it was sent; None where the family has no way to, for this endpoint.
+        carry it or as it was sent; None if the family has no way to, for this endpoint.
         """
         named = request_id if as_sent else f"{self.id_prefix}{request_id}"
         request = self.control.abort_request(named, self.dialect.endpoint.path) if self.control else None
@@ -355,19 +355,19 @@ def load_scenarios() -> dict[str, Scenario]:
 
 
 def only_choice(stream: Stream | None) -> Choice | None:
-    """The one choice of an answer that carries exactly one; None where there is no such answer."""
+    """The one choice of an answer that carries exactly one; None if there is no such answer."""
     return stream.choices[0] if stream is not None and stream.answered and len(stream.choices) == 1 else None
 
 
 def token_ids(stream: Stream | None) -> tuple[int, ...]:
-    """The output ids of an answer with one choice; empty where it has none or where they are not ids."""
+    """The output ids of an answer with one choice; empty if it has none or where they are not ids."""
     choice = only_choice(stream)
     ids = choice.output_ids if choice else None
     return tuple(ids) if ids and all(type(token) is int for token in ids) else ()
 
 
 def text_of(stream: Stream | None) -> str:
-    """The text of an answer with one choice; empty where there is none."""
+    """The text of an answer with one choice; empty if there is none."""
     choice = only_choice(stream)
     text = choice.text if choice else None
     return text if isinstance(text, str) else ""

@@ -24,7 +24,7 @@ class Tap:
         """Whether leaving resets the connection instead of closing it."""
 
     async def events(self, count: int) -> bool:
-        """Wait for the head of the answer and `count` events; false where it ended before they came."""
+        """Wait for the head of the answer and `count` events; false if it ended before they came."""
         while not (self._began and self._events >= count):
             if self._over:
                 return False

@@ -83,12 +83,12 @@ class VitalSigns:
         self._idle.set()
         self._calm.set()
         self.over = ""
-        """Why nothing is asked any more; empty where the server is asked on."""
+        """Why nothing is asked any more; empty if the server is asked on."""
         self.besides: list[Exchange] = []
         """What was asked to see whether the server lives, and what its death cut that was asked again."""
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request, once more where the server died meanwhile. Raises NotAsked where it is dead."""
+        """Send a request, once more where the server died meanwhile. Raises NotAsked if it is dead."""
         await self._calm.wait()
         if self.over:
             raise NotAsked(self.over)
@@ -147,7 +147,7 @@ class VitalSigns:
         await self._ask_small(RESTARTED, self._life)
 
     async def _diagnosis(self) -> str:
-        """What is wrong with the server by its answers to small good requests; empty where it lives."""
+        """What is wrong with the server by its answers to small good requests; empty if it lives."""
         trouble = ""
         for pause in _PAUSES_S:
             await asyncio.sleep(pause)
@@ -168,7 +168,7 @@ class VitalSigns:
         return exchange
 
     async def _revive(self) -> str:
-        """Have the server started again and wait for it; why it is not back, empty where it is."""
+        """Have the server started again and wait for it; why it is not back, empty if it is."""
         assert self._revival is not None
         command, wait_s = self._revival.command, self._revival.wait_s
         until = asyncio.get_running_loop().time() + wait_s

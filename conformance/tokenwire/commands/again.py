@@ -7,13 +7,11 @@ from dataclasses import replace
 from enum import StrEnum
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from tokenwire.asking.planning import NotPlanned, headers_of, planned
-from tokenwire.asking.run import Plan, Unreached
 from tokenwire.asking.scenario import load_scenarios
-from tokenwire.commands.ask import ask
+from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command
 from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement, judge
@@ -22,7 +20,6 @@ from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
 from tokenwire.report.console import make_console
-from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
 from tokenwire.wire.exchange import Ending
@@ -129,7 +126,7 @@ def again(settings: Settings) -> None:
     if scenarios <= load_scenarios().keys():
         plan = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(scenarios))))
     console = make_console()
-    subject = _reached(plan, settings.verbosity, console)
+    subject = reached(plan, verbosity=settings.verbosity)
     known = load_requirements()
     rows = [
         known[name] for name in dict.fromkeys(failure.requirement for failure in last.failed) if name in known
@@ -142,7 +139,7 @@ def again(settings: Settings) -> None:
         if not doubted or not doubted <= load_scenarios().keys():
             break
         retry = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(doubted))))
-        later = judge(_reached(retry, settings.verbosity, console).runs, rows)
+        later = judge(reached(retry, verbosity=settings.verbosity).runs, rows)
         judgements = _with_failures(judgements, later)
         found = outcomes(last.failed, judgements, seen)
     for requirement, by_scenario in found.items():
@@ -167,19 +164,16 @@ def again(settings: Settings) -> None:
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
 
 
-def _reached(plan: Plan, verbosity: int, console: Console) -> Subject:
-    """Ask; ends the command where the target cannot be reached."""
-    subject = ask(plan, verbosity=verbosity)
-    if isinstance(subject, Unreached):
-        console.print(Text(subject.diagnosis), soft_wrap=True)
-        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
-    return subject
-
-
 def _with_failures(judgements: Sequence[Judgement], later: Sequence[Judgement]) -> list[Judgement]:
     """The judgements of earlier tries, but for what failed only later."""
-    failed = {(one.requirement.id, one.scenario): one for one in later if one.verdict is Verdict.FAIL}
-    before = [failed.pop((one.requirement.id, one.scenario), one) for one in judgements]
+    failed = {
+        (judgement.requirement.id, judgement.scenario): judgement
+        for judgement in later
+        if judgement.verdict is Verdict.FAIL
+    }
+    before = [
+        failed.pop((judgement.requirement.id, judgement.scenario), judgement) for judgement in judgements
+    ]
     return [*before, *failed.values()]
 
 

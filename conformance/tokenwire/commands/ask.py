@@ -12,6 +12,7 @@ from tokenwire.asking.resumption import NotResumed
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
 from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.wire_log import wire_log
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
@@ -37,3 +38,12 @@ def ask(plan: Plan, *, verbosity: int) -> Subject | Unreached:
             return asyncio.run(interrogate(plan, progress))
     except (NoSuchTarget, NotResumed) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def reached(plan: Plan, *, verbosity: int, err: bool = False) -> Subject:
+    """Ask everything; if the target cannot be reached, print why, and raise Exit. Raises BadParameter."""
+    subject = ask(plan, verbosity=verbosity)
+    if isinstance(subject, Unreached):
+        typer.echo(subject.diagnosis, err=err)
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    return subject

@@ -107,7 +107,7 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
 
     def call(context: typer.Context, **values: Any) -> None:
         if "settings" in parameters_of_run:
-            given = frozenset(parameter for parameter in values if _is_given(context, parameter))
+            given = frozenset(name for name in values if _source(context, name) == "COMMANDLINE")
             options = {option.name: values.pop(option.name) for option in taken}
             config = config_of(context)
             settings = Settings.of(options, file_headers=config.headers, given=given)
@@ -131,11 +131,6 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(name, epilog=examples(*lines))(call)
     return app
-
-
-def _is_given(context: typer.Context, parameter: str) -> bool:
-    """Whether a parameter is on the command line, not only in a file."""
-    return _source(context, parameter) == "COMMANDLINE"
 
 
 def _source(context: typer.Context, parameter: str) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.asking.run import Plan, Unreached
-from tokenwire.commands.ask import ask, plan_of
+from tokenwire.asking.run import Plan
+from tokenwire.commands.ask import plan_of, reached
 from tokenwire.commands.command import command, config_of, writable
 from tokenwire.comparing.difference_report import as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
@@ -28,10 +28,7 @@ _URLS = ("http://", "https://")
 
 def _asked(plan: Plan, *, verbosity: int) -> Side:
     """Ask a server everything. Raises Exit where it cannot be asked."""
-    subject = ask(plan, verbosity=verbosity)
-    if isinstance(subject, Unreached):
-        typer.echo(subject.diagnosis, err=True)
-        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    subject = reached(plan, verbosity=verbosity, err=True)
     if subject.broken_off:
         typer.echo(f"{plan.settings.target}: broken off: {subject.broken_off}", err=True)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)

@@ -12,13 +12,11 @@ import typer
 
 from tokenwire.ask import Budget
 from tokenwire.asking.planning import headers_of
-from tokenwire.asking.run import Unreached
-from tokenwire.commands.ask import ask, plan_of
+from tokenwire.commands.ask import plan_of, reached
 from tokenwire.commands.command import command, declarable, writable
 from tokenwire.commands.trust import remember, sensitive_values
 from tokenwire.config import KEYS, OWN_FILE, TABLES
 from tokenwire.disk import write_whole
-from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.target.determinism import PROBE
@@ -87,10 +85,7 @@ def init(
     writable(file, "--file")
     plan = plan_of(replace(settings, scenario=(PROBE,), budget=Budget.QUICK))
     headers = _storable(headers_of(settings))
-    subject = ask(plan, verbosity=settings.verbosity)
-    if isinstance(subject, Unreached):
-        typer.echo(subject.diagnosis)
-        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    subject = reached(plan, verbosity=settings.verbosity)
     known: dict[str, Any] = {"target": settings.target, "budget": "standard"}
     known |= {"model": settings.model} if settings.model else {}
     known |= {"timeout": settings.timeout} if "timeout" in settings.given else {}

@@ -8,8 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tokenwire.asking.run import Unreached
-from tokenwire.commands.ask import ask, plan_of
+from tokenwire.commands.ask import plan_of, reached
 from tokenwire.commands.command import command, empty_folder
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import capture_files
@@ -39,14 +38,11 @@ def record(
         raise _RecordingLostError
 
     try:
-        subject = ask(replace(plan, record=folder, on_loss=end), verbosity=settings.verbosity)
+        subject = reached(replace(plan, record=folder, on_loss=end), verbosity=settings.verbosity)
     except* _RecordingLostError:  # of all that was under way
         typer.echo(f"{lost[0]}; nothing more was asked", err=True)
     if lost:
         raise typer.Exit(ExitStatus.HARNESS_ERROR)
-    if isinstance(subject, Unreached):
-        typer.echo(subject.diagnosis)
-        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
     count = f"{len(capture_files(folder))} exchanges are in {folder}"
     cut_off = f" ({subject.cut_off})" if subject.cut_off else ""
     typer.echo(f"{count}{cut_off}; judge them: tokenwire replay {folder}")

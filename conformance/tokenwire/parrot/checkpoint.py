@@ -35,8 +35,8 @@ def write_parrot(
     """Write a checkpoint into a folder, with a tokenizer of a kind, or with that of another model; with
     `gguf` also as one file for llama.cpp.
 
-    Raises ValueError for what does not fit together, FileNotFoundError where `tokenizer` holds none, and
-    ImportError where the package gguf is needed and not installed.
+    Raises ValueError for what does not fit together, FileNotFoundError if `tokenizer` holds none, and
+    ImportError if the package gguf is needed and not installed.
     """
     if distance < LEAST_DISTANCE:
         raise ValueError(f"the distance is {distance}; it is {LEAST_DISTANCE} at least")

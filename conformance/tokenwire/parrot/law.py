@@ -91,7 +91,7 @@ class Parrot:
     ) -> tuple[int, ...] | None:
         """The ids that follow a prompt, `count` of them: no id among them ends the answer here.
 
-        Some may be barred from the first `least` of them: the likeliest other one is said then. None where
+        Some may be barred from the first `least` of them: the likeliest other one is said then. None if
         that is not known.
         """
         ids = list(prompt)

@@ -34,7 +34,7 @@ class OtherTokenizer:
     """What a tokenizer that is not ours knows."""
 
     words: Words | None
-    """None where the text of ids is not just their bytes in a row."""
+    """None if the text of ids is not just their bytes in a row."""
     encode: Encode
 
 
@@ -96,7 +96,7 @@ class _Said:
 
     @cached_property
     def nearest(self) -> list[int]:
-        """How far before each id of prompt and answer the same one stands last; 0 where it does not."""
+        """How far before each id of prompt and answer the same one stands last; 0 if it does not."""
         last: dict[int, int] = {}
         distances = []
         for position, token in enumerate((*self.prompt, *self.ids)):
@@ -151,7 +151,7 @@ class _Weight:
 
 
 def _law(said: Callable[[], Iterable[_Said]], foreign: bool) -> tuple[Law, str] | None:
-    """The law that the fewest ids break, with an exchange that shows it; None where they follow none."""
+    """The law that the fewest ids break, with an exchange that shows it; None if they follow none."""
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
         far = Counter(d for one in said() for d in one.nearest[len(one.prompt) :] if d >= _LEAST_DISTANCE)

@@ -61,7 +61,7 @@ class Truth:
     """stop or length."""
     endings: Mapping[int | str, str] = field(default_factory=dict)
     """The stop id and the stop strings that its last id meets, each with the text that is right if that one
-    ends it. Where there are several, a server may choose any.
+    ends it. If there are several, a server may choose any.
     """
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The stop patterns that its last id meets, and what they match, each with the texts that are right: a

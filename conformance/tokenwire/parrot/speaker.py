@@ -42,11 +42,11 @@ class Speaker:
         return tuple(self.words.longest(bytes([byte])) for byte in spelled)
 
     def special(self) -> int | None:
-        """A special id that ends nothing; None where there is none."""
+        """A special id that ends nothing; None if there is none."""
         return next((token for token in sorted(self.words.special - self.words.ends, reverse=True)), None)
 
     def ask(self, dialect: Dialect, script: Sequence[int], ending: Sequence[int] = ()) -> Ask | None:
-        """A prompt after which the script is said, in the form that an endpoint takes; None where that form
+        """A prompt after which the script is said, in the form that an endpoint takes; None if that form
         cannot say it. `ending` are the last ids of the prompt.
         """
         head, tail = self._around(dialect)
@@ -72,7 +72,7 @@ class Speaker:
         return self.encode(MESSAGE_BEGINS), self.encode(MESSAGE_ENDS)
 
     def _as_text(self, told: Ids, head: Ids, tail: Ids) -> str | None:
-        """The text that becomes these ids; None where none does."""
+        """The text that becomes these ids; None if none does."""
         try:
             text = b"".join(self.words.pieces[token] for token in told).decode()
         except UnicodeDecodeError:

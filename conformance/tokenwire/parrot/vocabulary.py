@@ -127,7 +127,7 @@ def words_of(kind: Vocabulary) -> Words:
 
 
 def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
-    """What the ids of a `tokenizer.json` say; None where a text is not just the bytes of its ids in a row."""
+    """What the ids of a `tokenizer.json` say; None if a text is not just the bytes of its ids in a row."""
     decoder = document.get("decoder") or {}
     steps = [decoder, *decoder.get("decoders", ())]
     kinds = [step.get("type") for step in steps]

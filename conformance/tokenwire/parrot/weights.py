@@ -148,7 +148,7 @@ def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tup
 
     A score is a sum of cosines and sines of the distance, so the leads are linear in the amplitudes, which a
     perceptron finds: it adds the worst lead until the worst is good enough. All numbers are whole, so that
-    every machine finds the same. Raises ValueError where it finds none.
+    every machine finds the same. Raises ValueError if it finds none.
     """
     pairs = head_size // 2
     distances = np.arange(positions)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.cells import cell_len
 
 WIDTH = 120
-"""Where the reader's is not known."""
+"""If the reader's is not known."""
 _LABEL = 14
 _LEAST_ROOM = 20
 

@@ -32,21 +32,21 @@ class Subject:
     not_asked: Mapping[str, str] = field(default_factory=dict)
     """Exchanges that a dialect has no words for, by name, with its reason."""
     broken_off: str = ""
-    """Why the asking ended before its end, in words; empty where it did not."""
+    """Why the asking ended before its end, in words; empty if it did not."""
     cut_off: str = ""
     """What the limits of a run left out, in words; empty for nothing."""
     recorded: str = ""
-    """The folder that all exchanges were written to; empty where they were not."""
+    """The folder that all exchanges were written to; empty if they were not."""
     unrecorded: str = ""
     """Why some of them were not, though they were to be."""
     explored: tuple[str, ...] = ()
-    """The words of the command line that had requests drawn; empty where none were."""
+    """The words of the command line that had requests drawn; empty if none were."""
     asked_with: tuple[str, ...] = ()
     """The words of the command line that another run needs to ask in the same way."""
     judged_with: tuple[str, ...] = ()
     """And those that it needs to judge in the same way."""
     bodies: str = ""
-    """The folder for bodies of requests that are too long for a command line; empty where there is none."""
+    """The folder for bodies of requests that are too long for a command line; empty if there is none."""
 
     @property
     def families(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ def _budget_sweep(_: Conversation) -> Steps:
 
 
 def _first_of_its_kind(ids: tuple[int, ...]) -> int | None:
-    """The position of an id from the fourth on that did not occur before; None where there is none."""
+    """The position of an id from the fourth on that did not occur before; None if there is none."""
     return next(
         (position for position, token in enumerate(ids) if position >= 3 and token not in ids[:position]),
         None,

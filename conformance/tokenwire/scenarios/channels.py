@@ -54,7 +54,7 @@ class _Script:
     """Which of the dialect's ways lets a grammar hold; None for a parrot."""
 
     def ask(self, text: str, *, in_bytes: bool = False) -> Ask | None:
-        """A request that is answered with a text; None where this one cannot be said. A parrot says it in the
+        """A request that is answered with a text; None if this one cannot be said. A parrot says it in the
         tokens of its tokenizer, or one for each byte.
         """
         if self.way is not None and self.talk.dialect.says is not None:
@@ -70,7 +70,7 @@ class _Script:
 
 
 async def _scripted(talk: Conversation) -> _Script | None:
-    """How the target is made to say a text, found out by asking; None where there is no way."""
+    """How the target is made to say a text, found out by asking; None if there is no way."""
     if talk.parrot is not None:
         return _Script(talk)
     ways = talk.dialect.says.beside if talk.dialect.says is not None else ()

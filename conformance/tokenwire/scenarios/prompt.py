@@ -31,7 +31,7 @@ def _prompt_ids(_: Conversation) -> Steps:
 
 
 def _ids_of_prompt(stream: Stream | None) -> tuple[int, ...]:
-    """The ids that the server says it made of a prompt; empty where it does not say."""
+    """The ids that the server says it made of a prompt; empty if it does not say."""
     choice = only_choice(stream)
     ids = next((e.prompt_token_ids for e in choice.emissions if e.prompt_token_ids), ()) if choice else ()
     return tuple(ids) if all(type(token) is int for token in ids) else ()

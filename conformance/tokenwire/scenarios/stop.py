@@ -38,7 +38,7 @@ def _first_of(text: str, start: int, end: int) -> str | None:
 def stop_across_tokens(choice: Choice | None) -> str | None:
     """A string that the choice contains, that begins in one token's text and ends in another's.
 
-    The first border from a third of the text on where both sides are plain; None where there is none. The
+    The first border from a third of the text on where both sides are plain; None if there is none. The
     string occurs nowhere before that border, so that a stop there is the first.
     """
     pieces = _pieces(choice)
@@ -82,7 +82,7 @@ async def _unmatched_stop(talk: Conversation) -> None:
 def stop_inside_a_token(choice: Choice | None) -> str | None:
     """A string from within one token's text, with more of it on both sides, that occurs nowhere before.
 
-    None where no emission of the first half has four plain characters.
+    None if no emission of the first half has four plain characters.
     """
     pieces = _pieces(choice)
     text, start = "".join(pieces), 0

@@ -318,7 +318,7 @@ class CaptureChunk:
 
 
 Cut = Callable[[bytearray, int, int], int]
-"""Tells where a chunk may end and the next begin, between two ends of lines; 0 where it may not."""
+"""Tells where a chunk may end and the next begin, between two ends of lines; 0 if it may not."""
 
 
 def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located]]) -> Iterator[CaptureChunk]:
@@ -412,7 +412,7 @@ def _headers(line: JsonLine) -> Headers:
 
 
 def server_of(reported: JsonLine) -> Server:
-    """Raises TypeError where what is told of a server are no texts."""
+    """Raises TypeError if what is told of a server are no texts."""
     name, version = (name_of({member: "", **reported}, member) for member in ("name", "version"))
     flags = reported.get("flags", ())
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):

@@ -23,7 +23,7 @@ def from_environment(value: str) -> bool:
 def header_value(name: str, value: str, environment: Mapping[str, str] = os.environ) -> str:
     """The value to send: every `env:NAME` in it is the value of that variable.
 
-    Raises NoCredential where a variable is not set, or holds what no header can carry.
+    Raises NoCredential if a variable is not set, or holds what no header can carry.
     """
 
     def look_up(found: re.Match[str]) -> str:

@@ -24,7 +24,7 @@ class ServerSentEvent:
 
     data: str
     name: str
-    """The event field; empty where there is none."""
+    """The event field; empty if there is none."""
     id: str
     """The last event id, which lives on from event to event."""
     retry: int | None

@@ -107,7 +107,7 @@ class ExchangeHead:
 
     @property
     def last_read(self) -> float | None:
-        """When the last bytes came; None where none did."""
+        """When the last bytes came; None if none did."""
         raise NotImplementedError
 
     def load(self) -> Exchange:

@@ -137,8 +137,8 @@ def foreign_chunks(path: Path) -> Iterator[CaptureChunk]:
 def any_chunks(path: Path) -> Iterator[CaptureChunk]:
     """The exchanges of a capture of either form, told apart by the first line."""
     first = next(next(foreign_chunks(path)).lines(), None)
-    own = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
-    return capture_chunks(path) if own else foreign_chunks(path)
+    is_ours = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
+    return capture_chunks(path) if is_ours else foreign_chunks(path)
 
 
 def read_foreign_capture(path: Path) -> Iterator[Exchange]:

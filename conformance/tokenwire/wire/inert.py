@@ -12,4 +12,7 @@ def inert(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else repr(character)[1:-1]
+        for character in text
+    )

@@ -275,7 +275,7 @@ class MaskedReads:
         if not self._mask.bytes_:
             return [read]
         reads = [*self._waiting, read]
-        body = self._mask.body(b"".join(one.data for one in reads))
+        body = self._mask.body(b"".join(waiting.data for waiting in reads))
         self._waiting = list(_cut_like(body, reads))
         left = self._mask.open_end(body)
         settled = []

@@ -30,18 +30,18 @@ def sharing(value: Any, before: Any) -> Any:
     return value
 
 
-def same_values(one: Sequence[Any], other: Sequence[Any]) -> bool:
+def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two JSON arrays hold the same values, type for type: 1 is neither 1.0 nor true.
 
     False also for 0.0 and -0.0, and where anything else than JSON stands among them. A tenth of the time of a
     look at each value.
     """
-    if len(one) != len(other):
+    if len(values) != len(other):
         return False
-    if all(map(is_, one, other)):
+    if all(map(is_, values, other)):
         return True
     try:
-        return _bytes_of(one) == _bytes_of(other)
+        return _bytes_of(values) == _bytes_of(other)
     except ValueError:  # no bytes stand for it
         return False
 
