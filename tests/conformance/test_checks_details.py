@@ -59,7 +59,8 @@ def seen(requirement: str, stream: Stream, target: Target | None = None) -> list
 def related(requirement: str, *streams: Stream) -> list[Observation]:
     check = CHECKS[requirement].on_run
     assert check is not None
-    return list(check(streams, Target(repeated=frozenset({"key"}))))
+    seen = check(streams, Target(repeated=frozenset({"key"})))
+    return [one for one in seen if not (one.condition_only and one.message)]
 
 
 def violated(observations: list[Observation]) -> list[Observation]:

@@ -20,7 +20,7 @@ from abort_and_invariance_pairs import (
 )
 from control_calls import abort, at
 from stream_builder import ABORT, LENGTH, Told, change, incremental, named, refusal, with_exchange
-from test_checks_pairs import look
+from test_checks_pairs import look, why_left_out
 
 from tokenwire.checks.check import Target
 from tokenwire.wire.exchange import Ending
@@ -60,6 +60,9 @@ def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
     assert (
         look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), Target(calls=(abort(1.6, "r-1"),))) == []
     )
+    assert why_left_out("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 0.5))) == [
+        "requests with one id overlap"
+    ]
 
 
 @pytest.mark.parametrize("seconds", [-3.0, 30.0], ids=["before both", "behind both"])
@@ -103,4 +106,7 @@ def test_an_answer_without_ids_counts_none() -> None:
 def test_an_id_that_comes_back_after_all_timers_is_no_witness_that_it_is_free() -> None:
     """Among all other requests, the second came 53 to 114 s later."""
     assert [one.holds for one in look("ended-id-is-free-again", (FIRST, AGAIN))] == [True]
-    assert look("ended-id-is-free-again", (FIRST, at(AGAIN, 77.0))) == []
+    late = (FIRST, at(AGAIN, 77.0))
+    assert look("ended-id-is-free-again", late) == []
+    (why,) = why_left_out("ended-id-is-free-again", late)
+    assert why == "its id came back later than 2 s after its first request had ended"

@@ -49,7 +49,19 @@ from tokenwire.wire.exchange import Ending
 
 
 def look(requirement: str, subject: Subject, target: Target | None = None) -> list[Observation]:
-    """What the check of a requirement sees in a stream, a comparison or a run."""
+    """What the check of a requirement judges in a stream, a comparison or a run."""
+    return [
+        one for one in _observed(requirement, subject, target) if not (one.condition_only and one.message)
+    ]
+
+
+def why_left_out(requirement: str, subject: Subject, target: Target | None = None) -> list[str]:
+    """The reasons of what it does not judge, though it is about it."""
+    seen = _observed(requirement, subject, target)
+    return [one.message for one in seen if one.condition_only and one.message]
+
+
+def _observed(requirement: str, subject: Subject, target: Target | None) -> Iterator[Observation]:
     check, target = CHECKS[requirement], target or Target()
     seen: Iterator[Observation]
     if isinstance(subject, Comparison):
@@ -61,7 +73,7 @@ def look(requirement: str, subject: Subject, target: Target | None = None) -> li
     else:
         assert check.on_stream is not None
         seen = check.on_stream(subject, target)
-    return list(seen)
+    return seen
 
 
 MIRROR = Told(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from tokenwire.checks.abort import named_by_clients
 from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.check import Target, check, check_run, select
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import count_of, end_place, read_once
 from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.reading.times import began, delivered_at, over, overlap
@@ -186,16 +186,21 @@ def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iter
     for name, group in named.items():
         pairs = list(pairwise(sorted(group, key=lambda one: began(one.exchange) or 0.0)))
         if any(overlap(one.exchange, other.exchange) for one, other in pairs):
+            yield from (left_out(end_place(one), "requests with one id overlap") for one, _ in pairs)
             continue
         for before, stream in pairs:
             # An abort that comes between the two may still find the second.
             span = began(before.exchange), over(stream.exchange)
             aborted = any(deed.names((name,)) for deed in target.deeds.during(*span, Action.ABORT))
             if aborted or not ended(before) or not ended(stream):
+                why = "an abort names its id" if aborted else "one of two requests with one id has no end"
+                yield left_out(end_place(stream), why)
                 continue
             for choice in finished_choices(stream):
                 late = (began(stream.exchange) or 0.0) - (over(before.exchange) or 0.0) > _STILL_BUSY_S
                 if late and not _is_aborted(choice):
+                    why = f"its id came back later than {_STILL_BUSY_S:g} s after its first request had ended"
+                    yield left_out(choice.last_at("finish"), why)
                     continue
                 count = count_of(stream, choice)
                 yield expect(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tokenwire.checks.about import ended, is_error
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.difference import observe_sequence, observe_text
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.chance import goes_apart
 from tokenwire.checks.reading.fields import end_place, start_place
 from tokenwire.checks.reading.refusals import is_bad, put_off, was_refused
@@ -91,11 +91,12 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
         twins = [answer for answer in answers.get(control.asked.key, ()) if answer is not control]
         before = [one for one in twins if one.exchange.name not in after_bad]
         twin = next(iter(before or twins), None)
+        place = end_place(control)
         if twin is None:
+            yield left_out(place, "the request after a bad one has a complete answer nowhere else")
             continue
         holds = control.answered and ended(control)
         message = f"the request after a bad one got no complete answer ({control.exchange.ending})"
-        place = end_place(control)
         related = (start_place(bad), start_place(twin))
         yield expect(place, "an answer", control.exchange.status, message, holds=holds, related=related)
         own = results.get(control.asked.key)

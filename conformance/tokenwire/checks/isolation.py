@@ -9,7 +9,8 @@ from itertools import chain
 from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
 from tokenwire.checks.check import Target, check_run, once_per_run, select
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
+from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.times import Timeline, began
 from tokenwire.record import Answer, Stream
 from tokenwire.target.determinism import known_by
@@ -72,9 +73,11 @@ def _neighbours_change_nothing(streams: tuple[Answer, ...], target: Target) -> I
         prompt, asked = group[0].asked.prompt_key, [stream.exchange for stream in group]
         crowds = {one.name: beside(one, prompt) for one in asked if began(one) is not None}
         alone = repeated([stream for stream in group if crowds.get(stream.exchange.name) == 0])
-        for stream in group if alone is not None else ():
+        for stream in group:
             crowd = crowds.get(stream.exchange.name, 0)
-            if alone is not None and crowd >= CROWD:
+            if crowd >= CROWD and alone is None:
+                yield left_out(end_place(stream), "its request was not answered twice alike without others")
+            elif alone is not None and crowd >= CROWD:
                 alone = alone.load()  # read once for all that are held against it
                 for one, other in choice_pairs(alone, stream):
                     source = f"the answer without the {crowd} others beside it"
@@ -107,7 +110,9 @@ def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Ite
             if prompt not in twins:
                 twins[prompt] = repeated(alone.get(prompt, []))
             twin = twins[prompt]
-            if twin is not None:
+            if twin is None:
+                yield left_out(choice.last_at(), "its prompt was not answered twice alike by itself")
+            else:
                 one, other = twin.load(), stream.load()
                 pair = (one, one.choices[0]), (other, other.choices[place])
                 yield from as_declared(agree(*pair, "the same prompt by itself"), target)

@@ -11,7 +11,7 @@ from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
 from tokenwire.checks.check import Target, compare
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
 from tokenwire.checks.reading.chance import DRIFT, LoadedPair, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.reading.channels import CALLED, taken_apart
@@ -23,6 +23,7 @@ from tokenwire.target.determinism import Comparison
 COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
 """Counters that the result decides; cached_tokens depends on what ran before."""
 
+_TOO_NOISY = "{name} varies more than drift in answers to one request"
 _HOLD_TOP = frozenset({TOP, CONTENT, NAMED_TOP})
 """Series whose entries hold as many top logprobs as were asked for."""
 
@@ -131,7 +132,10 @@ def same_series(
             rounding_of(name),
         )
         same = partial(alike, tolerance=rounding)
-        if ours is None or theirs is None or (rounding > DRIFT and name not in customized):
+        if ours is None or theirs is None:
+            continue
+        if rounding > DRIFT and name not in customized:
+            yield left_out(pair[1].last_at(name), _TOO_NOISY.format(name=name))
             continue
         position = first_difference(ours, theirs, same)
         place, related = _places(pair, name, position)
@@ -243,6 +247,8 @@ def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterato
         compared = ours.series_names & theirs.series_names - ours.customized
         rounding = max(map(rounding_of, compared), default=ROUNDING)
         if rounding > DRIFT:
+            name = max(compared, key=rounding_of)
+            yield left_out(theirs.last_at(name), _TOO_NOISY.format(name=name))
             continue
         rules = Rules(theirs.delivery, interval, rounding, stop)
         delivered = deliveries_of(theirs)

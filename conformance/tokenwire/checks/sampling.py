@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_finished, check_run, select
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
 from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Stream, fact
 from tokenwire.requirement import tolerance
@@ -252,6 +252,8 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
     first: dict[str, Answer] = {}
     for stream in seeded:
         if stream.dialect in unsteady:
+            why = f"{stream.dialect} answers greedy requests in two ways"
+            yield left_out(stream.choices[0].last_at("output_ids"), why)
             continue
         asked = stream.asked
         before = first.setdefault(asked.key, stream)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tokenwire.checks.about import FINISHED, finished_choices
 from tokenwire.checks.agreement import choice_pairs
 from tokenwire.checks.check import Target, check, check_finished, check_run, compare, select
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import prompt_of
 from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
@@ -208,14 +208,15 @@ def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Obse
 @compare("array-equals-whole")
 def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """The same ids have the same rows, up to rounding. Which rows a prompt has depends on what was cached."""
-    if not comparison.repeats:
-        return
     for (_, ours), (_, theirs) in choice_pairs(comparison.baseline, comparison.other):
-        if ours.output_ids != theirs.output_ids or _cached(ours) != _cached(theirs):
-            continue
         for rule in arrays_of(comparison.baseline) if arrays_of(comparison.other) else ():
             pair = [_last(rule, choice) for choice in (ours, theirs)]
             if pair[0] is None or pair[1] is None:
+                continue
+            why = "" if comparison.repeats else "the server was not seen to repeat it"
+            why = why or ("" if ours.output_ids == theirs.output_ids else "two answers have other ids")
+            if why or _cached(ours) != _cached(theirs):
+                yield left_out(pair[1][0].at(rule.name), why or "less of one prompt came from the cache")
                 continue
             (emission, expected), (other, actual) = pair[0], pair[1]
             rounding = comparison.noise.rounding(comparison.other, rule.name)
