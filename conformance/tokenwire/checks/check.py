@@ -268,6 +268,14 @@ def check_choice_rows(
     check_rows(update_wrapper(of_stream, observe), *rows)
 
 
+def compare_rows(
+    observe: Callable[[Relating, Comparison, Target], Iterator[Observation]], *rows: Relating
+) -> None:
+    """The same for a relation between two answers to one request."""
+    for row in rows:
+        compare(row.requirement)(partial(observe, row))
+
+
 def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:
     """Make a function the check of a requirement, called once for each comparison."""
 

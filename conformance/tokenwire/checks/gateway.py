@@ -6,14 +6,14 @@ lost or change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
-from tokenwire.checks.about import ended
-from tokenwire.checks.check import Target, compare
+from tokenwire.checks.about import ANY, ended
+from tokenwire.checks.check import Target, compare, compare_rows
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.chance import DRIFT, Pair, goes_apart
+from tokenwire.checks.reading.chance import DRIFT, LoadedPair, goes_apart
 from tokenwire.checks.reading.fields import (
     end_place,
     first_of_prompt,
@@ -23,9 +23,19 @@ from tokenwire.checks.reading.fields import (
 )
 from tokenwire.checks.reading.json_fields import lost, told_by
 from tokenwire.checks.reading.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
-from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
+from tokenwire.checks.same_answers import (
+    USAGE,
+    Pairs,
+    Rounding,
+    Same,
+    observe_same,
+    same_counters,
+    same_ids,
+    same_series,
+    same_text,
+    same_usage,
+)
 from tokenwire.dialects.dialect import dialect_of
-from tokenwire.record import Choice, Place, as_list, integer
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import least_inner_step
@@ -34,7 +44,6 @@ from tokenwire.target.determinism import Comparison
 _SOURCE = "the worker's answer"
 _TOLD = 5
 """How many lost fields one finding names."""
-_USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def _answered(comparison: Comparison) -> bool:
@@ -43,14 +52,14 @@ def _answered(comparison: Comparison) -> bool:
     return worker.answered and ended(worker) and gateway.answered
 
 
-def _pairs(comparison: Comparison) -> Iterator[tuple[Choice, Choice]]:
+def _gateway(comparison: Comparison, _target: Target | None = None) -> Pairs | None:
     """The choices that the worker finished and that the gateway brought, where both can be held together."""
     if not comparison.repeats or not _answered(comparison):
-        return
+        return None
     theirs = {choice.index: choice for choice in comparison.other.choices}
-    for choice in comparison.baseline.choices:
-        if choice.finish is not None and choice.finish.type != "abort" and choice.index in theirs:
-            yield choice, theirs[choice.index]
+    finished = (c for c in comparison.baseline.choices if c.finish is not None and c.finish.type != "abort")
+    both = [(choice, theirs[choice.index]) for choice in finished if choice.index in theirs]
+    return Pairs(_SOURCE, partial(comparison.noise.rounding, comparison.other), both)
 
 
 @compare("gateway-keeps-the-status")
@@ -104,52 +113,28 @@ def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Itera
         yield seen._replace(level=level)
 
 
-@compare("gateway-keeps-the-ids")
-def _gateway_keeps_the_ids(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """The ids of the output and of the prompt, joined, wherever both answers carry them."""
-    for ours, theirs in _pairs(comparison):
-        yield from same_ids((ours, theirs), _SOURCE)
-        prompts = [
-            None if (reported := first_prompt_ids(choice)) is None else reported[0]
-            for choice in (ours, theirs)
-        ]
-        if prompts[0] is not None and prompts[1] is not None:
-            yield observe_sequence(
-                prompts[1].at("prompt_token_ids"),
-                "prompt token id",
-                expected=as_list(prompts[0].prompt_token_ids) or [],
-                actual=as_list(prompts[1].prompt_token_ids) or [],
-                source=_SOURCE,
-                related=(prompts[0].at("prompt_token_ids"),),
-            )
+def _same_prompt_ids(pair: LoadedPair, source: str, _rounding: Rounding) -> Iterator[Observation]:
+    expected, actual = (first_prompt_ids(choice) for choice in pair)
+    if expected is not None and actual is not None:
+        yield observe_sequence(
+            actual[0].at("prompt_token_ids"),
+            "prompt token id",
+            expected=expected[1],
+            actual=actual[1],
+            source=source,
+            related=(expected[0].at("prompt_token_ids"),),
+        )
 
 
-@compare("gateway-keeps-the-text")
-def _gateway_keeps_the_text(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """No character is lost, repeated or changed on the way."""
-    for pair in _pairs(comparison):
-        yield from same_text(pair, _SOURCE)
-
-
-@compare("gateway-keeps-the-series")
-def _gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Every per-token series of output and prompt, up to rounding."""
-    rounding_of = partial(comparison.noise.rounding, comparison.other)
-    for ours, theirs in _pairs(comparison):
-        yield from same_series((ours, theirs), _SOURCE, rounding_of)
-        yield from _same_prompt_series(ours, theirs, rounding_of)
-
-
-def _same_prompt_series(
-    ours: Choice, theirs: Choice, rounding_of: Callable[[str], float]
-) -> Iterator[Observation]:
+def _same_prompt_series(pair: LoadedPair, source: str, rounding_of: Rounding) -> Iterator[Observation]:
+    ours, theirs = pair
     for name in sorted(names_of_prompt(ours) & names_of_prompt(theirs)):
         first, other = (first_of_prompt(choice, name, empty=False) for choice in (ours, theirs))
         if first is None or other is None:
             continue
         expected, actual = first[1], other[1]
         position = first_difference(expected, actual, partial(alike, tolerance=rounding_of(name)))
-        message = f"{name} differs from {_SOURCE} at position {position}"
+        message = f"{name} differs from {source} at position {position}"
         yield expect(
             other[0].at(name),
             expected if position is None else expected[position : position + 1],
@@ -159,6 +144,14 @@ def _same_prompt_series(
             related=(first[0].at(name),),
             by_chance=alike(expected, actual, DRIFT),
         )
+
+
+compare_rows(
+    observe_same,
+    Same("gateway-keeps-the-ids", ANY, _gateway, (same_ids, _same_prompt_ids)),
+    Same("gateway-keeps-the-text", ANY, _gateway, (same_text,)),
+    Same("gateway-keeps-the-series", ANY, _gateway, (same_series, _same_prompt_series)),
+)
 
 
 @compare("gateway-keeps-the-finish")
@@ -200,28 +193,8 @@ def _gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Iter
 @compare("gateway-keeps-the-counts")
 def _gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Counters and usage; what came from the cache depends on what ran before."""
-    for ours, theirs in _pairs(comparison):
-        for name in COUNTERS:
-            counts = ours.counter(name), theirs.counter(name)
-            if counts[0] is not None and counts[1] is not None:
-                places = theirs.last_at(name), ours.last_at(name)
-                yield _same_count(name, counts, places, [(ours, theirs)])
-    worker, gateway = comparison.baseline, comparison.other
-    if not comparison.repeats or not _answered(comparison):
-        return
-    for name in _USAGE:
-        reported = [integer((stream.usage or {}).get(name)) for stream in (worker, gateway)]
-        if reported[0] is not None and reported[1] is not None:
-            places = gateway.usage_place or end_place(gateway), worker.usage_place or end_place(worker)
-            yield _same_count(f"usage {name}", (reported[0], reported[1]), places, _pairs(comparison))
-
-
-def _same_count(
-    name: str, counts: tuple[int | None, int | None], places: tuple[Place, Place], pairs: Iterable[Pair]
-) -> Observation:
-    """Look whether the worker and the gateway count the same; choices that go apart have other lengths."""
-    expected, actual = counts
-    place, related = places
-    message = f"{name} is {actual}, but {expected} in {_SOURCE}"
-    by_chance = expected != actual and not name.endswith("prompt_tokens") and any(map(goes_apart, pairs))
-    return expect(place, expected, actual, message, related=(related,), by_chance=by_chance)
+    found = _gateway(comparison)
+    for pair in found.choices if found else ():
+        yield from same_counters(pair, _SOURCE)
+    if found:
+        yield from same_usage(comparison, _SOURCE, found.choices, (*USAGE, "total_tokens"))

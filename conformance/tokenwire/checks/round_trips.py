@@ -21,7 +21,7 @@ from tokenwire.checks.reading.fields import (
     start_place,
     told_prompt,
 )
-from tokenwire.checks.sameness import same_ids, same_text
+from tokenwire.checks.same_answers import same_ids, same_text
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Answer, ChoiceFacts, Delivery, Place, Stream, fact
 from tokenwire.target.determinism import known_by, request_of

@@ -11,7 +11,7 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import start_place, texts_so_far
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
-from tokenwire.checks.sameness import same_finish, same_ids, same_text
+from tokenwire.checks.same_answers import same_finish, same_ids, same_text
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Delivery, Place, Stream
 from tokenwire.requirement import Level

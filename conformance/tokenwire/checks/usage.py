@@ -8,8 +8,8 @@ from typing import Any
 from tokenwire.checks.about import ANSWERED, about, ended
 from tokenwire.checks.check import Target, check, compare
 from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
-from tokenwire.checks.reading.chance import goes_apart
-from tokenwire.checks.reading.fields import counters, end_place, start_place
+from tokenwire.checks.reading.fields import counters, end_place
+from tokenwire.checks.same_answers import same_usage
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Delivery, Emission, Place, Stream, integer
 from tokenwire.requirement import Level
@@ -205,12 +205,5 @@ def _stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Itera
         return
     if ours.usage is None or theirs.usage is None or not (ended(ours) and ended(theirs)):
         return
-    for name in _COUNTS:
-        expected, actual = integer(ours.usage.get(name)), integer(theirs.usage.get(name))
-        if expected is not None and actual is not None:
-            message = f"{name} is {actual} in the usage of the stream, but {expected} in the whole answer"
-            pairs = zip(ours.choices, theirs.choices, strict=False)
-            place = theirs.usage_place or end_place(theirs)
-            related = (ours.usage_place or start_place(ours),)
-            by_chance = name != "prompt_tokens" and expected != actual and any(map(goes_apart, pairs))
-            yield expect(place, expected, actual, message, related=related, by_chance=by_chance)
+    pairs = list(zip(ours.choices, theirs.choices, strict=False))
+    yield from same_usage(comparison, "the whole answer", pairs)

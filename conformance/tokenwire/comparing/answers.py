@@ -13,7 +13,7 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading.chance import goes_apart
 from tokenwire.checks.reading.fields import start_place
 from tokenwire.checks.reading.json_fields import fields_of, is_of_the_cache, lost
-from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
+from tokenwire.checks.same_answers import COUNTERS, same_finish, same_ids, same_series, same_text
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.wording import clause, value
 from tokenwire.target.alike import alike

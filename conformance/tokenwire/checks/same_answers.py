@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
-from tokenwire.checks.about import ended, streamed
+from tokenwire.checks.about import ANY, ended, streamed
 from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
-from tokenwire.checks.check import Target, compare
+from tokenwire.checks.check import Relation, Target, compare, compare_rows
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
 from tokenwire.checks.reading.chance import DRIFT, LoadedPair, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.reading.channels import CALLED, taken_apart
-from tokenwire.checks.reading.fields import bringing
+from tokenwire.checks.reading.fields import bringing, end_place
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
@@ -38,7 +39,7 @@ def _without(choice: Choice, names: frozenset[str]) -> Choice:
     return replace(choice, emissions=tuple(emissions))
 
 
-def _pairs(comparison: Comparison) -> list[LoadedPair]:
+def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
     """The choices that both answers finished undisturbed, baseline first.
 
     Where they were asked for different numbers of top logprobs, they go without these.
@@ -74,19 +75,21 @@ def _unparsed(pair: LoadedPair) -> LoadedPair:
     return ours, theirs
 
 
-def _with_whole(comparison: Comparison) -> list[LoadedPair]:
-    """The pairs of a comparison between a whole answer and a stream."""
-    is_one = comparison.baseline.delivery is Delivery.WHOLE and streamed(comparison.other)
-    return _pairs(comparison) if is_one else []
-
-
 def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place, tuple[Place, ...]]:
     """Where the other choice brings the entry of a field at a position, and where the first one does."""
     ours, theirs = (bringing(choice, field, position) for choice in pair)
     return theirs, (ours,)
 
 
-def same_ids(pair: Pair, source: str) -> Iterator[Observation]:
+Rounding = Callable[[str], float]
+"""How far two numbers of a series may lie apart."""
+
+
+def _close(_series: str) -> float:
+    return ROUNDING
+
+
+def same_ids(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
     """Look whether two choices have the same output ids, where both carry any list of them."""
     ours, theirs = pair[0].output_ids, pair[1].output_ids
     if ours is not None and theirs is not None:
@@ -102,7 +105,7 @@ def same_ids(pair: Pair, source: str) -> Iterator[Observation]:
         )
 
 
-def same_text(pair: Pair, source: str) -> Iterator[Observation]:
+def same_text(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
     """Look whether two choices have the same text, where both carry text."""
     ours, theirs = pair[0].text, pair[1].text
     if ours is not None and theirs is not None:
@@ -113,13 +116,7 @@ def same_text(pair: Pair, source: str) -> Iterator[Observation]:
         )
 
 
-def _rounding(_series: str) -> float:
-    return ROUNDING
-
-
-def same_series(
-    pair: LoadedPair, source: str, rounding_of: Callable[[str], float] = _rounding
-) -> Iterator[Observation]:
+def same_series(pair: LoadedPair, source: str, rounding_of: Rounding = _close) -> Iterator[Observation]:
     """Look whether the series that both choices carry are the same up to rounding.
 
     Logprobs that vary as much as those of different positions do are not compared.
@@ -151,7 +148,7 @@ def same_series(
         )
 
 
-def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
+def same_finish(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
     """Look whether two choices finished for the same reason."""
     ours, theirs = pair[0].finish, pair[1].finish
     if ours is None or theirs is None:
@@ -167,48 +164,103 @@ def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
         yield expect(place, expected, actual, message, related=related, by_chance=by_chance)
 
 
-@compare("result-independent-of-interval")
-def _result_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Two streams of one request at different intervals are the same record, cut differently."""
+def same_counters(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
+    """Look whether two choices count the same tokens; choices that go apart have other lengths."""
+    for name in COUNTERS:
+        ours, theirs = (integer(choice.counter(name)) for choice in pair)
+        if ours is not None and theirs is not None:
+            place, related = _places(pair, name)
+            message = f"{name} is {theirs} at the end, but {ours} in {source}"
+            by_chance = name != "prompt_tokens" and ours != theirs and goes_apart(pair)
+            yield expect(place, ours, theirs, message, related=related, by_chance=by_chance)
+
+
+USAGE = ("prompt_tokens", "completion_tokens")
+
+
+def same_usage(
+    comparison: Comparison, source: str, pairs: Iterable[Pair], names: Sequence[str] = USAGE
+) -> Iterator[Observation]:
+    """Look whether two answers have the same usage; `pairs` are their choices."""
     ours, theirs = comparison.baseline, comparison.other
-    if not (streamed(ours) and streamed(theirs)):
+    place = theirs.usage_place or end_place(theirs)
+    related = (ours.usage_place or end_place(ours),)
+    for name in names:
+        expected, actual = (integer((stream.usage or {}).get(name)) for stream in (ours, theirs))
+        if expected is not None and actual is not None:
+            message = f"{name} is {actual} in the usage, but {expected} in {source}"
+            by_chance = name != "prompt_tokens" and expected != actual and any(map(goes_apart, pairs))
+            yield expect(place, expected, actual, message, related=related, by_chance=by_chance)
+
+
+# Which answers to one request are compared.
+
+
+class Pairs(NamedTuple):
+    """Pairs of choices, baseline first."""
+
+    source: str
+    """Where the baseline comes from: `the whole answer`."""
+    rounding: Rounding
+    choices: Iterable[LoadedPair]
+
+
+def with_whole(comparison: Comparison, target: Target) -> Pairs | None:
+    """A whole answer and a stream."""
+    if comparison.baseline.delivery is not Delivery.WHOLE or not streamed(comparison.other):
+        return None
+    rounding = partial(target.noise.rounding, comparison.other)
+    return Pairs("the whole answer", rounding, _undisturbed_pairs(comparison))
+
+
+def other_interval(comparison: Comparison, target: Target) -> Pairs | None:
+    """Two streams at different intervals."""
+    both = (comparison.baseline, comparison.other)
+    first, second = (interval_of(stream, target) for stream in both)
+    if not all(map(streamed, both)) or first == second:
+        return None
+    rounding = partial(target.noise.rounding, comparison.other)
+    source = f"the stream at interval {first or 'unknown'}"
+    return Pairs(source, rounding, _undisturbed_pairs(comparison))
+
+
+@dataclass(frozen=True)
+class Same(Relation):
+    """Two answers to one request are the same in some fields."""
+
+    pairs: Callable[[Comparison, Target], Pairs | None]
+    fields: tuple[Callable[[LoadedPair, str, Rounding], Iterator[Observation]], ...]
+
+
+def observe_same(row: Same, comparison: Comparison, target: Target) -> Iterator[Observation]:
+    """Compare each field of each pair."""
+    found = row.pairs(comparison, target)
+    if found is None:
         return
-    intervals = [interval_of(stream, target) for stream in (ours, theirs)]
-    if intervals[0] == intervals[1]:
-        return
-    source = f"the stream at interval {intervals[0] or 'unknown'}"
-    for pair in _pairs(comparison):
-        yield from same_ids(pair, source)
-        yield from same_text(pair, source)
-        yield from same_series(pair, source, partial(target.noise.rounding, theirs))
-        yield from same_finish(pair, source)
+    for pair in found.choices:
+        for same in row.fields:
+            yield from same(pair, found.source, found.rounding)
 
 
-@compare("stream-ids-equal-whole")
-def _stream_ids_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """No id is lost, repeated or changed by streaming."""
-    for pair in _with_whole(comparison):
-        yield from same_ids(pair, "the whole answer")
-
-
-@compare("stream-text-equals-whole")
-def _stream_text_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """No character is lost, repeated or changed by streaming."""
-    for pair in _with_whole(comparison):
-        yield from same_text(pair, "the whole answer")
-
-
-@compare("stream-series-equal-whole")
-def _stream_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """No entry is lost, repeated or changed by streaming."""
-    for pair in _with_whole(comparison):
-        yield from same_series(pair, "the whole answer", partial(target.noise.rounding, comparison.other))
+compare_rows(
+    observe_same,
+    Same("stream-ids-equal-whole", ANY, with_whole, (same_ids,)),
+    Same("stream-text-equals-whole", ANY, with_whole, (same_text,)),
+    Same("stream-series-equal-whole", ANY, with_whole, (same_series,)),
+    Same("stream-finish-equals-whole", ANY, with_whole, (same_finish, same_counters)),
+    Same(
+        "result-independent-of-interval",
+        ANY,
+        other_interval,
+        (same_ids, same_text, same_series, same_finish),
+    ),
+)
 
 
 @compare("customized-info-in-streams")
-def _customized_info_in_streams(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def _customized_info_in_streams(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """The keys that a sampler brings stand in the whole answer, and must stand in the stream as well."""
-    for ours, theirs in _with_whole(comparison):
+    for ours, theirs in found.choices if (found := with_whole(comparison, target)) else ():
         if not theirs.output_ids:
             continue
         for name in sorted(name for name in ours.customized if as_list(ours.series(name))):
@@ -217,20 +269,6 @@ def _customized_info_in_streams(comparison: Comparison, _target: Target) -> Iter
             expected = f"{name}, as in the whole answer"
             actual = sorted(theirs.series_names)
             yield expect(place, expected, actual, message, holds=name in theirs.series_names, related=related)
-
-
-@compare("stream-finish-equals-whole")
-def _stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """A stream ends for the same reason and with the same counters."""
-    for pair in _with_whole(comparison):
-        yield from same_finish(pair, "the whole answer")
-        for name in COUNTERS:
-            ours, theirs = (integer(choice.counter(name)) for choice in pair)
-            if ours is not None and theirs is not None:
-                place, related = _places(pair, name)
-                message = f"{name} is {theirs} at the end, but {ours} in the whole answer"
-                by_chance = name != "prompt_tokens" and ours != theirs and goes_apart(pair)
-                yield expect(place, ours, theirs, message, related=related, by_chance=by_chance)
 
 
 @compare("stream-is-legal-delivery")
@@ -242,7 +280,7 @@ def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterato
     asked = comparison.other.asked
     interval, stop = interval_of(comparison.other, target), () if asked.no_stop_trim else asked.stop
     rounding_of = partial(target.noise.rounding, comparison.other)
-    for pair in _with_whole(comparison):
+    for pair in found.choices if (found := with_whole(comparison, target)) else ():
         ours, theirs = pair
         compared = ours.series_names & theirs.series_names - ours.customized
         rounding = max(map(rounding_of, compared), default=ROUNDING)
