@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -114,7 +113,7 @@ def _level(level: dict[str, Any]) -> str:
 def _levels(column: Column) -> list[str]:
     """How many MUSTs of each level the capture shows to hold, and what that lets a client rely on."""
     told = dated_levels({name: cell.verdict for name, cell in column.cells.items()}, column.families)
-    lines = [_level(one) for one in map(asdict, told) if one["shown"]]
+    lines = [_level(one.as_json()) for one in told if one.shown]
     return ["\n".join(lines)] if lines else []
 
 

@@ -2,7 +2,7 @@
 
     pip install starlette uvicorn
     python examples/smallest_server.py --port 30000
-    tokenwire check --target http://127.0.0.1:30000 --profile core
+    tokenwire check --target http://127.0.0.1:30000
 
 A token is a byte, and its id the value of that byte. What a request asks for and this server does not have is
 refused, never ignored.
@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-CONTEXT = 4096
+CONTEXT, VOCABULARY = 4096, 256
 FIELDS = {"input_ids", "text", "sampling_params", "stream", "rid", "return_prompt_token_ids"}
 SAMPLING = {"max_new_tokens", "n", "stop", "stop_token_ids", "stream_interval", "temperature", "ignore_eos"}
 
@@ -84,10 +84,8 @@ def read(body: Any) -> Wanted:
     """What a request asks for. Raises Refused: no field is ignored, and no value is mended."""
     if not isinstance(body, dict):
         raise Refused("the body has to be a JSON object")
-    sampling = body.get("sampling_params") or {}
+    sampling = {} if body.get("sampling_params") is None else body["sampling_params"]
     demand(isinstance(sampling, dict), "sampling_params", sampling)
-    for name in [*(body.keys() - FIELDS), *(sampling.keys() - SAMPLING)]:
-        raise Refused(f"{name} is not offered here")
     if ("input_ids" in body) == ("text" in body):
         raise Refused("one of input_ids and text has to be given, and not both")
     form, of_one = ("text", str) if "text" in body else ("input_ids", list)
@@ -99,19 +97,23 @@ def read(body: Any) -> Wanted:
     budget = whole_number(sampling, "max_new_tokens", 128, 0)
     demand(budget <= room, "max_new_tokens", f"{budget}, with room for {room}")
     n = whole_number(sampling, "n", 1, 1)
-    temperature = sampling.get("temperature") or 0
+    temperature = 0 if sampling.get("temperature") is None else sampling["temperature"]
     demand(type(temperature) in {int, float} and temperature >= 0, "temperature", temperature)
     stops = listed(sampling, "stop", str)
     demand(all(stops), "stop", "an empty string")
     for flag, holder in (("stream", body), ("return_prompt_token_ids", body), ("ignore_eos", sampling)):
-        demand(holder.get(flag) in (None, True, False), flag, holder.get(flag))
+        demand(holder.get(flag) is None or type(holder[flag]) is bool, flag, holder.get(flag))
+    stop_ids = listed(sampling, "stop_token_ids", int)
+    demand(all(0 <= one < VOCABULARY for one in stop_ids), "stop_token_ids", stop_ids)
+    if unknown := sorted((body.keys() - FIELDS) | (sampling.keys() - SAMPLING)):
+        raise Refused(f"not offered here: {', '.join(unknown)}")
     return Wanted(
         prompts,
         request_ids(body.get("rid"), len(prompts), n),
         n,
         budget,
         stops,
-        listed(sampling, "stop_token_ids", int),
+        stop_ids,
         whole_number(sampling, "stream_interval", 0, 0) or 1,
         bool(body.get("stream")),
         bool(body.get("return_prompt_token_ids")),
@@ -125,7 +127,9 @@ def demand(holds: bool, name: str, value: Any) -> None:
 
 
 def is_prompt(ids: Any) -> bool:
-    return isinstance(ids, list) and ids != [] and all(type(one) is int and 0 <= one < 256 for one in ids)
+    return (
+        isinstance(ids, list) and ids != [] and all(type(one) is int and 0 <= one < VOCABULARY for one in ids)
+    )
 
 
 def whole_number(fields: dict[str, Any], name: str, default: int, least: int) -> int:

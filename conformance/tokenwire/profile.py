@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import Basis, Level, Requirement, load_requirements
@@ -90,6 +91,10 @@ class Standing:
     @property
     def shown(self) -> bool:
         return not self.missing
+
+    def as_json(self) -> dict[str, Any]:
+        """As a report holds it."""
+        return {**asdict(self), "shown": self.shown}
 
 
 def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[str]) -> Standing:

@@ -55,7 +55,7 @@ def violated(
 
 def folded(*judgements: Judgement) -> dict[str, str]:
     """What follows, and from what."""
-    found = causes(judgements)
+    found = causes(judgements).folded
     return {judgements[n].requirement.id: judgements[m].requirement.id for n, m in found.items()}
 
 
@@ -121,9 +121,9 @@ def test_what_compares_answers_follows_from_any_answer_of_its_endpoint_in_the_sa
     lost = violated("stream-text-equals-whole", at(stream.exchange.name, 1, "/choices/0/text"), scenario="a")
     alone = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/choices/0/text"), scenario="b")
     ids = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/output_ids"), scenario="c")
-    found = causes([replace(one, run=run) for one in (lost, alone, ids)])
+    found = causes([replace(one, run=run) for one in (lost, alone, ids)]).folded
     assert found == {1: 0}, "what differs in another field has another cause"
-    assert causes([lost, alone]) == {}, "exchanges of no known endpoint have none in common"
+    assert causes([lost, alone]).folded == {}, "exchanges of no known endpoint have none in common"
 
 
 def test_nothing_is_folded_with_a_finding_left_to_explain() -> None:
@@ -172,7 +172,7 @@ def test_what_lies_in_no_field_is_no_field_in_common() -> None:
     run = Run((stream, other))
     lost = violated("stream-text-equals-whole", Place(stream.exchange.name))
     alone = violated("batch-items-stand-alone", Place(other.exchange.name))
-    assert causes([replace(one, run=run) for one in (lost, alone)]) == {}
+    assert causes([replace(one, run=run) for one in (lost, alone)]).folded == {}
 
 
 def test_runs_are_kept_apart() -> None:
@@ -186,8 +186,8 @@ def test_a_capability_that_is_declared_and_not_shown_is_one_cause() -> None:
     judgements = judge([run], [row for row in ROWS.values() if row.applies_when == ("tito-chat",)])
     assert len(judgements) > 1
     assert {each.verdict for each in judgements} <= {Verdict.FAIL, Verdict.WARN}
-    assert len(judgements) - len(causes(judgements)) == 1
-    (cause,) = {judgements[n].violations[0].message for n in causes(judgements).values()}
+    assert len(judgements) - len(causes(judgements).folded) == 1
+    (cause,) = {judgements[n].violations[0].message for n in causes(judgements).folded.values()}
     assert cause.startswith("tito-chat is declared, but ")
 
 

@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -143,7 +142,7 @@ def test_a_profile_of_several_parts_is_shown_by_all_of_them() -> None:
 def test_the_answer_of_a_profile_is_yes_no_or_not_shown(verdicts, words) -> None:
     judged = dict(zip(("logprobs-name-their-ids", "logprobs-whole"), verdicts, strict=True))
     found = standing("metadata", judged, {"sglang"})
-    assert profile_in_words({**asdict(found), "shown": found.shown}) == f"Metadata v1: {words}"
+    assert profile_in_words(found.as_json()) == f"Metadata v1: {words}"
 
 
 def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:

@@ -118,6 +118,22 @@ def test_a_refusal_that_speaks_of_the_model_is_told_with_the_way_out() -> None:
     assert f"{CHAT} speaks of the model: try --model NAME." in told
 
 
+def test_a_list_of_models_that_fails_leads() -> None:
+    """As transformers serve answers on a machine without a cache of Hugging Face."""
+
+    def no_cache(request: HttpRequest) -> Answer | None:
+        if request.path == "/v1/models":
+            return 500, {"detail": "CacheNotFound"}
+        refusal = openai_error("Server is pinned to './parrot'; requested 'default'.")
+        return refusal if request.path == CHAT else (404, {"detail": "Not Found"})
+
+    told = first_words(no_cache).diagnosis
+    assert (
+        told
+        == "http://target: GET /v1/models answered 500, so no model is known. Name the model: --model NAME."
+    )
+
+
 def without_tokenizer(request: HttpRequest) -> Answer | None:
     """As SGLang answers that was started without a tokenizer."""
     if request.path == "/generate":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from html import unescape
 
 import pytest
 import typer.main
-from docs_build import command_pages, published, requirement_pages, results_pages
+from docs_build import bug_page, command_pages, published, requirement_pages, results_pages
 from docs_build.faults import faults
 from docs_build.naming import named
 from docs_build.page import Page, fenced, inert, link, relative
@@ -242,3 +243,32 @@ def test_a_result_without_a_violation_is_not_shown_as_one():
     green = replace(RED, verdict=Verdict.PASS, shown="", exchange="")
     _, evidence = results_pages.pages([column(one_mode_per_stream=green)])
     assert "## What was violated" not in evidence.content
+
+
+def _lines(markdown: str) -> list[str]:
+    """The lines that are no code."""
+    return re.sub(r"^(`{3,}).*?^\1$", "", markdown, flags=re.MULTILINE | re.DOTALL).splitlines()
+
+
+def _every_page() -> Iterator[tuple[str, str]]:
+    """All pages but those that every capture has, with their Markdown."""
+    made = (*published.pages(), *requirement_pages.pages([column(one_mode_per_stream=RED)]))
+    made = (
+        *made,
+        *results_pages.pages([column(one_mode_per_stream=RED)]),
+        bug_page.page(),
+        command_pages.page(),
+    )
+    yield from ((page.uri, page.content) for page in made if page.uri.endswith(".md"))
+    docs = published.ROOT / "docs"
+    yield from ((str(path.relative_to(docs)), path.read_text("utf-8")) for path in docs.rglob("*.md"))
+
+
+@pytest.mark.parametrize(("uri", "markdown"), list(_every_page()), ids=lambda words: words[:40])
+def test_a_page_has_one_headline_and_shows_what_it_includes(uri: str, markdown: str) -> None:
+    """A line that begins with `#10914` is a headline, and a formatter made a snippet of an include."""
+    headlines = [line for line in _lines(markdown) if re.match(r"#(?!#)", line)]
+    assert len(headlines) == 1, f"{uri}: {headlines}"
+    assert [line for line in _lines(markdown) if re.match(r"#+[^# ]", line)] == [], uri
+    included = [line for line in markdown.splitlines() if re.match(r"\s*-+\s*8\s*<", line)]
+    assert all(re.fullmatch(r'--8<-- "\S+"', line) for line in included), f"{uri}: {included}"

@@ -231,7 +231,7 @@ CAUSES = {
 def test_one_defect_of_a_live_server_is_one_cause(capture: str) -> None:
     judgements = judged_now(capture).judgements
     following: dict[str, set[str]] = {}
-    for effect, cause in causes(judgements).items():
+    for effect, cause in causes(judgements).folded.items():
         names = judgements[cause].requirement.id, judgements[effect].requirement.id
         following.setdefault(names[0], set()).add(names[1])
     for cause_id, effects in CAUSES[capture].items():

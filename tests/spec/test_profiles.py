@@ -53,7 +53,12 @@ def test_the_newest_version_lists_exactly_the_rows_that_stand(files):
         profile: {name: digits for name, digits in members.items() if not ROWS[name].excluded}
         for profile, members in newest.items()
     }
-    assert listed == expected
+    differing = {
+        name
+        for profile in {*listed, *expected}
+        for name, _ in {*listed.get(profile, {}).items()} ^ {*expected.get(profile, {}).items()}
+    }
+    assert not differing, f"new or changed: {sorted(differing)}; python tests/spec/sealed_profiles.py"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,8 @@ def test_a_published_version_is_not_written_again(files, monkeypatch, tmp_path):
     (folder / "v1.yaml").write_text(files["v1"], "utf-8")
     monkeypatch.setattr(sealed_profiles, "spec_root", lambda: tmp_path)
     monkeypatch.setattr(sealed_profiles, "meaning", dict)
-    rows = dict(ROWS)
+    published = {name for own in yaml.safe_load(files["v1"])["profiles"].values() for name in own}
+    rows = {name: row for name, row in ROWS.items() if name in published}  # others are newer
     monkeypatch.setattr(sealed_profiles, "load_requirements", lambda: rows)
     sealed_profiles.main()
     assert [path.name for path in folder.iterdir()] == ["v1.yaml"], "nothing is new"

@@ -34,6 +34,7 @@ _MINIMAL_ASKS = (
 """Prompts in three forms: the first that a dialect has words for is sent."""
 _NAMED = "named by --dialect"
 _ABSENT = (404, 405)
+_MODELS = "/v1/models"
 _NOT_ABOUT_THE_BODY = frozenset({None, 200, 401, 403, 405, 429, 501, 503})
 """Statuses to which other words make no difference."""
 _MOST_WANTS = 4
@@ -93,10 +94,11 @@ def _why_no_record(exchange: Exchange) -> str:
     return words if exchange.ending is Ending.COMPLETE else f"{words} ({exchange.ending}: {exchange.detail})"
 
 
-def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
+def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exchange] = ()) -> str:
     """What a target seems to be that speaks no dialect, and what to do; for a newcomer.
 
-    `exchanges` are the minimal requests with what came back, at least one.
+    `exchanges` are the minimal requests with what came back, at least one; `information` is what came of the
+    information endpoints before. The first that failed leads.
     """
     first = exchanges[0]
     tried = ", ".join(
@@ -134,18 +136,27 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
     elif all(status is not None and status >= 500 for status in statuses):
         fact = f"{url} fails at every request: {_why_no_record(first)}."
         way_out = "Look into the server's log."
+    elif (no_list := next((one for one in information if _is_failed_list(one)), None)) is not None:
+        fact = f"{url}: GET {no_list.request.path} answered {no_list.status}, so no model is known."
+        way_out = "Name the model: --model NAME."
     else:
-        fact = f"{url} answers, but not as an inference server that this suite understands."
-        way_out = "; ".join(map(_why_no_record, exchanges)) + "."
+        telling = _why_no_record((there or exchanges)[0])
+        fact = f"{url} answers, but in no shape that this suite knows: {telling}."
+        way_out = "`tokenwire check -v` shows what each endpoint said."
     silent = next((exchange for exchange in there if exchange.ending is Ending.TIMEOUT), None)
     if silent is not None and "--timeout" not in way_out:
         way_out += f" {silent.request.path} may still be loading its model: try again, or raise --timeout."
     about_the_model = next(
         (exchange for exchange in exchanges if "model" in _words_of_refusal(exchange).lower()), None
     )
-    if about_the_model is not None:
+    if about_the_model is not None and "--model" not in way_out:
         way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
     return inert(f"{fact} {way_out}")  # commands print it as it is
+
+
+def _is_failed_list(exchange: Exchange) -> bool:
+    """Whether a server has a list of models and could not give it."""
+    return exchange.request.path == _MODELS and (exchange.status or 0) >= 500
 
 
 def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
@@ -263,7 +274,8 @@ async def preflight(
         request = HttpRequest("GET", path)
         return await (scout or sender).send(exchange_name(SCENARIO, path.strip("/")), SCENARIO, request)
 
-    advertised = advertised_by(await asyncio.gather(*map(ask_information, information_paths())))
+    information = await asyncio.gather(*map(ask_information, information_paths()))
+    advertised = advertised_by(information)
     model = model or advertised.model
     introduction = _Introduction(sender, model, patience_s)
     introduced = await asyncio.gather(
@@ -295,7 +307,7 @@ async def preflight(
         model,
         {name: why + wants.get(name, "") for name, why in detected.taken.items()},
         left_out,
-        "" if speaks else diagnosis(url, list(answers.values())),
+        "" if speaks else diagnosis(url, list(answers.values()), information),
         {dialect.name: one.request for dialect, one in recorded.items()},
         {dialect.name: streams[dialect.name] for dialect in recorded},
         tuple(_failures(introduced, speaks)),

@@ -66,9 +66,19 @@ def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
         0 <= index < asked.prompts * asked.n for index in actual
     )
     message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were asked for"
-    if asked.n > 1 and actual == list(range(asked.prompts)):
+    place = end_place(stream)
+    mixed = [(choice, ends) for choice in stream.choices if len(ends := _ends(choice)) > 1]
+    if mixed and not holds:
+        choice, ends = mixed[0]
+        place = ends[1].at("finish")
+        message = f"{len(ends)} choices have the index {choice.index}, as their ends show: {message}"
+    elif asked.n > 1 and actual == list(range(asked.prompts)):
         message = f"n was ignored: {message}"
-    yield expect(end_place(stream), f"{due} choices", actual, message, holds=holds)
+    yield expect(place, f"{due} choices", actual, message, holds=holds)
+
+
+def _ends(choice: Choice) -> list[Emission]:
+    return [emission for emission in choice.emissions if emission.finish is not None]
 
 
 def _refused_prompts(stream: Stream) -> set[int]:
@@ -82,7 +92,7 @@ def _refused_prompts(stream: Stream) -> set[int]:
 def _one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One finish for each choice: none is missing at the end, none is sent twice."""
     for choice in stream.choices:
-        finishes = [emission for emission in choice.emissions if emission.finish is not None]
+        finishes = _ends(choice)
         if finishes or ended(stream):
             where = finishes[:2][-1] if finishes else choice.emissions[-1]
             message = f"choice {choice.index} finished {len(finishes)} times"

@@ -11,10 +11,10 @@ from tokenwire.comparing.side import Side
 from tokenwire.comparing.verdicts import VerdictDifference, compared, verdict_differences
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Answer
+from tokenwire.report.document import SURVIVAL
 from tokenwire.target.death import DIED
 from tokenwire.target.determinism import AnswerPair, side_by_side
 
-_SURVIVAL = "requests-do-not-break-the-server"
 LABELS = ("A", "B")
 """The names of the two sides."""
 
@@ -104,7 +104,7 @@ def _death(report: Mapping[str, Any]) -> str:
     died = (
         seen["message"]
         for row in report["verdicts"]
-        if row["requirement"] == _SURVIVAL
+        if row["requirement"] == SURVIVAL
         for seen in row.get("evidence", ())
         if seen.get("actual") == DIED
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from tokenwire.checks.evidence import Observation
@@ -133,14 +134,33 @@ class _Violations:
         )
 
 
-def causes(judgements: Sequence[Judgement]) -> Mapping[int, int]:
-    """The positions of the judgements that follow from others, each with that of its cause.
+@dataclass(frozen=True)
+class Causes:
+    """Which violations follow from others."""
+
+    folded: Mapping[int, int]
+    """The positions of the judgements that follow from others, each with that of its cause."""
+    unexplained: Mapping[int, Observation]
+    """By the position of a judgement of which other findings are explained, the first that is not."""
+
+    def leading(self, position: int, judgement: Judgement) -> Judgement:
+        """The judgement at a position, its first unexplained violation first."""
+        first = self.unexplained.get(position)
+        if first is None:
+            return judgement
+        others = (violation for violation in judgement.violations if violation is not first)
+        return replace(judgement, message=first.message, violations=(first, *others))
+
+
+def causes(judgements: Sequence[Judgement]) -> Causes:
+    """Find out which violations follow from others.
 
     A cause follows from nothing, and is as grave as what follows from it. What a baseline knows neither folds
     nor is folded.
     """
     violations = _Violations(judgements)
     folded: dict[int, int] = {}
+    unexplained: dict[int, Observation] = {}
     for n in violations.positions:  # a cause stands before what follows from it
         gravity = SEVERITY[judgements[n].verdict]
         explained: list[set[int]] = []
@@ -148,7 +168,8 @@ def causes(judgements: Sequence[Judgement]) -> Mapping[int, int]:
             roots = {folded.get(m, m) for m in violations.explaining(n, seen)}
             explained.append({m for m in roots if SEVERITY[judgements[m].verdict] >= gravity})
             if not explained[-1]:
+                unexplained[n] = seen
                 break
         else:
             folded[n] = min(explained[0], key=lambda m: violations.nearness(n, m))
-    return folded
+    return Causes(folded, unexplained)

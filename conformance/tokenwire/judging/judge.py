@@ -6,6 +6,7 @@ over the whole run; an observation that a condition occurred is no witness.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -71,6 +72,17 @@ def _gravest(
     return tuple(one for one, level in zip(violations, levels, strict=True) if level is most)
 
 
+def _first_events_first(violations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """The violations, those of each answer in the order of its events: checks look at choice after choice."""
+    answers = {violation.place.exchange: n for n, violation in enumerate(reversed(violations))}
+
+    def position(violation: Observation) -> tuple[int, float]:
+        event = violation.place.event
+        return -answers[violation.place.exchange], math.inf if event is None else event
+
+    return tuple(sorted(violations, key=position))
+
+
 def _counted(run: Run, tallies: Mapping[str, Tally]) -> Callable[[Observation, Doubt], Observation | Doubt]:
     """How differences are weighed whose whole answers were repeated: by how many answers of the run differ.
 
@@ -123,7 +135,7 @@ def _weigh(
                 doubts.append(weighed.reason)
             else:
                 violations.append(weighed)
-        gravest = _gravest(requirement, run, violations)
+        gravest = _first_events_first(_gravest(requirement, run, violations))
         judged = partial(
             Judgement,
             requirement,

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenwire import __version__
 from tokenwire.checks.evidence import Observation
-from tokenwire.judging.causes import causes, specificity
+from tokenwire.judging.causes import Causes, causes, specificity
 from tokenwire.judging.failure_kind import failure_kinds
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.run import Run
@@ -27,6 +27,8 @@ from tokenwire.target.capability import Capability
 from tokenwire.wire.inert import inert
 
 _SPEC_VERSION = "v1"
+SURVIVAL = "requests-do-not-break-the-server"
+"""Its violations lead a report: where the server itself failed, much else is a consequence."""
 MOST_EVIDENCE = 20
 """Violations of one requirement in one scenario: one fault may break every event."""
 
@@ -104,15 +106,13 @@ def furthest(judgements: Iterable[Judgement]) -> set[int]:
     return {id(judgement) for judgement in found.values() if judgement.witness is not None}
 
 
-def _rows(
-    judgements: Sequence[Judgement], subject: Subject, folded: Mapping[int, int]
-) -> list[dict[str, Any]]:
+def _rows(judgements: Sequence[Judgement], subject: Subject, found: Causes) -> list[dict[str, Any]]:
     rows = []
     shown_witnesses = furthest(judgements)
     for position, judgement in enumerate(judgements):
-        made = row(judgement, subject)
-        if position in folded:
-            made["follows_from"] = judgements[folded[position]].requirement.id
+        made = row(found.leading(position, judgement), subject)
+        if position in found.folded:
+            made["follows_from"] = judgements[found.folded[position]].requirement.id
         if id(judgement) in shown_witnesses:
             made["witness"] = _plain(witnessed(judgement, subject))
         rows.append(made)
@@ -135,7 +135,8 @@ def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[
                 found[judgement.requirement.id] = judgement
 
     def first(judgement: Judgement) -> tuple[Any, ...]:
-        return -SEVERITY[judgement.verdict], specificity(judgement.requirement)
+        leads = judgement.requirement.id == SURVIVAL or judgement.requirement.oracle == "schema"
+        return -SEVERITY[judgement.verdict], not leads, specificity(judgement.requirement)
 
     return [
         {
@@ -144,6 +145,7 @@ def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[
             "follow": [
                 {"requirement": name, "scenarios": list(dict.fromkeys(scenarios))}
                 for name, scenarios in following.get(judgement.requirement.id, {}).items()
+                if name not in found  # it has a cause of its own
             ],
         }
         for judgement in sorted(found.values(), key=first)
@@ -207,10 +209,6 @@ def verdict_of_each(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
     return {name: overall(found) for name, found in verdicts.items()}
 
 
-def _standing(profile: Standing) -> dict[str, Any]:
-    return {**_plain(asdict(profile)), "shown": profile.shown}
-
-
 def document(
     subject: Subject,
     judgements: Sequence[Judgement],
@@ -228,7 +226,7 @@ def document(
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts = verdict_of_each(judgements)
     levels = dated_levels(verdicts, subject.families)
-    folded = causes(judgements)
+    found = causes(judgements)
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": _SPEC_VERSION, "profiles": VERSION},
         "target": _plain(_target(subject)),
@@ -237,10 +235,10 @@ def document(
             "requirements": len({each.requirement.id for each in judgements if each.verdict in _DECIDED}),
             "of": len(verdicts),
         },
-        **({"levels": [_standing(level) for level in levels]} if levels else {}),
-        **({"profiles": [_standing(profile) for profile in profiles]} if profiles else {}),
-        "verdicts": _rows(judgements, subject, folded),
-        "causes": _causes(judgements, folded),
+        **({"levels": [_plain(level.as_json()) for level in levels]} if levels else {}),
+        **({"profiles": [_plain(profile.as_json()) for profile in profiles]} if profiles else {}),
+        "verdicts": _rows(judgements, subject, found),
+        "causes": _causes(judgements, found.folded),
         **({"selection": dict(selection)} if selection is not None else {}),
         **({"baseline": _plain(baseline)} if baseline is not None else {}),
         "exit_status": exit_status,

@@ -11,7 +11,7 @@ from tokenwire.record import Event, Place, Stream
 from tokenwire.report.finding import emission_at
 from tokenwire.report.wording import cut
 from tokenwire.wire.inert import inert
-from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse
+from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 
 _LONGEST_NAMED = 90
 _LONGEST_BESIDE = 40
@@ -24,6 +24,7 @@ _AROUND = 10
 """Characters of a long text, or entries of a long list, that are shown on each side of what is marked."""
 _TOKENS = ("output_ids", "text")
 """The first of these is shown beside any other field: they are the tokens that it is about."""
+_INDEX = "index"
 _DATA = "data: "
 
 
@@ -144,18 +145,26 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
     return _joined(_line(data, (), keys if there else None, others, actual))
 
 
-def _tokens_beside(stream: Stream, event: Event, pointer: str) -> list[str]:
-    """The pointer to the tokens that an event brings for the choice that `pointer` leads into, if any."""
+def _beside(stream: Stream, event: Event, pointer: str) -> list[str]:
+    """The pointers to the tokens that an event brings for the choice that `pointer` leads into, if any.
+
+    Where several choices were asked for, also those to its index.
+    """
     emission = emission_at(stream, event.index, pointer)
     pointers = {} if emission is None else emission.pointers
-    return [pointers[name] for name in _TOKENS if name in pointers][:1]
+    shown = [pointers[name] for name in _TOKENS if name in pointers][:1]
+    shown = shown or ([] if pointer else list(pointers.values())[:1])
+    if stream.asked.prompts * stream.asked.n > 1:
+        ways = parse((shown or [pointer])[0])
+        shown += [join(*ways[:depth], _INDEX) for depth in range(len(ways))]
+    return shown
 
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
     """The excerpt of an event, or of an answer that is one document."""
     if not isinstance(event.data, dict | list):  # no JSON, or the end mark
         return Excerpt(cut(event.place.excerpt, _LONGEST_WHOLE))
-    shown = neighbourhood(event.data, pointer, _tokens_beside(stream, event, pointer), actual)
+    shown = neighbourhood(event.data, pointer, _beside(stream, event, pointer), actual)
     if event.place.event is None:
         return shown
     mark = None if shown.mark is None else (shown.mark[0] + len(_DATA), shown.mark[1] + len(_DATA))

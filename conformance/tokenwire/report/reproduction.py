@@ -11,12 +11,17 @@ from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.report.subject import ASKED_ANYWAY, EXPLORATION, Subject
 from tokenwire.target.determinism import PROBE
 from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.redaction import REDACTED
 
 _LONGEST = 1_200
 """Characters of a body in a command line: 15 lines of a terminal with 80 columns."""
 _REPEATED = re.compile(rb"(.{1,16}?)\1{15,}", re.DOTALL)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _CONTENT_TYPE = "content-type"
+_OF_THE_CLIENT = re.compile(
+    "host|connection|content-length|user-agent|accept(-.*)?|transfer-encoding|x-stainless-.*", re.IGNORECASE
+)
+"""Headers that another client sends in its own way, and that change no answer."""
 
 
 def body_of(exchange: Exchange) -> bytes | None:
@@ -52,8 +57,11 @@ def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
     request = exchange.request
     address = f"{url.rstrip('/')}{request.path}" if url else f'"$URL"{request.path}'
     words = ["curl", "-sN", "-X", request.method, shlex.quote(address) if url else address]
-    for name, text in request.headers:  # credentials were masked when the exchange was recorded
-        words += ["-H", shlex.quote(f"{name}: {text}")]
+    for name, text in request.headers:
+        if name.lower() == "authorization" and text == REDACTED:
+            words += ["-H", f'"{name}: Bearer $KEY"']
+        elif not _OF_THE_CLIENT.fullmatch(name):
+            words += ["-H", shlex.quote(f"{name}: {text}")]
     body = body_of(exchange)
     if body is None:
         return " ".join(words)

@@ -1,4 +1,4 @@
-"""The report on the terminal: a line for each chapter, then what needs a reader, then one line."""
+"""The report on the terminal: what needs a reader, the gravest first, and one line at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
-from tokenwire.report.overview import Overview, Summary, counts, kept, overview
+from tokenwire.report.overview import Overview, Summary, kept, overview
 
 _STYLES = {
     Verdict.PASS: "green",
@@ -25,6 +25,7 @@ _STYLES = {
 }
 _KNOWN_STYLE = "yellow"
 _MOST_SCENARIOS = 6
+_FEW = 2
 _INDENT = 14
 """The width of the longest verdict, and a gap."""
 
@@ -38,17 +39,6 @@ def _wrapped(words: str, width: int, *, first: str = "", rest: str = "  ") -> st
 
 def _style(summary: Summary) -> str:
     return _STYLES[summary.verdict] if summary.mark == summary.verdict else _KNOWN_STYLE
-
-
-def _chapters(view: Overview) -> Text:
-    """How many requirements of each chapter got which verdict, a line each."""
-    room = max(map(len, view.chapters)) + 2
-    lines = []
-    for chapter, summaries in view.chapters.items():
-        styles = {summary.mark: _style(summary) for summary in summaries}
-        words = [Text(f"{count} {mark}", styles[mark]) for mark, count in counts(summaries).items()]
-        lines.append(Text(f"{chapter:<{room}}") + Text(", ").join(words))
-    return Text("\n").join(lines)
 
 
 def _table(view: Overview, width: int) -> Iterator[Text]:
@@ -69,17 +59,14 @@ def _table(view: Overview, width: int) -> Iterator[Text]:
             yield Text(_wrapped(words, width, first=indent, rest=indent), "dim")
 
 
-def _undecided(view: Overview, width: int) -> Iterator[Text]:
-    """What a reader may be able to have decided: each reason once, and below it what it is the reason for."""
-    reasons: dict[str, list[str]] = {}
-    indent = " " * _INDENT
-    for summary in view.summaries:
-        if summary.verdict is Verdict.INCONCLUSIVE:
-            reasons.setdefault(summary.explanation, []).append(summary.requirement)
-    for reason, names in reasons.items():
-        text = Text(_wrapped(f"{Verdict.INCONCLUSIVE}  {reason}", width, rest=indent))
-        text.stylize(_STYLES[Verdict.INCONCLUSIVE], 0, len(Verdict.INCONCLUSIVE))
-        yield text + Text(f"\n{_wrapped(', '.join(names), width, first=indent, rest=indent)}", "dim")
+def _undecided(view: Overview) -> Iterator[str]:
+    """How many requirements are undecided; of a few, why."""
+    undecided = [summary for summary in view.summaries if summary.verdict is Verdict.INCONCLUSIVE]
+    if len(undecided) > _FEW:
+        yield f"{len(undecided)} inconclusive: -v says why"
+        return
+    for summary in undecided:
+        yield f"inconclusive: {summary.requirement}: {summary.explanation}"
 
 
 def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
@@ -155,18 +142,14 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
         for text in _table(view, width):
             show(text)
         console.print()
-    elif not quiet and view.summaries:
-        show(_chapters(view))
-        console.print()
-        if undecided := list(_undecided(view, width)):
-            show(Text("\n").join(undecided))
-            console.print()
     for text in _bad_news(view, width, full=full):
         show(text)
         console.print()
     if not quiet:
         for words in (*_known(view), *view.flaky):
             paragraph(words, _KNOWN_STYLE)
+    for words in () if quiet or full else _undecided(view):
+        paragraph(words, _STYLES[Verdict.INCONCLUSIVE])
     for words in _faults(view):
         paragraph(words, "bold red")
     if not quiet:

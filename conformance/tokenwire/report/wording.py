@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from tokenwire.record import Place
 
 _LONGEST_VALUE = 200
+_BLANKS = re.compile("^ +| +$| {2,}")
+"""Those that a reader would not see."""
 
 
 def cut(text: str, longest: int) -> str:
@@ -30,7 +33,7 @@ def first_few(names: Sequence[str], most: int) -> str:
 def value(thing: Any) -> str:  # whatever stood on the wire
     """A value from the wire, or words, in a readable length."""
     if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
-        return cut(thing, _LONGEST_VALUE)
+        return cut(_BLANKS.sub(lambda found: "␠" * len(found[0]), thing), _LONGEST_VALUE)
     return cut(json.dumps(thing, ensure_ascii=False, default=str), _LONGEST_VALUE)
 
 

@@ -144,12 +144,16 @@ def names_of_prompt(choice: Choice) -> frozenset[str]:
 
 
 def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
-    """How many output ids a choice has: its ids counted, else completion_tokens, else the answer's usage."""
+    """How many output ids a choice has: its ids counted, else completion_tokens, else the answer's usage.
+
+    The usage of several choices is that of no one, even if only one of them came.
+    """
     ids = choice.output_ids
     if ids is not None:
         return len(ids)
     count = choice.counter("completion_tokens")
-    if count is None and len(stream.choices) == 1 and isinstance(stream.usage, Mapping):
+    alone = len(stream.choices) == 1 and stream.asked.prompts * stream.asked.n == 1
+    if count is None and alone and isinstance(stream.usage, Mapping):
         count = integer(stream.usage.get("completion_tokens"))
     return count
 
