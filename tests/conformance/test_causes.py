@@ -121,9 +121,21 @@ def test_what_compares_answers_follows_from_any_answer_of_its_endpoint_in_the_sa
     lost = violated("stream-text-equals-whole", at(stream.exchange.name, 1, "/choices/0/text"), scenario="a")
     alone = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/choices/0/text"), scenario="b")
     ids = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/output_ids"), scenario="c")
-    found = causes([replace(one, run=run) for one in (lost, alone, ids)]).folded
-    assert found == {1: 0}, "what differs in another field has another cause"
+    warned = [replace(one, run=run, verdict=Verdict.WARN) for one in (lost, alone, ids)]
+    assert causes(warned).folded == {1: 0}, "what differs in another field has another cause"
     assert causes([lost, alone]).folded == {}, "exchanges of no known endpoint have none in common"
+    assert causes([replace(one, run=run) for one in (lost, alone)]).folded == {}, "a FAIL shares an answer"
+    both = replace(alone, violations=(alone.violations[0]._replace(related=(lost.violations[0].place,)),))
+    assert causes([replace(one, run=run) for one in (lost, both)]).folded == {1: 0}
+
+
+def test_a_failure_is_not_folded_by_its_place_under_another_answer_that_is_shown() -> None:
+    """Invalid JSON for a tool (vLLM) stood in half a line under an innocent answer."""
+    innocent, broken = at("a/one", None, "/text"), at("a/two", None, "/text")
+    shown = violated("channels-hold-all-text", innocent, broken)
+    assert folded(shown, violated("arguments-are-json", broken, related=(broken,))) == {}
+    shown = violated("channels-hold-all-text", broken, innocent)
+    assert folded(shown, violated("arguments-are-json", broken)) != {}
 
 
 def test_nothing_is_folded_with_a_finding_left_to_explain() -> None:

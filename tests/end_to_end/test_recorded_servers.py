@@ -208,7 +208,7 @@ CAUSES = {
         "chat-logprobs-count-the-tokens": {"stream-series-equal-whole"},
     },
     "sglang/0.5.13/live-incremental.jsonl.gz": {
-        "stream-text-equals-whole": {"stream-is-legal-delivery", "same-ids-on-every-endpoint"},
+        "stream-text-equals-whole": {"stream-is-legal-delivery"},
         "asked-or-refused": {"prompt-ids-in-every-choice"},
         "chat-chunks-share-a-choice-id": {"request-id-constant"},
     },

@@ -9,6 +9,8 @@ violation is folded under another one if that explains every finding of it.
 * by the place: the other stands at the same pointer of the same event, or of the one that the finding was
   held against, and is more specific.
 
+A FAIL is folded only if an answer violates both; and by the place alone, only if the one that is shown does.
+
 No verdict changes.
 """
 
@@ -70,6 +72,10 @@ def _field(place: Place) -> str:
     return next((part for part in reversed(place.pointer.split("/")) if not part.isdecimal()), "")
 
 
+def _exchanges(seen: Sequence[Observation]) -> set[str]:
+    return {place.exchange for one in seen for place in (one.place, *one.related)}
+
+
 class _Violations:
     """Where the judgements of a run violate something, by their positions."""
 
@@ -117,6 +123,16 @@ class _Violations:
                 there = self._at.get((run, place.exchange, place.event, place.pointer), set())
                 found |= {m for m in there if self._specific[m] < self._specific[n]}
         return found - {n}
+
+    def shown_with(self, n: int, m: int) -> bool:
+        """Whether a judgement may be folded under another: a FAIL shares an answer with it."""
+        one, other = self._judgements[n], self._judgements[m]
+        implied = other.requirement.id in (
+            *one.requirement.implied_by,
+            *_ancestors().get(one.requirement.id, ()),
+        )
+        theirs = _exchanges(other.violations if implied else other.violations[:1])
+        return one.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(one.violations))
 
     def nearness(self, n: int, m: int) -> tuple[bool, bool, bool, Specificity, int]:
         """A key that sorts the likeliest cause of `n` first: the same answer, then field, then scenario."""
@@ -166,7 +182,13 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
         explained: list[set[int]] = []
         for seen in judgements[n].violations:
             roots = {folded.get(m, m) for m in violations.explaining(n, seen)}
-            explained.append({m for m in roots if SEVERITY[judgements[m].verdict] >= gravity})
+            explained.append(
+                {
+                    m
+                    for m in roots
+                    if SEVERITY[judgements[m].verdict] >= gravity and violations.shown_with(n, m)
+                }
+            )
             if not explained[-1]:
                 unexplained[n] = seen
                 break
