@@ -294,3 +294,11 @@ def check_run(requirement: str) -> Callable[[RunCheck], RunCheck]:
         return function
 
     return register
+
+
+def check_run_rows(
+    observe: Callable[[Relating, tuple[Answer, ...], Target], Iterator[Observation]], *rows: Relating
+) -> None:
+    """The same as `check_rows` for a relation between answers of a run."""
+    for row in rows:
+        check_run(row.requirement)(partial(observe, row))

@@ -1,24 +1,113 @@
-"""Checks of invariance: results do not depend on the cache, on preemption or on how far a stream has come."""
+"""Checks of invariance: results depend on no neighbours, batch, cache, preemption or other wishes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from statistics import median
 
-from tokenwire.checks.about import INCREMENTAL
-from tokenwire.checks.agreement import agree, as_declared, choice_pairs
-from tokenwire.checks.check import Target, check, check_run
-from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.isolation import beginnings
+from tokenwire.checks.about import ANY, INCREMENTAL, ended, finished_choices
+from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
+from tokenwire.checks.check import Relation, Target, check, check_run, check_run_rows, once_per_run, select
+from tokenwire.checks.evidence import Observation, expect, left_out
+from tokenwire.checks.reading.fields import end_place
+from tokenwire.checks.reading.times import Timeline, began
 from tokenwire.record import Answer, Stream, fact, integer
 from tokenwire.requirement import tolerance
+from tokenwire.target.determinism import known_by
+from tokenwire.wire.exchange import ExchangeHead
+
+CROWD = 4
+"""So many requests with other prompts make a crowd."""
+
 
 _LEAST_EVENTS = 64
 """Fewer say nothing about how the size of an event grows."""
 _GROWTH = tolerance("event_growth")
 _SLACK_BYTES = tolerance("event_slack")
 """Numbers get longer, and some tokens have longer texts than others."""
+
+
+def undisturbed(stream: Answer) -> bool:
+    """Whether an answer is complete, and may be compared with another to the same request."""
+    choices = finished_choices(stream)
+    return (
+        ended(stream)
+        and len(choices) == len(stream.choices) > 0
+        and all(choice.finish is not None and choice.finish.type != "abort" for choice in choices)
+    )
+
+
+def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
+    """Tells how many answered requests with another prompt were under way beside one with a prompt."""
+    by_prompt: dict[str, list[ExchangeHead]] = {}
+    for stream in streams:
+        if stream.answered:
+            by_prompt.setdefault(stream.asked.prompt_key, []).append(stream.exchange)
+    everyone = Timeline(chain.from_iterable(by_prompt.values()))
+    alike = {prompt: Timeline(exchanges) for prompt, exchanges in by_prompt.items()}
+
+    def beside(exchange: ExchangeHead, prompt: str) -> int:
+        return everyone.beside(exchange) - alike[prompt].beside(exchange)
+
+    return beside
+
+
+def repeated(group: list[Answer]) -> Answer | None:
+    """The first of two answers of a group that are alike: what shows that the target repeats itself."""
+    results = [known_by(tuple((c.index, c.output_ids, c.text) for c in stream.choices)) for stream in group]
+    times = Counter(results)
+    return next((s for s, result in zip(group, results, strict=True) if times[result] > 1), None)
+
+
+@once_per_run
+def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
+    """The complete answers of a run that begin alike, those together that do."""
+    groups: dict[tuple[object, ...], list[Answer]] = {}
+    for stream in streams:
+        key = same_beginning(stream)
+        if key is not None and undisturbed(stream):
+            groups.setdefault(key, []).append(stream)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+@dataclass(frozen=True)
+class Invariant(Relation):
+    """Two answers to one request agree as far as both go, though something was otherwise."""
+
+    pairs: Callable[[tuple[Answer, ...]], Iterator[tuple[Answer | None, Answer, str]]]
+    """The answer without it (None: none is comparable), the one with it, and the former (or why) in words."""
+    other_series: bool = False
+    """They may have been asked for different series: then the logprobs of the sampled ids are compared."""
+
+
+def _observe_invariant(row: Invariant, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    for baseline, other, source in row.pairs(streams):
+        if baseline is None:
+            yield left_out(end_place(other), source)
+        for one, two in choice_pairs(baseline, other) if baseline else ():
+            yield from as_declared(agree(one, two, source, told_apart=row.other_series), target)
+
+
+def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
+    """What was answered twice alike alone, and the same in a crowd."""
+    beside = _company(streams)
+    for group in beginnings(streams):
+        if len(group) < 3:
+            continue
+        prompt, asked = group[0].asked.prompt_key, [stream.exchange for stream in group]
+        crowds = {one.name: beside(one, prompt) for one in asked if began(one) is not None}
+        alone = repeated([stream for stream in group if crowds.get(stream.exchange.name) == 0])
+        for stream in group:
+            crowd = crowds.get(stream.exchange.name, 0)
+            if crowd >= CROWD and alone is None:
+                yield None, stream, "its request was not answered twice alike without others"
+            elif alone is not None and crowd >= CROWD:
+                alone = alone.load()  # read once for all that are held against it
+                yield alone, stream, f"the answer without the {crowd} others beside it"
 
 
 def _most(stream: Answer, counter: str) -> int:
@@ -52,13 +141,15 @@ def _with_and_without(
                 yield baseline, stream
 
 
-@check_run("cache-changes-nothing")
-def _cache_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A prompt from the cache is answered as the same prompt computed."""
+def _cold_and_warm(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
+    """A prompt computed, and the same from the cache."""
     for cold, warm in _with_and_without(streams, lambda s: _most(s, "cached_tokens"), less=True):
-        source = f"the answer with {_most(cold, 'cached_tokens')} cached tokens"
-        for one, other in choice_pairs(cold, warm):
-            yield from as_declared(agree(one, other, source), target)
+        yield cold, warm, f"the answer with {_most(cold, 'cached_tokens')} cached tokens"
+
+
+def _calm_and_preempted(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
+    for calm, preempted in _with_and_without(streams, lambda s: _most(s, "num_retractions"), less=False):
+        yield calm, preempted, "the answer without preemption"
 
 
 def _told(stream: Answer) -> tuple[object, ...]:
@@ -72,12 +163,8 @@ def _most_asked(stream: Answer) -> tuple[int, int]:
     return stream.asked.top_logprobs, stream.asked.max_new_tokens or 0
 
 
-@check_run("asking-for-more-changes-nothing")
-def _asking_for_more_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """What a request asks to be told shapes what is told, and nothing else of the answer.
-
-    Whole answers are looked at: a stream is held against one of these.
-    """
+def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
+    """The whole answer that was asked to tell most, and others; streams are held against one of these."""
     for beginning in beginnings(streams):
         group = [(_told(one), _most_asked(one), one) for one in beginning if not one.asked.stream]
         if len(group) < 2:
@@ -86,18 +173,70 @@ def _asking_for_more_changes_nothing(streams: tuple[Answer, ...], target: Target
         for reported, _, stream in group:
             if reported != all_told:
                 most = most.load()  # read once for all that are held against it
-                for one, other in choice_pairs(most, stream):
-                    source = f"the answer of {most.exchange.name}, which asks for more"
-                    yield from as_declared(agree(one, other, source, told_apart=True), target)
+                yield most, stream, f"the answer of {most.exchange.name}, which asks for more"
 
 
-@check_run("preemption-changes-nothing")
-def _preemption_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A request that was preempted is answered as one that was not."""
-    for calm, preempted in _with_and_without(streams, lambda s: _most(s, "num_retractions"), less=False):
-        source = "the answer without preemption"
-        for one, other in choice_pairs(calm, preempted):
-            yield from as_declared(agree(one, other, source), target)
+check_run_rows(
+    _observe_invariant,
+    Invariant("neighbours-change-nothing", ANY, _alone_and_in_a_crowd),
+    Invariant("cache-changes-nothing", ANY, _cold_and_warm),
+    Invariant("preemption-changes-nothing", ANY, _calm_and_preempted),
+    Invariant("asking-for-more-changes-nothing", ANY, _asking_for_more, other_series=True),
+)
+
+
+@select
+def _in_batches(stream: Stream) -> bool:
+    """The answers to batches of prompts, one sample of each."""
+    asked = stream.asked
+    return bool(asked.greedy and asked.batch and asked.n == 1 and (asked.input_ids or asked.texts))
+
+
+@check_run("batch-items-stand-alone")
+def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """A prompt in a batch is answered as by itself."""
+    alone: dict[tuple[object, ...], list[Answer]] = {}
+    for stream in streams if _in_batches(streams) else ():
+        asked = stream.asked
+        prompts = asked.input_ids or asked.texts
+        if prompts and asked.greedy and not asked.batch and undisturbed(stream):
+            alone.setdefault((prompts[0], *_shape(stream)), []).append(stream)
+    twins: dict[tuple[object, ...], Answer | None] = {}
+    for stream in filter(undisturbed, _in_batches(streams)):
+        prompts = stream.asked.input_ids or stream.asked.texts
+        for place, choice in enumerate(stream.choices):
+            if choice.index >= len(prompts):
+                continue
+            prompt = (prompts[choice.index], *_shape(stream))
+            if prompt not in twins:
+                twins[prompt] = repeated(alone.get(prompt, []))
+            twin = twins[prompt]
+            if twin is None:
+                yield left_out(choice.last_at(), "its prompt was not answered twice alike by itself")
+            else:
+                one, other = twin.load(), stream.load()
+                pair = (one, one.choices[0]), (other, other.choices[place])
+                yield from as_declared(agree(*pair, "the same prompt by itself"), target)
+                yield from _same_end(*pair)
+
+
+def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
+    """Look whether a choice ends where its prompt ends by itself, of which its ids are those so far."""
+    ours, theirs = baseline[1].output_ids, other[1].output_ids
+    budgets = [stream.asked.budget(choice.index) for stream, choice in (baseline, other)]
+    if not ours or not theirs or budgets[0] != budgets[1] or ours[: len(theirs)] != theirs[: len(ours)]:
+        return
+    message = f"choice {other[1].index} has {len(theirs)} output ids, but its prompt by itself {len(ours)}"
+    place, related = other[1].last_at("finish"), (baseline[1].last_at("finish"),)
+    yield expect(place, len(ours), len(theirs), message, related=related)
+
+
+def _shape(stream: Answer) -> tuple[object, ...]:
+    """All that shapes a greedy result but for the prompt."""
+    asked = stream.asked
+    stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim, asked.ignore_eos)
+    text = (asked.skip_special_tokens, asked.spaces_between_special_tokens, asked.echo)
+    return (stream.dialect, asked.form, asked.other_sampling, *stops, *text, asked.min_new_tokens, asked.n)
 
 
 @check("events-do-not-grow", INCREMENTAL)
