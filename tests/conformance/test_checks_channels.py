@@ -95,6 +95,29 @@ def test_what_is_disputed_gates_nothing(
     assert found(whole(said, content, *calls, **body), streamed(said, *deltas, **body)) == [COMPARED[1]]
 
 
+def without_logprobs(stream: Stream) -> Stream:
+    choices = [
+        replace(choice, emissions=[replace(emission, series={}) for emission in choice.emissions])
+        for choice in stream.choices
+    ]
+    return replace(stream, choices=tuple(choices))
+
+
+def test_without_logprobs_a_stream_does_not_excuse_itself_by_what_it_alone_holds() -> None:
+    """Arguments of the second call were appended to the first: the stream's malformed call was "disputed"."""
+    said = f"{CALL}\n{PING}"
+    both = (piece("get_weather", ARGUMENTS), piece("ping", "{}", 1))
+    crossed = streamed(said, OPENED, FILLED, call(piece("ping", "", 1)), call(piece(arguments="{}")))
+    pair = [without_logprobs(one) for one in (whole(said, "", *both), crossed)]
+    compared = against(*pair)
+    assert [name for name in COMPARED if violated(name, compared, HERMES)] == [COMPARED[0]]
+    broken = whole(said, "", piece("get_weather", ARGUMENTS + "{}"), piece("ping", "", 1))
+    compared = against(without_logprobs(broken), pair[0])
+    assert [name for name in COMPARED if violated(name, compared, HERMES)] == []
+    compared = against(without_logprobs(broken), without_logprobs(streamed(said, OPENED, FILLED)))
+    assert [name for name in COMPARED if violated(name, compared, HERMES)] == [COMPARED[1]]
+
+
 def test_text_behind_a_call_may_be_left_out_and_not_moved() -> None:
     said = f"{CALL}\nAnd then\n{PING}"
     moved = streamed(said, OPENED, FILLED, text("d then\n"), call(piece("ping", "{}", 1)), text("\nAn"))

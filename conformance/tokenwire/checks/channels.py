@@ -47,14 +47,11 @@ def _said(stream: Stream, channels: Channels, target: Target) -> MarkedText | No
     return said_of(stream, channels.choice, target.markup, target.tokenizer)
 
 
-def _disputed(stream: Stream, channels: Channels, target: Target) -> str:
+def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target) -> str:
     """What of a choice no document settles, as a clause; empty for nothing.
 
-    Where nothing tells its tokens, by its channels: what they hold may have been said so.
+    Nothing tells its tokens: what its channels hold may have been said so.
     """
-    stated = _said(stream, channels, target)
-    if stated is not None:
-        return stated.disputed
     tools = offered(stream)
     if any(content.strip() for content in channels.contents[1:]):
         return "text stands behind a tool call"
@@ -80,8 +77,17 @@ def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
 
 
 def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> str:
-    sides = zip((comparison.baseline, comparison.other), pair, strict=True)
-    return next(filter(None, (_disputed(stream, one, target) for stream, one in sides)), "")
+    """What no document settles of what two answers say; empty for nothing.
+
+    Where tokens are told, these say. Otherwise both answers have to hold it, or the whole one: what only a
+    stream holds may be the very fault of the stream.
+    """
+    sides = tuple(zip((comparison.baseline, comparison.other), pair, strict=True))
+    stated = [known for stream, one in sides if (known := _said(stream, one, target)) is not None]
+    if stated:
+        return next((known.disputed for known in stated if known.disputed), "")
+    ours, theirs = (_disputed_by_its_channels(stream, one, target) for stream, one in sides)
+    return ours if _with_whole(comparison) else ours and theirs
 
 
 def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[Observation]:
