@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import Target, check_run, once_per_run, select
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, reported_at
 from tokenwire.record import Answer, Asked, Place, Stream, fact
 from tokenwire.requirement import tolerance
@@ -178,15 +178,21 @@ def temperature_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
                 yield Seen(top.dialect, rule, top.place, base.place)
 
 
-def truncation_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
-    """What truncated answers at temperature 1 show."""
+def _truncated(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
+    """The top logprobs of truncated answers at temperature 1, each with those of the model itself."""
     known, neutral = _tops(streams)
     for top in known:
         base = neutral.get(top.key)
         if base is not None and top.temperature == 1.0 and top.truncates:
-            rule = _rule_of_truncation(top, base)
-            if rule is not None:
-                yield Seen(top.dialect, rule, top.place, base.place)
+            yield top, base
+
+
+def truncation_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
+    """What truncated answers at temperature 1 show."""
+    for top, base in _truncated(streams):
+        rule = _rule_of_truncation(top, base)
+        if rule is not None:
+            yield Seen(top.dialect, rule, top.place, base.place)
 
 
 def _one_rule(every: Iterable[Seen], legal: tuple[str, str]) -> Iterator[Observation]:
@@ -215,6 +221,10 @@ def logprobs_follow_one_rule(streams: tuple[Answer, ...], _target: Target) -> It
 def logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One rule for all answers of an endpoint: of all ids, or of those that truncation leaves."""
     yield from _one_rule(truncation_rules(streams), (BEFORE, AFTER))
+    for top, base in _truncated(streams):
+        if _rule_of_truncation(top, base) is None:
+            why = f"what it leaves out is not told, or is less than {1 - _MOST_KEPT:.0%} of the distribution"
+            yield left_out(top.place, why)
 
 
 @check_run("logprobs-follow-the-declared-rule")
