@@ -41,7 +41,7 @@ Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids
 
 
 @dataclass(frozen=True)
-class Rule:
+class _Rule:
     """What a field of a request may hold, whatever a dialect calls it, and what it changes."""
 
     kind: Kind
@@ -55,8 +55,8 @@ class Rule:
 
 def _rule(
     kind: Kind, *, least: float | None = None, shapes: bool = True, judged: bool = True
-) -> dict[str, Rule]:
-    return {"rule": Rule(kind, least, shapes, judged)}
+) -> dict[str, _Rule]:
+    return {"rule": _Rule(kind, least, shapes, judged)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Ask(RequestFields):
         return max(len(self.input_ids), len(self.text), 1 if self.messages else 0)
 
 
-RULES: Mapping[str, Rule] = {field.name: field.metadata["rule"] for field in fields(RequestFields)}
+RULES: Mapping[str, _Rule] = {field.name: field.metadata["rule"] for field in fields(RequestFields)}
 SAMPLING = frozenset(field.name for field in fields(_Sampling))
 """The fields that the prompts of a batch may differ in."""
 PENALTIES = ("logit_bias", "frequency_penalty")

@@ -1,4 +1,4 @@
-"""Processes that share work: they are forked off, so each knows what its parent knows."""
+"""Worker processes made by fork: they share the memory of their parent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from threading import Semaphore, Thread
 from typing import Any, TypeVar
 
 _WAITING = 16
-"""What comes of so many parts for each process may wait for that of a part before them."""
+"""The most results of each process that wait for an earlier one."""
 _MOST_AT_ONCE = 64
 
 Part = TypeVar("Part")
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 _work: Callable[[Any], Any] | None = None
-"""What a process does with each part; its parent had it before the fork."""
+"""The function of a worker; the parent sets it before the fork."""
 
 
 def _begin(work: Callable[[Any], Any]) -> None:
@@ -30,7 +30,7 @@ def _begin(work: Callable[[Any], Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process where its parent is killed: nobody waits for what it does."""
+    """End this process if its parent is killed: nobody waits for its results."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -42,12 +42,11 @@ def _do(part: Any) -> Any:
     return _work(part)
 
 
-def shared_out(work: Callable[[Part], Told], parts: Iterable[Part], jobs: int) -> Iterator[Told]:
-    """What comes of all parts, in their order; the next of so many processes that is free does each.
+def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int) -> Iterator[Result]:
+    """The results of all parts, in their order; the next free process works on each part.
 
-    Only parts and what comes of them pass between processes: whatever else the work needs, each has of its
-    parent. One process does all where a single one is wanted, where there is one part, and where this one may
-    not fork. Raises BrokenProcessPool if one of several was killed.
+    Only parts and results pass between processes. This process does all the work if `jobs` is 1, if there is
+    one part, or if it may not fork. Raises BrokenProcessPool if a worker was killed.
     """
     coming = iter(parts)
     begin = list(islice(coming, 2 if jobs > 1 and _may_fork() else 0))
@@ -55,7 +54,8 @@ def shared_out(work: Callable[[Part], Told], parts: Iterable[Part], jobs: int) -
     if len(begin) < 2:
         yield from map(work, coming)
         return
-    pending: deque[Future[Told]] = deque()
+    pending: deque[Future[Result]] = deque()
+    # Parts are made as workers become free: all of them at once may not fit into memory.
     room = Semaphore(2 * jobs)
     with ProcessPoolExecutor(jobs, get_context("fork"), _begin, (work,)) as pool:
         for part in coming:
@@ -71,10 +71,9 @@ def shared_out(work: Callable[[Part], Told], parts: Iterable[Part], jobs: int) -
 def together(
     parts: Iterable[Part], size: Callable[[Part], int], room: int = 1 << 20
 ) -> Iterator[tuple[Part, ...]]:
-    """Parts in their order, as many together as one process is given at once: a few large ones, or more small
-    ones; the last takes up what is left of the room, or more.
+    """Batches of parts for one process, in order: a few large parts, or more small ones.
 
-    `size` tells how many bytes of a capture or of answers a part is.
+    `size`: the bytes of a part. A batch ends with the part that fills `room`.
     """
     some: list[Part] = []
     left = room
@@ -89,5 +88,5 @@ def together(
 
 
 def _may_fork() -> bool:
-    """Whether this system has processes that know what their parent knows, and this process may have some."""
+    """Whether the system can fork, and this process may."""
     return "fork" in get_all_start_methods() and not current_process().daemon

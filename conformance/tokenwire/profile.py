@@ -36,7 +36,7 @@ def known_profiles() -> dict[str, tuple[str, ...]]:
     return {**load_profiles(), **named}
 
 
-def version_of(name: str) -> int:
+def _version_of(name: str) -> int:
     """The version that the name of a profile means."""
     return int(name.partition("@")[2] or VERSION)
 
@@ -122,7 +122,7 @@ def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[st
     applying = [member for member, verdict in musts.items() if verdict is not Verdict.UNSUPPORTED]
     return Standing(
         subject,
-        version_of(name),
+        _version_of(name),
         level.date,
         level.title,
         level.means,

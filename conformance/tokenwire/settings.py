@@ -388,6 +388,7 @@ def _options() -> Iterator[Option]:
             continue
         name, hint = declaration.name, types[declaration.name]
         several = hint == tuple[str, ...]
+        # `X | None` is an option of X that may be absent.
         (kind,) = {str} if several else {*(get_args(hint) or (hint,))} - {type(None)}
         declared = {"flags": (f"--{name.replace('_', '-')}",), **declaration.metadata}
         yield Option(name=name, type=kind, several=several, default=declaration.default, **declared)

@@ -7,12 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 _IN_WHEEL = Path(__file__).parent / "spec"
 _IN_REPOSITORY = Path(__file__).parents[2] / "spec"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C, where PyYAML was built with it, is nine times as fast."""
 
 
 def spec_root() -> Path:
@@ -22,7 +18,10 @@ def spec_root() -> Path:
 
 def read_yaml(path: Path) -> Any:
     """What a YAML file holds. Raises OSError, yaml.YAMLError."""
-    return yaml.load(path.read_text("utf-8"), _LOADER)
+    import yaml  # here: `tokenwire --version` reads no table
+
+    # The loader in C, if PyYAML was built with it, is nine times as fast.
+    return yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache

@@ -27,7 +27,7 @@ _IN_WORDS = {
 
 def typed(kind: type[Row], table: object, where: str) -> Row:
     """A table as a dataclass. Raises ValueError that names the place, what stands there, and what may."""
-    fields = _fields(kind)
+    fields = _fields(kind)  # type: ignore[arg-type]  # every class has a hash
     known = f"known are {', '.join(fields)}"
     if not isinstance(table, Mapping):
         raise ValueError(f"{where}: {table!r} is not a table; {known}")  # noqa: TRY004

@@ -53,7 +53,7 @@ async def send_again(talk: Conversation, stream: Answer, turn: int) -> None:
 
 
 def asked_again(name: str) -> bool:
-    """Whether this is the name of a request that `send_again` sent."""
+    """True for names that `send_again` made."""
     return _AGAIN.search(name) is not None
 
 

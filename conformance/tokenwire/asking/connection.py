@@ -50,6 +50,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._arrived.append((time.monotonic(), data))
         if len(self._arrived) == 1:
+            # Not at once: first, the bytes on other connections get their time.
             self._loop.call_soon(self._hand_on)
 
     def eof_received(self) -> None:

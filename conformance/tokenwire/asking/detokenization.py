@@ -67,6 +67,7 @@ def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> li
             wanted = [(stream.exchange.scenario, _wanted(check.on_stream, stream, skips)) for stream in known]
             by_check.append(_in_turns(wanted))
     asked: _Questions = {}
+    # Checks with few questions come first, so that what they leave of their share goes to the others.
     by_check.sort(key=lambda groups: len({question for group in groups for question in group}))
     for place, groups in enumerate(by_check):
         share = len(asked) + (most - len(asked)) // (len(by_check) - place)

@@ -34,10 +34,12 @@ async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | N
     Most targets are not asked anything: a parrot says the last id of a short prompt again and again. Words
     that answer messages tell nothing of that, since a template puts ids around them.
     """
-    by_use = sorted(found.speaks, key=lambda one: (not (one.takes_ids and one.tells_ids), one.chat))
-    first = [found.first_words[one.name] for one in by_use]
-    told = [one for one in first if one.asked.input_ids is not None or one.asked.texts]
-    if not by_use or (told and not any(map(_repeats_itself, told))):
+    by_use = sorted(
+        found.speaks, key=lambda dialect: (not (dialect.takes_ids and dialect.tells_ids), dialect.chat)
+    )
+    first = [found.first_words[dialect.name] for dialect in by_use]
+    plain = [answer for answer in first if answer.asked.input_ids is not None or answer.asked.texts]
+    if not by_use or (plain and not any(map(_repeats_itself, plain))):
         return None
     dialect = by_use[0]
     context = found.advertised.context_length
@@ -91,8 +93,8 @@ def _probe_ids(length: int) -> Ids:
     for lag in _LAGS:
         if lag < length:
             begin = length - lag
-            told = [next(letters), next(letters), *islice(words, _SAID - 2)]
-            ids[begin : begin + _SAID] = told
+            script = [next(letters), next(letters), *islice(words, _SAID - 2)]
+            ids[begin : begin + _SAID] = script
     return tuple(ids)
 
 

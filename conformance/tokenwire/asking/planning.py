@@ -54,7 +54,7 @@ def headers_of(settings: Settings) -> Headers:
 def _limits(settings: Settings) -> Limits:
     """What a run may ask of the server. Raises NotPlanned."""
     try:
-        price = Price.said(settings.price) if settings.price else None
+        price = Price.parse(settings.price) if settings.price else None
     except ValueError as error:
         raise NotPlanned(
             f"--price {settings.price} is no price; write IN,OUT: what a million prompt tokens and a million "

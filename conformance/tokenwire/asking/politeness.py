@@ -37,11 +37,11 @@ class Price:
         return (prompt_tokens * self.prompt + output_tokens * self.output) / 1e6
 
     @classmethod
-    def said(cls, words: str) -> Price:
-        """The price that is written IN,OUT. Raises ValueError."""
+    def parse(cls, words: str) -> Price:
+        """Read `IN,OUT`. Raises ValueError."""
         prompt, output = map(float, words.split(","))
         if not (0 <= prompt < math.inf and 0 <= output < math.inf):
-            raise ValueError(f"{words} is below nothing or without end")
+            raise ValueError(f"{words}: prices must be finite and not negative")
         return cls(prompt, output)
 
 
@@ -116,8 +116,8 @@ class _Purse:
         self.spent -= tokens
         self.cost -= self.limits.price.of(prompt_tokens, tokens) if self.limits.price else 0.0
 
-    def said(self) -> str:
-        """What of each limit is gone, in words."""
+    def words(self) -> str:
+        """How much of each limit is used up."""
         limits = self.limits
         words = [
             f"{spent} of {option} {limit} are {gone}"
@@ -255,4 +255,4 @@ class PoliteSender:
         """How much the limits left out, and which of them; empty for nothing."""
         number = len(self._not_asked)
         exchanges = "1 exchange was" if number == 1 else f"{number} exchanges were"
-        return f"{exchanges} not asked: {self._purse.said()}" if number else ""
+        return f"{exchanges} not asked: {self._purse.words()}" if number else ""

@@ -115,8 +115,8 @@ class Recorder:
     more than MAX_LINES lines, is hung up on, and only its beginning is kept.
     capture: where exchanges are written as they arrive. server: what is known of the target, noted in every
     exchange. secrets: names of headers, in lower case, whose values are kept out of every exchange, besides
-    those that name a credential. on_exchange: told of every exchange when it is over. stopwatch: told of
-    each that is under way.
+    those that name a credential. on_exchange: called with each exchange at its end. stopwatch:
+    measures the time in which any is under way.
     """
 
     def __init__(
@@ -368,6 +368,7 @@ async def _unless_left(
     reading: Coroutine[Any, Any, None], tap: Tap, connection: Connection, recording: _Recording
 ) -> None:
     """Read an answer to its end, or until the scenario hangs up."""
+    # Two tasks: the client may leave while no byte comes.
     task, leaving = asyncio.create_task(reading), asyncio.create_task(tap.left.wait())
     try:
         await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)

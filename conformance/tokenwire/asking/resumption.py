@@ -1,8 +1,8 @@
-"""Resumption: a run that was cut off goes on. What it talked through is taken from its recording, and only
+"""Resumption: a run that was cut off goes on. Finished scenarios are read from its recording, and only
 the rest is asked.
 
-Beside a recording stands what was asked of whom, and which scenarios were talked through with which dialect.
-One in which the server failed is not among them: what it died of, only one run can tell.
+Beside a recording stands what was asked of whom, and which scenarios were finished in which dialect.
+A scenario in which the server failed is asked anew: one run has to show the cause.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Notes:
     server: Mapping[str, str] = field(default_factory=dict)
     """What the target said that it is; nothing before it was asked."""
     over: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What was talked through, as `<dialect>/<scenario>`, each with what was not asked there, and why."""
+    """Finished scenarios, as `<dialect>/<scenario>`, each with what was not asked in it, and why."""
 
     @classmethod
     def of(cls, folder: Path, asked: Mapping[str, Any]) -> Notes:
@@ -76,7 +76,7 @@ class Notes:
         self._write()
 
     def finish(self, talk: Conversation) -> None:
-        """Note that a scenario was talked through, unless the server failed in it."""
+        """Note that a scenario is finished, unless the server failed in it."""
         name, transcript = talk.name_of(""), talk.transcript
         exchanges: list[ExchangeHead] = [stream.exchange for stream in transcript.streams]
         exchanges += [call.exchange for call in transcript.calls]
@@ -90,19 +90,19 @@ class Notes:
             self._write()
 
     def recall(self, talk: Conversation) -> bool:
-        """Whether a scenario was talked through before; what came of it is then in the transcript."""
+        """Whether a scenario was finished before; if so, add its answers to the transcript."""
         name = talk.name_of("")
         if name not in self.over:
             return False
         files = (self.folder / name).glob("*.jsonl")
         exchanges = [exchange for file in files for exchange in read_capture(file)]
         for exchange in sorted(exchanges, key=lambda exchange: exchange.started):
-            talk.hear(exchange)
+            talk.recall(exchange)
         talk.transcript.not_asked |= self.over[name]
         return True
 
     def forget_the_rest(self) -> None:
-        """Remove what is asked anew: all but what was found out first, and what was talked through."""
+        """Remove what is asked anew: all but the preflight and the finished scenarios."""
         kept = (f"{PREFLIGHT}/", *self.over) if self.server else ()
         for path in self.folder.rglob("*.jsonl"):
             name = path.relative_to(self.folder).with_suffix("").as_posix()

@@ -77,9 +77,9 @@ class Plan:
     record: Path | None = None
     """Where the exchanges are written, as they arrive."""
     resume: bool = False
-    """They lie there already, as far as the run came: only the rest is asked."""
+    """Some exchanges are there already: only the rest is asked."""
     on_loss: Callable[[str], object] = lambda _: None
-    """Told, in a sentence, where they cannot be written any more; the run goes on without."""
+    """Called with a sentence if they cannot be written any more; the run goes on."""
     asked: Mapping[str, Any] = field(default_factory=dict)
     """The options that decide what is asked, as JSON can hold them: a run is resumed only with the same."""
     asked_with: tuple[str, ...] = ()
@@ -87,31 +87,31 @@ class Plan:
     judged_with: tuple[str, ...] = ()
     """And those that decide how its answers are judged."""
     on_exchange: Callable[[Exchange], None] = lambda _: None
-    """Told of every exchange when it is over; for a wire log."""
+    """Called with each exchange at its end; for a wire log."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
 
 
 class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
-    """The target's URL is none; the message says what one looks like."""
+    """The URL of the target is not a URL; the message shows a valid one."""
 
 
 class Progress:
     """Receives what happens in a run. This one ignores it; the terminal's draws a progress bar."""
 
     def planned(self, conversations: int) -> None:
-        """So many scenarios will be talked through."""
+        """The number of scenarios to run, each once for a dialect."""
 
     def answered(self, stream: Stream) -> None:
         """An exchange is over."""
 
     def waiting(self, words: str) -> None:
-        """Nothing is asked meanwhile, and why."""
+        """Nothing is sent for now; `words` say why."""
 
     def finished(self, conversation: Conversation) -> None:
-        """A scenario is talked through with one dialect."""
+        """A scenario is done in one dialect."""
 
     def confirming(self, done: int, total: int) -> None:
-        """Requests are sent once more, alone: so many were, of so many in all so far."""
+        """Requests are repeated alone: `done` of `total`, so far."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _Interrogation:
 
     @cached_property
     def talks(self) -> list[tuple[Scenario, Conversation]]:
-        """What is to be talked through with which dialect, the most perilous last over all dialects."""
+        """The scenarios to run in each dialect, the most perilous last over all dialects."""
         talks = [
             (scenario, self._talk(scenario.name, dialect))
             for scenario in sorted(chosen(self.plan.settings), key=lambda scenario: scenario.perilous)
@@ -184,23 +184,23 @@ class _Interrogation:
             and not (self.notes is not None and self.notes.recall(talk))
         ]
 
-    async def _talk_through(self, scenario: Scenario, talk: Conversation) -> None:
+    async def _run_scenario(self, scenario: Scenario, talk: Conversation) -> None:
         await scenario.run(talk)
         self.progress.finished(talk)
         if self.notes is not None and not self.vitals.over:
             self.notes.finish(talk)
 
     async def ask_ordinary(self) -> None:
-        """Talk the ordinary scenarios through: together, and then those that want to be alone."""
+        """Run the ordinary scenarios: concurrently, then those that must run alone."""
         self.progress.planned(len(self.talks))
         ordinary = [(scenario, talk) for scenario, talk in self.talks if not scenario.perilous]
         async with asyncio.TaskGroup() as together:
             for scenario, talk in ordinary:
                 if not scenario.alone:
-                    together.create_task(self._talk_through(scenario, talk))
+                    together.create_task(self._run_scenario(scenario, talk))
         for scenario, talk in ordinary:
             if scenario.alone:
-                await self._talk_through(scenario, talk)
+                await self._run_scenario(scenario, talk)
 
     async def confirm(self) -> None:
         """Ask again, alone, what was answered in two ways that chance may explain."""
@@ -212,12 +212,12 @@ class _Interrogation:
         await confirm(self.run, ask_again, ACROSS_RESPONSES, self.progress.confirming)
 
     async def ask_perilous(self) -> None:
-        """Talk the perilous scenarios through, one after another: should the server die, it is known of what,
-        and nothing else is lost.
+        """Run the perilous scenarios one after another: if the server dies, the cause is known, and nothing
+        else is lost.
         """
         for scenario, talk in self.talks:
             if scenario.perilous:
-                await self._talk_through(scenario, talk)
+                await self._run_scenario(scenario, talk)
 
     async def ask_for_texts(self) -> None:
         """Ask the server for the text of what it wrote so far."""
@@ -237,16 +237,14 @@ class _Interrogation:
         )
 
     async def explore(self) -> None:
-        """Have requests drawn, of what the target was seen to have."""
+        """Send drawn requests, which use what the target was seen to have."""
         talks = [self._talk(EXPLORATION, dialect) for dialect in self.found.speaks]
         self.explored = await Exploration(
             talks, self.run(), self.plan.settings.explore, self.plan.settings.seed
         ).explore()
 
-    def hear_besides(self) -> None:
-        """Let be judged as what they are: the attempts that met a busy server, and what was asked to see
-        whether the server lives.
-        """
+    def add_retries_and_probes(self) -> None:
+        """Also judge the attempts that met a busy server (429 or 503), and the liveness probes."""
         self.transcript.streams += (
             dialect.read(exchange, delivery_hint=self.found.advertised.delivery)
             for exchange in (*self.sender.turned_away, *self.vitals.besides)
@@ -269,7 +267,7 @@ class _Interrogation:
         )
 
     def subject(self, *, unrecorded: str = "") -> Subject:
-        """What the report is about. `unrecorded`: why not all of it was written down, though it was to be."""
+        """What the report is about. `unrecorded`: why some exchanges are not in the recording."""
         plan, found, run = self.plan, self.found, self.run()
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.name}; {left}" if run.died is not None else ""
@@ -333,8 +331,10 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     notes = _notes(plan.record, plan) if plan.record else None
-    heard_before = notes is not None and bool(notes.server)  # it is recorded what the target says of itself
-    found, parrot, polite = await _find_out(plan, None if heard_before else capture)
+    is_resumed = notes is not None and bool(
+        notes.server
+    )  # the recording holds what the target says of itself
+    found, parrot, polite = await _find_out(plan, None if is_resumed else capture)
     worker = await _worker(plan, polite) if plan.settings.worker else None
     if not found.speaks:
         lost = capture.lost if capture is not None else ""
@@ -366,7 +366,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         await asking.ask_perilous()
 
     await _until_stopped(ask(), vitals)
-    asking.hear_besides()
+    asking.add_retries_and_probes()
     return asking.subject(unrecorded=capture.lost if capture is not None else "")
 
 
@@ -410,10 +410,9 @@ async def _find_out(
         first = _recorder(plan, plan.settings.target, capture, headers=plan.headers, first=True)
     except ValueError as error:
         raise NoSuchTarget(str(error)) from error
-    # What is found out first is not charged: it is little, and without it nothing can be asked.
+    # Preflight requests are not charged: they are few, and nothing can be asked without them.
     polite = PoliteSender(first, plan.limits)
-    scout = _recorder(plan, plan.settings.target, capture, headers=plan.headers, scouts=True)
-    found = await _found(plan, plan.settings.target, polite, polite.to(scout))
+    found = await _found(plan, plan.settings.target, polite, capture, plan.headers)
     return found, await find_parrot(found, polite, plan.tokenizer), polite
 
 
@@ -435,7 +434,7 @@ def _vital_signs(
     scout: Recorder | None = None,
     on_wait: Callable[[str], object] = lambda _: None,
 ) -> VitalSigns:
-    """What sends to a target while it lives. Only with a scout is it started again."""
+    """The sender that stops when the target dies; with a scout, it starts the target again."""
     dialect = found.speaks[0]
     return VitalSigns(
         recorder,
@@ -448,19 +447,22 @@ def _vital_signs(
     )
 
 
-async def _found(plan: Plan, url: str, first: PoliteSender, scout: PoliteSender) -> Preflight:
+async def _found(
+    plan: Plan, url: str, sender: PoliteSender, capture: CaptureWriter | None = None, headers: Headers = ()
+) -> Preflight:
     """Find out what a target is, in the dialects that the plan allows."""
+    scout = sender.to(_recorder(plan, url, capture, headers=headers, scouts=True))
     dialects = [
         d for name, d in load_dialects().items() if not plan.settings.dialect or name in plan.settings.dialect
     ]
     named = bool(plan.settings.dialect) and url == plan.settings.target
     return await preflight(
-        url, first, dialects, plan.settings.model, named=named, scout=scout, patience_s=plan.settings.timeout
+        url, sender, dialects, plan.settings.model, named=named, scout=scout, patience_s=plan.settings.timeout
     )
 
 
 def _first_words(plan: Plan) -> float:
-    """The time limit of a request for what a target tells of itself: not every one tells."""
+    """The time limit of a request to an information endpoint: some targets never answer."""
     return min(plan.settings.timeout, max(_PREFLIGHT_LEAST_S, plan.settings.timeout / _PREFLIGHT_SHARE))
 
 
@@ -469,13 +471,13 @@ def _recorder(
     url: str,
     capture: CaptureWriter | None,
     *,
-    headers: tuple[tuple[str, str], ...] = (),
+    headers: Headers = (),
     scouts: bool = False,
     first: bool = False,
     known: Preflight | None = None,
 ) -> Recorder:
-    """A recorder within the plan's limits; one that scouts gives little time and takes little, one for first
-    answers takes little.
+    """A recorder within the plan's limits. A scout has a short time limit; its answers, and the first ones,
+    must be small.
 
     Raises ValueError for a URL that is none.
     """
@@ -499,8 +501,7 @@ async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
         first = _recorder(plan, plan.settings.worker, None, first=True)
     except ValueError as error:
         raise NoSuchTarget(f"--worker: {error}") from error
-    scout = _recorder(plan, plan.settings.worker, None, scouts=True)
-    found = await _found(plan, plan.settings.worker, polite.to(first), polite.to(scout))
+    found = await _found(plan, plan.settings.worker, polite.to(first))
     if not found.speaks:
         raise NoSuchTarget(f"--worker: {found.diagnosis}")
     return found

@@ -29,7 +29,7 @@ PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 _WORDS_TOKENS = 64
 """More tokens than the short texts and messages of scenarios have."""
 SMALLEST_CONTEXT = 512
-"""What a target holds that does not advertise its context length."""
+"""The context length of a target that advertises none."""
 
 _READ_BYTES = 8_000_000
 """Of a stream that the recorder reads to its end; a little less than it may read."""
@@ -50,7 +50,7 @@ _INTERVALS = {
 
 
 Asks = Mapping[str, Ask | HttpRequest]
-"""What is asked at once, by label."""
+"""Requests that are sent at once, by label."""
 
 
 class NotAsked(Exception):  # noqa: N818  # not an error: the run may ask no more; the message says why
@@ -90,21 +90,19 @@ class Sender(Protocol):
 
 @dataclass
 class Transcript:
-    """All that came of the asking: the streams in the order in which the answers ended, and what was not
-    asked.
-    """
+    """The answers in the order in which they ended, and what was not asked."""
 
     streams: list[Stream] = field(default_factory=list)
     tokenizer: Tokenizer | None = None
-    """Ours where one is at hand; else the server's own, once it was asked for the text of what it wrote."""
+    """A local tokenizer; without one, the server's own, once it was asked for texts."""
     not_asked: dict[str, str] = field(default_factory=dict)
-    """Exchanges that a dialect cannot put into words, or that the run may not ask, with the reason."""
+    """Exchanges that a dialect cannot express, or that the run may not send, with the reason."""
     beside: list[AnswerPair] = field(default_factory=list)
     """Where a gateway and its worker were asked the same: their answers, side by side."""
     on_answer: Callable[[Stream], None] = lambda _: None
-    """Told of every answer as it comes; for a progress bar."""
+    """Called with each answer; for a progress bar."""
     calls: list[ControlCall] = field(default_factory=list)
-    """What was asked beside the answers: aborts, flushes, loads."""
+    """Control calls: aborts, flushes, loads."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +115,11 @@ class Conversation:
     advertised: Advertised
     transcript: Transcript
     model: str = ""
-    """The name that requests call the model by; empty if any will do."""
+    """The name of the model in requests; empty if any will do."""
     budget: Budget = Budget.STANDARD
     """What this run may ask; a scenario may ask in more shapes where it allows more."""
     parrot: Speaker | None = None
-    """How the target is told what to say, where it is a parrot."""
+    """Makes prompts for a target that is a parrot; None for others."""
     tool_calls: str = ""
     """The form in which the model writes tool calls; empty if that is to be found out."""
 
@@ -157,6 +155,7 @@ class Conversation:
         event for each token, and in it all tokens so far.
         """
         room = _READ_BYTES / choices
+        # Each event holds all tokens so far, so n events are n * _AROUND + _PER_TOKEN * n² / 2 bytes.
         by_size = int((math.sqrt(_AROUND**2 + 2 * _PER_TOKEN * room) - _AROUND) / _PER_TOKEN)
         return max(1, min(by_size, _READ_EVENTS // choices))
 
@@ -211,8 +210,8 @@ class Conversation:
         self.transcript.on_answer(stream)
         return stream
 
-    def hear(self, exchange: Exchange) -> None:
-        """Take an exchange of an earlier run for one of this."""
+    def recall(self, exchange: Exchange) -> None:
+        """Add an exchange of an earlier run."""
         call = self.control.read(exchange) if self.control is not None else None
         if call is not None:
             self.transcript.calls.append(call)

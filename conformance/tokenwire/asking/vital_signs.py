@@ -70,8 +70,8 @@ class VitalSigns:
     ) -> None:
         """`small`: a good request in the words of `dialect` that was answered before. `patience`: how many
         exchanges in a row may go without an end of their answers; as many as are under way at a time.
-        `scout`: looks whether the server is back; what it sees is not recorded. `on_wait`: told
-        in a sentence that it is waited for.
+        `scout`: probes whether the server is back; its exchanges are not recorded. `on_wait`:
+        called with a sentence when the run waits for the server.
         """
         self._inner, self._dialect, self._small = inner, dialect, small
         self._patience = max(patience, LEAST_PATIENCE)
@@ -89,6 +89,7 @@ class VitalSigns:
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
         """Send a request, once more where the server died meanwhile. Raises NotAsked if it is dead."""
+        # Nothing new is sent while a dead server is examined: each request would be one more suspect.
         await self._calm.wait()
         if self.over:
             raise NotAsked(self.over)
@@ -106,6 +107,7 @@ class VitalSigns:
             return exchange
         self._failing += 1
         try:
+            # One failure at a time: what the first finds out holds for the others that waited.
             async with self._looking:
                 return await self._after_failure(exchange, life, how)
         finally:

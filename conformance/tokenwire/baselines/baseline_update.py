@@ -225,6 +225,7 @@ def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, 
     """Each block with its entries. Raises BaselineError if the text has no such blocks."""
     _, *blocks = _blocks(text)
     found = [(block, parse_baseline(path, block)) for block in blocks]
+    # A table in another form (an inline array) has no block: then the blocks hold fewer entries.
     entries = Counter(entry for _, part in found for entry in part.entries)
     if any(len(part.tables()) != 1 for _, part in found) or entries != Counter(baseline.entries):
         raise BaselineError(f"baseline {path} cannot be edited: write each entry as a table of its own")

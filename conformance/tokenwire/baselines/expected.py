@@ -31,7 +31,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Outcome:
+class _Outcome:
     """The verdict on one requirement over all scenarios."""
 
     verdict: Verdict
@@ -43,7 +43,7 @@ class Outcome:
 class _Expected:
     """A file of expected verdicts."""
 
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, _Outcome]
     """By requirement."""
     tokenizer: str = ""
     """Folder of the model's tokenizer, relative to the file; empty if it is not known."""
@@ -55,7 +55,7 @@ class Judged:
 
     file: Path
     """The file of its expected verdicts, which need not exist."""
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, _Outcome]
     evidence: Mapping[str, Observation]
     """The first violation of each requirement that is violated, by its id."""
     expected: _Expected | None
@@ -85,7 +85,7 @@ def read_expected(path: Path) -> _Expected:
         table = read_yaml(path)
         tokenizer = table.pop("tokenizer", "")
         outcomes = {
-            name: Outcome(Verdict(verdict), frozenset(rows[name] if isinstance(rows, dict) else ()))
+            name: _Outcome(Verdict(verdict), frozenset(rows[name] if isinstance(rows, dict) else ()))
             for verdict, rows in table.items()
             for name in rows
         }
@@ -109,8 +109,8 @@ def _written(expected: _Expected) -> str:
     return yaml.safe_dump(table, sort_keys=False, width=110, default_flow_style=False)
 
 
-def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, Outcome], dict[str, Observation]]:
-    outcomes: dict[str, Outcome] = {}
+def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, _Outcome], dict[str, Observation]]:
+    outcomes: dict[str, _Outcome] = {}
     evidence: dict[str, Observation] = {}
     for name, group in groupby(sorted(judgements, key=_requirement), key=_requirement):
         rows = list(group)
@@ -119,7 +119,7 @@ def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, Outcome], dict
         if verdict in _EVALUATED:
             is_red = verdict in _VIOLATED
             exchanges = frozenset(violation.place.exchange for violation in violations if is_red)
-            outcomes[name] = Outcome(verdict, exchanges)
+            outcomes[name] = _Outcome(verdict, exchanges)
         if violations:
             evidence[name] = violations[0]
     return outcomes, evidence
@@ -163,7 +163,7 @@ def difference(judged: Judged) -> list[str]:
     ]
 
 
-def _line(name: str, was: Outcome | None, now: Outcome | None, evidence: Observation | None) -> str:
+def _line(name: str, was: _Outcome | None, now: _Outcome | None, evidence: Observation | None) -> str:
     words = f"{name}: {_in_words(was)} → {_in_words(now)}"
     if was is not None and now is not None and was.verdict is now.verdict:
         words += "; " + "; ".join(
@@ -179,7 +179,7 @@ def _line(name: str, was: Outcome | None, now: Outcome | None, evidence: Observa
     return words
 
 
-def _in_words(outcome: Outcome | None) -> str:
+def _in_words(outcome: _Outcome | None) -> str:
     if outcome is None:
         return _NOT_EVALUATED
     return f"{outcome.verdict} ({len(outcome.exchanges)})" if outcome.exchanges else str(outcome.verdict)

@@ -30,7 +30,7 @@ _STALE_AFTER = 3
 """A flaky entry is stale after so many times the runs of its rate without a failure."""
 
 
-class FaultKind(StrEnum):
+class _FaultKind(StrEnum):
     """What can be wrong with an entry."""
 
     STALE = "stale"
@@ -46,7 +46,7 @@ class FaultKind(StrEnum):
 class Fault:
     """A wrong entry, or several of one table that are wrong alike. It fails the run."""
 
-    kind: FaultKind
+    kind: _FaultKind
     requirement: str
     scenario: str
     """That of the first entry."""
@@ -138,7 +138,7 @@ def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
     ]
 
 
-_Wrong = tuple[FaultKind, str]
+_Wrong = tuple[_FaultKind, str]
 """What is wrong with an entry, in words with the way out."""
 _Known = tuple[str, FailureKind]
 """A failure that is known: the name of its outcome, or of its requirement for any scenario, and its kind."""
@@ -202,34 +202,34 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
     row = requirements.get(entry.requirement)
     if any(sign in f"{entry.requirement}{entry.scenario}{entry.dialect}" for sign in "*?"):
         yield (
-            FaultKind.TOO_BROAD,
+            _FaultKind.TOO_BROAD,
             "it holds a wildcard; write one entry for each failure (`tokenwire baseline update`)",
         )
     if row is None:
         hint = suggestion(entry.requirement, requirements, "remove the entry")
-        yield FaultKind.UNMATCHED, f"there is no such requirement; {hint}"
+        yield _FaultKind.UNMATCHED, f"there is no such requirement; {hint}"
     elif row.level is not Level.MUST:
         words = f"the requirement is a {row.level}, which fails no run; remove the entry"
-        yield FaultKind.UNMATCHED, words
+        yield _FaultKind.UNMATCHED, words
     nameable = {*load_scenarios(), EXPLORATION, NO_SCENARIO, *scenarios}
     # A recording names its scenarios itself: without any, there is nothing to compare with.
     if entry.scenario and entry.scenario not in nameable and (baseline.budget is not None or scenarios):
         hint = suggestion(entry.scenario, nameable, "remove the entry")
-        yield FaultKind.UNMATCHED, f"there is no such scenario; {hint}"
+        yield _FaultKind.UNMATCHED, f"there is no such scenario; {hint}"
     if entry.kind.fingerprint != entry.fingerprint:
         yield (
-            FaultKind.TOO_BROAD,
+            _FaultKind.TOO_BROAD,
             "its fingerprint is not that of its dialect and its words, so that it would tolerate more than "
             "it says; take it from a report again (`tokenwire baseline update`)",
         )
     if not entry.reason.strip():
-        yield FaultKind.UNEXPLAINED, "it has no reason; say why this is tolerated"
+        yield _FaultKind.UNEXPLAINED, "it has no reason; say why this is tolerated"
     if not entry.link.startswith(("https://", "http://")):
         words = f"its link is {entry.link!r}; give the address of the issue where this is being worked on"
-        yield FaultKind.UNEXPLAINED, words
+        yield _FaultKind.UNEXPLAINED, words
     if entry.expires is not None and today > entry.expires:
         words = f"it expired on {entry.expires}; mend the failure, or say again until when it is tolerated"
-        yield FaultKind.EXPIRED, words
+        yield _FaultKind.EXPIRED, words
 
 
 def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
@@ -237,7 +237,7 @@ def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
     earlier: set[_Known] = set()
     for entry in baseline.entries:
         if (entry.name, entry.kind) in earlier:
-            yield entry, (FaultKind.TOO_BROAD, "another entry says the same; keep one of them")
+            yield entry, (_FaultKind.TOO_BROAD, "another entry says the same; keep one of them")
         earlier.add((entry.name, entry.kind))
 
 
@@ -250,10 +250,10 @@ def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
         return None
     if Verdict.FAIL in verdicts and here:
         words = f"it fails, but no longer so: {entry.dialect}: {entry.says}; write down how it fails now"
-        return FaultKind.DIFFERS, words
+        return _FaultKind.DIFFERS, words
     now = ", ".join(sorted(verdicts))
     words = f"the verdict is {now} now" if here else f"nothing of the kind was seen there ({now})"
-    return FaultKind.STALE, f"{words}; remove the entry"
+    return _FaultKind.STALE, f"{words}; remove the entry"
 
 
 def _exceeded_rate(entry: Entry, *, happened: bool, complete: bool) -> _Wrong | None:
@@ -264,9 +264,9 @@ def _exceeded_rate(entry: Entry, *, happened: bool, complete: bool) -> _Wrong | 
         words = (
             f"it failed in {failures} of {runs} runs, and may in {rate}; mend it, or make it a [[failure]]"
         )
-        return FaultKind.TOO_OFTEN, words
+        return _FaultKind.TOO_OFTEN, words
     if complete and not failures and runs >= _STALE_AFTER * rate.runs:
-        return FaultKind.STALE, f"it did not fail in {runs} runs; remove the entry"
+        return _FaultKind.STALE, f"it did not fail in {runs} runs; remove the entry"
     return None
 
 

@@ -30,7 +30,7 @@ _WORTH_SHARING = 200
 """Answers that take longer to judge than processes take to start."""
 
 
-def check(
+def _check(
     settings: Settings,
     *,
     resume: Annotated[
@@ -112,7 +112,7 @@ def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
 
 
 app = command(
-    check,
+    _check,
     "tokenwire check --target http://127.0.0.1:30000",
     "tokenwire check --target http://127.0.0.1:30000 --budget quick --report report",
     "tokenwire check --requirement cumulative-ids-extend -v",

@@ -101,7 +101,7 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
     The parameter `settings` of the function stands for all options that `Settings` declares for the command;
     any other is an argument or an option of this command alone.
     """
-    name = name or run.__name__
+    name = name or run.__name__.strip("_")
     parameters_of_run = signature(run, eval_str=True).parameters
     taken = list(taken_by(name)) if "settings" in parameters_of_run else []
 

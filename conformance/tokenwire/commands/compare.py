@@ -16,8 +16,7 @@ from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
 from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.replay import NothingToReplay
-from tokenwire.replay import replay as read_captures
+from tokenwire.replay import NothingToReplay, replay
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
 from tokenwire.settings import Settings
@@ -41,7 +40,7 @@ def _read(words: str) -> Side:
     try:
         if path.suffix == ".json" and path.is_file():
             return side_from_report(path)
-        return side_of(words, read_captures([path]))
+        return side_of(words, replay([path]))
     except (NoReport, NothingToReplay, CaptureError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -52,7 +51,7 @@ def _is_configured(context: typer.Context, url: str) -> bool:
     return url.rstrip("/") == target.rstrip("/")
 
 
-def compare(
+def _compare(
     context: typer.Context,
     one: Annotated[str, typer.Argument(metavar="A", help="URL, recording (file or folder) or JSON report.")],
     other: Annotated[str, typer.Argument(metavar="B", help="The same; perhaps of another kind.")],
@@ -87,7 +86,7 @@ def compare(
 
 
 app = command(
-    compare,
+    _compare,
     "tokenwire compare http://127.0.0.1:30000 http://127.0.0.1:30001",
     "tokenwire compare recorded-upstream recorded-fork -v",
     "tokenwire compare yesterday.json today.json --json difference.json",

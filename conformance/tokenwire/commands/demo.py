@@ -28,7 +28,7 @@ _DIALECTS = ("sglang-generate",)
 _SCENARIOS = ("greedy-stream", "interval-borders", "samples", "batch-of-prompts", "stop-string", "request-id")
 
 
-def demo(
+def _demo(
     *,
     report: Annotated[
         Path, typer.Option("--report", metavar="DIR", help="Where the report is written.")
@@ -100,7 +100,7 @@ def _has_desktop() -> bool:
 
 
 app = command(
-    demo,
+    _demo,
     "tokenwire demo",
     "tokenwire demo --correct",
     "tokenwire demo --serve --port 30000",

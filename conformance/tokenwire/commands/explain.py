@@ -11,8 +11,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from tokenwire.commands.command import command
-from tokenwire.explanation import Explanation, NoSuchRequirement
-from tokenwire.explanation import explain as explanation_of
+from tokenwire.explanation import Explanation, NoSuchRequirement, explain
 from tokenwire.profile import load_profiles
 from tokenwire.report.console import make_console
 
@@ -53,19 +52,19 @@ def page(explanation: Explanation) -> RenderableType:
     return Group(*parts)
 
 
-def explain(
+def _explain(
     requirement: Annotated[str, typer.Argument(metavar="ID", help="Id of the requirement.")],
 ) -> None:
     """Show all of one requirement: its sentence, why, what a PASS needs, what it catches, how to run it."""
     try:
-        explanation = explanation_of(requirement)
+        explanation = explain(requirement)
     except NoSuchRequirement as error:
         raise typer.BadParameter(str(error)) from error
     make_console().print(page(explanation))
 
 
 app = command(
-    explain,
+    _explain,
     "tokenwire explain cumulative-ids-extend",
     "tokenwire explain stop-string-not-shown",
 )

@@ -68,7 +68,7 @@ def _storable(headers: Headers) -> dict[str, str]:
     return dict(headers)
 
 
-def init(
+def _init(
     settings: Settings,
     *,
     file: Annotated[Path, typer.Option("--file", metavar="FILE", help="The file to write.")] = Path(OWN_FILE),
@@ -102,7 +102,7 @@ def init(
 
 
 app = command(
-    init,
+    _init,
     "tokenwire init --target http://127.0.0.1:30000",
     "tokenwire init --target https://api.example.org --header 'Authorization: Bearer env:MY_KEY'",
 )

@@ -15,7 +15,7 @@ from tokenwire.report.tally_file import TallyError, merged, read_tally
 from tokenwire.settings import Settings
 
 
-def merge(
+def _merge(
     tallies: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="What `tokenwire replay --tally` wrote, in order.")
     ],
@@ -41,7 +41,7 @@ def merge(
 
 
 app = command(
-    merge,
+    _merge,
     "tokenwire merge one.tally.gz other.tally.gz --report report",
     "tokenwire merge shards/*.tally.gz --tally fleet.tally.gz",
 )

@@ -12,7 +12,7 @@ from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE
 from tokenwire.parrot.vocabulary import Vocabulary
 
 
-def parrot(
+def _parrot(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the checkpoint goes: a new folder.")],
     *,
     distance: Annotated[
@@ -57,7 +57,7 @@ def parrot(
 
 
 app = command(
-    parrot,
+    _parrot,
     "tokenwire parrot parrot",
     "tokenwire parrot parrot-long --distance 4096",
     "tokenwire parrot parrot-mine --tokenizer models/mine",

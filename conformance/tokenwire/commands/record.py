@@ -19,7 +19,7 @@ class _RecordingLostError(Exception):
     """Nothing can be written any more, so asking ends."""
 
 
-def record(
+def _record(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the exchanges go: a new folder.")],
     *,
     settings: Settings,
@@ -52,7 +52,7 @@ def record(
 
 
 app = command(
-    record,
+    _record,
     "tokenwire record recorded --target http://127.0.0.1:30000",
     "tokenwire record recorded --budget soak && tokenwire replay recorded",
 )

@@ -18,8 +18,7 @@ from tokenwire.evicted import AnswerStore
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.profile import selected
-from tokenwire.replay import NothingToReplay
-from tokenwire.replay import replay as read_captures
+from tokenwire.replay import NothingToReplay, replay
 from tokenwire.report.console import make_console
 from tokenwire.settings import OPTIONS, Settings
 from tokenwire.target.tokenizer import NoTokenizer
@@ -27,7 +26,7 @@ from tokenwire.wire.json_lines import CaptureError
 
 
 @few_collections()
-def replay(
+def _replay(
     settings: Settings,
     paths: Annotated[
         list[Path] | None, typer.Argument(metavar="PATH...", help="Captures, or folders of captures.")
@@ -69,7 +68,7 @@ def replay(
     try:
         try:
             tokenizer = tokenizer_in(settings.tokenizer)
-            subject = read_captures(paths, tokenizer=tokenizer, store=AnswerStore(jobs=jobs))
+            subject = replay(paths, tokenizer=tokenizer, store=AnswerStore(jobs=jobs))
             subject = replace(subject, judged_with=judged_with(settings.tokenizer))
         except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
             raise typer.BadParameter(str(error)) from error
@@ -117,7 +116,7 @@ def _print_differences(paths: list[Path], requirements: Sequence[str], *, update
 
 
 app = command(
-    replay,
+    _replay,
     "tokenwire replay recorded",
     "tokenwire replay recorded --requirement cumulative-ids-extend -v",
     "tokenwire replay fixtures/sglang/0.5.23/*.gz --report report",

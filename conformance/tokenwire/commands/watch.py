@@ -20,7 +20,7 @@ from tokenwire.watch.watcher import Watcher, WatchPlan
 _MIB = 1 << 20
 
 
-async def _watch(plan: WatchPlan, console: Console, *, quiet: bool) -> int:
+async def _until_ended(plan: WatchPlan, console: Console, *, quiet: bool) -> int:
     """Watch until SIGINT or SIGTERM comes; the exit status."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ async def _watch(plan: WatchPlan, console: Console, *, quiet: bool) -> int:
     return ExitStatus.CONFORMS if tally.judged else ExitStatus.NOTHING_EVALUATED
 
 
-def watch(settings: Settings) -> None:
+def _watch(settings: Settings) -> None:
     """Stand in front of a server, pass everything on unchanged, and judge each answer.
 
     Bytes go through as they come; copies are judged in a process of its own. Where that is too slow or dies,
@@ -81,14 +81,14 @@ def watch(settings: Settings) -> None:
     except BadAddress as error:
         raise typer.BadParameter(str(error)) from error
     try:
-        status = asyncio.run(_watch(plan, make_console(), quiet=settings.quiet))
+        status = asyncio.run(_until_ended(plan, make_console(), quiet=settings.quiet))
     except OSError as error:
         raise typer.BadParameter(f"cannot listen: {error}") from error
     raise typer.Exit(status)
 
 
 app = command(
-    watch,
+    _watch,
     "tokenwire watch --listen 127.0.0.1:8000 --target http://127.0.0.1:30000",
     "tokenwire watch --listen 0.0.0.0:8000 --target https://host --admin 127.0.0.1:9464 --record violations",
     "tokenwire watch --config tokenwire.toml --profile core",

@@ -118,6 +118,7 @@ def _align(
     reference: Sequence[Any], entries: Sequence[Any], known: Counter[Hashable], offset: int = 0
 ) -> Aligned:
     """Align entries, which begin at an offset of their array. A surplus entry among `known` is a double."""
+    # Equal ends are cut off first: the time of the matcher grows with the square of what is left.
     head = sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(reference, entries, strict=False)))
     longest = min(len(reference), len(entries)) - head
     backwards = zip(reversed(reference), reversed(entries), strict=False)
@@ -128,6 +129,7 @@ def _align(
     before: dict[int, tuple[Cell, ...]] = {}
     most = _MOST_ALIGNED
     blocks = SequenceMatcher(None, wanted[:most], found[:most], autojunk=False).get_opcodes()
+    # Entries beyond the bound of the matcher are compared one by one.
     rest = ("replace", min(most, len(wanted)), len(wanted), min(most, len(found)), len(found))
     for tag, first, last, start, end in (*blocks, rest):
         for n in range(last - first):

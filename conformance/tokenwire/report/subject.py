@@ -12,7 +12,7 @@ EXPLORATION = "exploration"
 """Stands for the scenario of requests that were drawn, not written down."""
 
 ASKED_ANYWAY = frozenset({"preflight", "detokenize"})
-"""Stand for a scenario where something is asked whatever scenarios a run was cut down to."""
+"""Names in the place of scenarios, for what every run asks."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,23 @@ class Subject:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Dialects that were not asked, with the reason in words."""
     remarks: tuple[str, ...] = ()
-    """What the reader should know before the verdicts: exchanges without a record, unknown endpoints, …"""
+    """Facts to read before the verdicts: exchanges without a record, unknown endpoints, …"""
     not_asked: Mapping[str, str] = field(default_factory=dict)
-    """Exchanges that a dialect has no words for, by name, with its reason."""
+    """Exchanges that a dialect cannot express, by name, with the reason."""
     broken_off: str = ""
-    """Why the asking ended before its end, in words; empty if it did not."""
+    """Why the run ended early; empty if it did not."""
     cut_off: str = ""
     """What the limits of a run left out, in words; empty for nothing."""
     recorded: str = ""
-    """The folder that all exchanges were written to; empty if they were not."""
+    """The recording folder; empty if not recorded."""
     unrecorded: str = ""
-    """Why some of them were not, though they were to be."""
+    """Why some exchanges are not in it."""
     explored: tuple[str, ...] = ()
-    """The words of the command line that had requests drawn; empty if none were."""
+    """The options that had requests drawn; empty if none were."""
     asked_with: tuple[str, ...] = ()
-    """The words of the command line that another run needs to ask in the same way."""
+    """The options with which another run asks in the same way."""
     judged_with: tuple[str, ...] = ()
-    """And those that it needs to judge in the same way."""
+    """The options with which another run judges in the same way."""
     bodies: str = ""
     """The folder for bodies of requests that are too long for a command line; empty if there is none."""
 

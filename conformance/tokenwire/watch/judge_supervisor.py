@@ -185,11 +185,14 @@ class JudgeSupervisor:
         self._end_process()
         batches = self._spool.batches
         begin = batches[0].position if batches else sys.maxsize
+        # What was open before the oldest unread batch is lost with the process, unless it was reported since.
         lost = self.open - sum(position < begin for position in self._reported)
         if self._judging is not None and not all_batches and len(self._reported) < _MOST_REPORTED:
+            # Only the exchange that was being judged is lost: the next process reads its batch without it.
             lost += self._judging >= begin
             self._reported = {position for position in (*self._reported, self._judging) if position >= begin}
         else:
+            # Which exchange ended the process is unknown: its batch is lost, or the next one ends, too.
             while batches:
                 lost += self._spool.release().requests
                 if not all_batches:

@@ -49,7 +49,7 @@ def _bytes_from_json(line: JsonLine) -> bytes:
 
 
 def text_of(line: JsonLine, member: str) -> str:
-    """Raises TypeError for a member that is no text."""
+    """A member that is a string. Raises TypeError if it is not."""
     value = line[member]
     if not isinstance(value, str):
         raise TypeError(f"{member} is {value!r}, not a text")
@@ -57,26 +57,26 @@ def text_of(line: JsonLine, member: str) -> str:
 
 
 def name_of(line: JsonLine, member: str) -> str:
-    """A name that a capture gives, inert. Raises TypeError for a member that is no text."""
+    """A name that a capture gives, inert. Raises TypeError if it is not a string."""
     return inert(text_of(line, member))
 
 
 def seconds_of(value: Any) -> float:
-    """Raises TypeError for what is no time."""
+    """A time. Raises TypeError if the value is not a number from 0 on."""
     if type(value) not in {int, float} or not 0 <= value < math.inf:
         raise TypeError(f"{value!r} is no number of seconds")
     return float(value)
 
 
 def status_of(value: Any) -> int:
-    """Raises TypeError for what is no status of HTTP."""
+    """Raises TypeError if the value is not a status of HTTP."""
     if type(value) is not int or not 100 <= value <= 999:
         raise TypeError(f"{value!r} is no status")
     return value
 
 
 def header_of(name: Any, value: Any) -> tuple[str, str]:
-    """Raises TypeError for what are no texts."""
+    """Raises TypeError if a value is not a string."""
     if not (isinstance(name, str) and isinstance(value, str)):
         raise TypeError(f"{name!r}: {value!r} is no header")
     return name, value
@@ -131,10 +131,9 @@ class ExchangeWriter:
     def __init__(
         self, file: BinaryIO, *beneath: BinaryIO, on_loss: Callable[[OSError], object] | None = None
     ) -> None:
-        """Close `beneath` after the file: what it writes to, where it does not close that itself.
+        """Close `beneath` after the file: what it writes to, if it does not close that itself.
 
-        on_loss: told where something cannot be written; nothing is written from then on. Without it, OSError
-        is raised.
+        on_loss: called if a write fails; nothing is written after that. Without it, OSError is raised.
         """
         self._file = file
         self._beneath = beneath
@@ -212,8 +211,8 @@ class CaptureWriter:
     def __init__(
         self, directory: Path, *, compress: bool = False, on_loss: Callable[[str], object] | None = None
     ) -> None:
-        """on_loss: told, in a sentence, where something cannot be written; nothing is written from then on.
-        Without it, OSError is raised.
+        """on_loss: called with a sentence if a write fails; nothing is written after that. Without
+        it, OSError is raised.
         """
         self._directory = directory
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
@@ -329,6 +328,7 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
     """
     number, offset, begun, looked = 1, 0, bytearray(), 0
     for piece in pieces(path):
+        # Only whole exchanges leave: a chunk is parsed, and read again, by itself.
         begun += piece
         complete = begun.rfind(b"\n", looked) + 1
         if position := cut(begun, looked, complete):
@@ -412,7 +412,7 @@ def _headers(line: JsonLine) -> Headers:
 
 
 def server_of(reported: JsonLine) -> Server:
-    """Raises TypeError if what is told of a server are no texts."""
+    """Raises TypeError if a value is not a string."""
     name, version = (name_of({member: "", **reported}, member) for member in ("name", "version"))
     flags = reported.get("flags", ())
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
