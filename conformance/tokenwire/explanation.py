@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire.spec_files import spec_root
+from tokenwire.spec_files import spec_folders
 from tokenwire.typed_table import suggestion
 
 _QUOTE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \((?:MUST|SHOULD|MAY)\) ")
@@ -84,7 +84,9 @@ def _passages(chapter: str) -> dict[str, _Passage]:
     found: dict[str, tuple[str, str, list[str]]] = {}
     group: list[str] = []
     prose: list[str] = []
-    for block in _blocks((spec_root() / f"{chapter}.md").read_text("utf-8")):
+    pages = (folder / f"{chapter}.md" for folder in spec_folders())
+    page = next((page for page in pages if page.is_file()), None)
+    for block in _blocks(page.read_text("utf-8")) if page is not None else ():
         if heading := _HEADING.match(block):
             if len(heading["marks"]) == 1:
                 title = heading["title"]
@@ -114,4 +116,4 @@ def explain(requirement: str) -> Explanation:
         hint = suggestion(requirement, known, "`tokenwire list requirements` lists them all")
         raise NoSuchRequirement(f"there is no requirement {requirement!r}; {hint}")
     row = known[requirement]
-    return Explanation(row, _passages(row.chapter)[row.id])
+    return Explanation(row, _passages(row.chapter).get(row.id, _Passage(row.chapter, "", "", "")))

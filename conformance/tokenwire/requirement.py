@@ -9,7 +9,7 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.spec_files import read_yaml, spec_folders, spec_root
 from tokenwire.typed_table import typed
 
 
@@ -148,11 +148,14 @@ def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, .
 def load_requirements() -> dict[str, Requirement]:
     """All requirements by id, in the order of the specification.
 
-    Raises ValueError for an id given twice, and for a basis or a tolerance that there is not.
+    Those of installed packages come last. Raises ValueError for an id given twice, and for a basis or a
+    tolerance that there is not.
     """
     requirements: dict[str, Requirement] = {}
-    for name in read_yaml(spec_root() / "chapters.yaml"):
-        chapter = read_yaml(spec_root() / "requirements" / f"{name}.yaml")
+    own, *others = spec_folders()
+    files = [own / "requirements" / f"{name}.yaml" for name in read_yaml(own / "chapters.yaml")]
+    for file in (*files, *(file for folder in others for file in sorted(folder.glob("requirements/*.yaml")))):
+        chapter = read_yaml(file)
         for row in chapter["requirements"]:
             if row["id"] in requirements:
                 raise ValueError(f"requirement {row['id']!r} stands twice; an id belongs to one row")

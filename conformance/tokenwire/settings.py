@@ -142,8 +142,9 @@ class Settings:
         roles=RESUMED | REPRODUCED | SENSITIVE,
     )
     dialect: tuple[str, ...] = _names(
-        _ASK,
-        "Ask only this dialect, not all that the server speaks; repeatable.",
+        f"{_ASK} replay",
+        "Ask only this dialect, not all that the server speaks: its name, or your own YAML file. Repeatable.",
+        but={"replay": {"help": "Read answers by the dialect in this YAML file, too; repeatable."}},
         names="dialect",
         toml='dialects = ["sglang-generate"]',
         roles=_HOW | ASKS_LESS,

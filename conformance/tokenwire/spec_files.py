@@ -1,9 +1,18 @@
-"""Where the data of the specification lies: beside the repository's packages, or inside the wheel."""
+"""Where the data of the specification lies: beside the repository's packages, or inside the wheel; and what
+installed packages add to it.
+
+A package adds by an entry point of the group `tokenwire.extensions` that names a module. The folder `spec`
+beside that module holds `dialects/`, `schemas/` and `requirements/`; the module itself registers the checks
+of its rows.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +25,27 @@ def spec_root() -> Path:
     return _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY
 
 
+@cache
+def extensions() -> tuple[EntryPoint, ...]:
+    """What installed packages add, by name."""
+    return tuple(sorted(entry_points(group="tokenwire.extensions"), key=lambda point: point.name))
+
+
+@cache
+def spec_folders() -> tuple[Path, ...]:
+    """`spec_root()`, then what installed packages add. Raises ValueError for a folder that is missing."""
+    folders = [spec_root()]
+    for point in extensions():
+        module = find_spec(point.module)
+        folder = Path(module.origin).parent / "spec" if module is not None and module.origin else None
+        if folder is None or not folder.is_dir():
+            raise ValueError(
+                f"the extension {point.name} ({point.value}) has no folder `spec` beside its module"
+            )
+        folders.append(folder)
+    return tuple(folders)
+
+
 def read_yaml(path: Path) -> Any:
     """What a YAML file holds. Raises OSError, yaml.YAMLError."""
     import yaml  # here: `tokenwire --version` reads no table
@@ -26,6 +56,13 @@ def read_yaml(path: Path) -> Any:
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema `spec/schemas/<name>.json`. Raises FileNotFoundError if there is none."""
-    schema: dict[str, Any] = json.loads((spec_root() / "schemas" / f"{name}.json").read_text("utf-8"))
+    """The JSON Schema `schemas/<name>.json` of any folder. Raises FileNotFoundError if there is none."""
+    return schema_in(spec_folders(), name)
+
+
+def schema_in(folders: Iterable[Path], name: str) -> dict[str, Any]:
+    """As `load_schema`, of the first of these folders that has it."""
+    files = [folder / "schemas" / f"{name}.json" for folder in folders]
+    file = next((file for file in files if file.is_file()), files[0])
+    schema: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return schema

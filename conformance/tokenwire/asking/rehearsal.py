@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from tokenwire.asking.politeness import Price, prompt_tokens, tokens_asked
@@ -17,7 +16,6 @@ from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.dialects.control import load_controls
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Asked
-from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, dialect_and_label
 from tokenwire.wire.json_pointer import parse, put
 
@@ -108,19 +106,12 @@ class Rehearsal:
         )
 
 
-@cache
-def _table(dialect: str) -> Mapping[str, Any]:
-    """A dialect's file."""
-    table: Mapping[str, Any] = read_yaml(spec_root() / "dialects" / f"{dialect}.yaml")
-    return table
-
-
 def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]:
     """An answer of as many tokens as are allowed, each in an event of its own where events were asked for.
 
     `said` is the text that a grammar of the request admits, if it has one: the first token is all of it.
     """
-    table = _table(dialect.name)["answer"]
+    table = dialect.table["answer"]
     count = max(1, min(asked.max_new_tokens or 1, _MOST_EVENTS))
     pieces = [
         f" {chr(97 + position % 26)}{position}" if text is None else text * (position == 0)

@@ -38,7 +38,7 @@ from tokenwire.asking.scenario import (
 )
 from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.vital_signs import Revival, VitalSigns
-from tokenwire.dialects.dialect import Dialect, load_dialects
+from tokenwire.dialects.dialect import Dialect, load_dialects, named_dialects
 from tokenwire.judging.run import Run
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Answer, Stream
@@ -452,9 +452,8 @@ async def _found(
 ) -> Preflight:
     """Find out what a target is, in the dialects that the plan allows."""
     scout = sender.to(_recorder(plan, url, capture, headers=headers, scouts=True))
-    dialects = [
-        d for name, d in load_dialects().items() if not plan.settings.dialect or name in plan.settings.dialect
-    ]
+    wanted = named_dialects(plan.settings.dialect)
+    dialects = [dialect for name, dialect in load_dialects().items() if not wanted or name in wanted]
     named = bool(plan.settings.dialect) and url == plan.settings.target
     return await preflight(
         url, sender, dialects, plan.settings.model, named=named, scout=scout, patience_s=plan.settings.timeout

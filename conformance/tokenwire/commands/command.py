@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,23 @@ def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> No
             raise typer.BadParameter(f"there is no {kind} {name!r}; {hint}")
 
 
+def _own_dialects(names: Sequence[str]) -> Collection[str]:
+    """The names of dialects; those in files are known from now on. Raises BadParameter."""
+    from tokenwire.dialects.dialect import named_dialects
+
+    try:
+        return named_dialects(names)
+    except ValueError as error:
+        raise typer.BadParameter(f"--dialect {error}") from error
+
+
 def _demand_names(settings: Settings) -> None:
     """Raises BadParameter for an option that names something unknown."""
     for option in OPTIONS.values():
         if option.names and (names := getattr(settings, option.name)):
             every = declarable() if option.names == "capability" else names_of(option.names)
+            if option.names == "dialect":
+                names = _own_dialects(names)
             _demand_known(option.names, names, every)
     if settings.channels and settings.channels not in (forms := _tool_call_forms()):
         raise typer.BadParameter(

@@ -69,7 +69,8 @@ def _replay(
         try:
             tokenizer = tokenizer_in(settings.tokenizer)
             subject = replay(paths, tokenizer=tokenizer, store=AnswerStore(jobs=jobs))
-            subject = replace(subject, judged_with=judged_with(settings.tokenizer))
+            own = (word for name in settings.dialect for word in ("--dialect", name))
+            subject = replace(subject, judged_with=(*judged_with(settings.tokenizer), *own))
         except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
             raise typer.BadParameter(str(error)) from error
         status = judge_and_report(subject, reporting, make_console())

@@ -170,7 +170,7 @@ def judge_and_report(
     verdicts = verdict_of_each(ran)
     standings = [standing(name, verdicts, subject.families) for name in profiles]
     known_end = reporting.baseline is not None and ended_as_known(reporting.baseline, subject.broken_off)
-    status = _status(
+    status = run_status(
         ran, standings, broken_off=bool(subject.broken_off) and not known_end, baseline_holds=not faults
     )
     report = document(
@@ -233,7 +233,7 @@ def _run_pytest(
     return ran, code
 
 
-def _status(
+def run_status(
     ran: Sequence[Judgement], standings: Sequence[Standing], *, broken_off: bool, baseline_holds: bool
 ) -> int:
     """The exit status of a run."""

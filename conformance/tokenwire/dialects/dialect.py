@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
+import yaml
 
 from tokenwire.ask import Ask
 from tokenwire.dialects.answer_binding import AnswerBinding
@@ -29,7 +30,7 @@ from tokenwire.dialects.echoed_prompt import without_echo
 from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
 from tokenwire.record import Answer, Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
-from tokenwire.spec_files import load_schema, read_yaml, spec_root
+from tokenwire.spec_files import load_schema, read_yaml, schema_in, spec_folders
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
 from tokenwire.wire.event_stream import parse_event_stream
@@ -44,8 +45,10 @@ __all__ = [
     "arrays_of",
     "dialect_of",
     "is_chat",
+    "is_dialect_file",
     "known_as",
     "load_dialects",
+    "named_dialects",
     "policy_of",
     "vocabulary_told",
 ]
@@ -189,6 +192,7 @@ class Dialect:
 
     def __init__(self, table: Mapping[str, Any], *, schemas: SchemaSource = load_schema) -> None:
         """Raises KeyError or ValueError for a table that is not a dialect."""
+        self.table = table
         self.name: str = table["name"]
         self.family: str = table["family"]
         self.endpoint = Endpoint(tuple(table["endpoint"]["methods"]), table["endpoint"]["path"])
@@ -223,6 +227,13 @@ class Dialect:
         self._schemas = _Schemas(table["schemas"], schemas)
         self.fixed_delivery = Delivery(table["delivery"]) if "delivery" in table else None
         """The mode of all streams of this endpoint; None if the server chooses."""
+
+    def demand_schema(self, kind: str) -> None:
+        """Raises ValueError without a schema."""
+        try:
+            self._schemas.validator(kind)
+        except FileNotFoundError as error:
+            raise ValueError(f"schemas: {kind}: {error.filename} is not there") from error
 
     @property
     def chat(self) -> bool:
@@ -531,13 +542,49 @@ def vocabulary_told(streams: Iterable[Answer]) -> int | None:
 
 @cache
 def load_dialects() -> dict[str, Dialect]:
-    """All dialects of `spec/dialects/` by name. Raises ValueError for a table that is not a dialect."""
-    dialects = map(_load, sorted((spec_root() / "dialects").glob("*.yaml")))
-    return {dialect.name: dialect for dialect in dialects}
+    """All dialects by name, those of installed packages last. Raises ValueError for a table that is none."""
+    known: dict[str, Dialect] = {}
+    for folder in spec_folders():
+        for path in sorted((folder / "dialects").glob("*.yaml")):
+            _add(_load(path), path, known)
+    return known
 
 
-def _load(path: Path) -> Dialect:
+def named_dialects(names: Iterable[str]) -> set[str]:
+    """The names of dialects that are named, or whose file is: a file's dialect is known from then on.
+
+    Its schemas may lie in the folder `schemas` beside the file. Raises ValueError for a file without a
+    dialect.
+    """
+    return {_dialect_in(Path(name).resolve()) if is_dialect_file(name) else name for name in names}
+
+
+def is_dialect_file(name: str) -> bool:
+    """Whether a name is that of a file, not of a dialect."""
+    return name.endswith((".yaml", ".yml"))
+
+
+@cache
+def _dialect_in(path: Path) -> str:
+    dialect = _load(path, lambda name: schema_in((path.parent, *spec_folders()), name))
+    for kind in dialect.table["schemas"]:
+        dialect.demand_schema(kind)
+    _add(dialect, path, load_dialects())
+    return dialect.name
+
+
+def _add(dialect: Dialect, path: Path, known: dict[str, Dialect]) -> None:
+    if dialect.name in known:
+        raise ValueError(f"{path}: the name {dialect.name!r} is taken by another dialect; choose another")
+    known[dialect.name] = dialect
+
+
+def _load(path: Path, schemas: SchemaSource = load_schema) -> Dialect:
     try:
-        return Dialect(read_yaml(path))
-    except ValueError as error:
+        return Dialect(read_yaml(path), schemas=schemas)
+    except KeyError as error:
+        raise ValueError(f"{path}: {error.args[0]!r} is missing") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {error}") from error
