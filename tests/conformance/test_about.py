@@ -28,6 +28,8 @@ WHOLE, CUMULATIVE = build(Delivery.WHOLE, name="whole"), build(Delivery.CUMULATI
         (about(chat=True), [False, False]),
         (about(chat=False, event_stream=False), [True, False]),
         (about("logprobs"), [False, False]),
+        (about("stream"), [False, True]),
+        (about(unasked=("stream",)), [True, False]),
     ],
 )
 def test_an_answer_is_admitted_by_what_it_is(wanted: About, admitted: list[bool]) -> None:
@@ -43,6 +45,15 @@ def test_a_request_admits_by_what_it_asks_for() -> None:
 def test_a_wish_that_no_request_holds_is_refused() -> None:
     with pytest.raises(ValueError, match="'logprob' is none of the wishes"):
         about("logprob")
+    with pytest.raises(ValueError, match="'streams' is none of the wishes"):
+        about(unasked=("streams",))
+
+
+def test_what_a_request_must_not_ask_for_is_told_as_a_stage() -> None:
+    stages = dict(about("usage", unasked=("echo",)).stages())
+    assert list(stages) == ["asked for usage", "not asked for echo"]
+    assert stages["not asked for echo"](traits_of(WHOLE))
+    assert not stages["not asked for echo"](traits_of(build(Delivery.WHOLE, echo=True)))
 
 
 def test_the_judge_gives_a_check_only_the_answers_that_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:

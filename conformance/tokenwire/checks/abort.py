@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tokenwire.checks.about import ended, finished_choices, is_error
+from tokenwire.checks.about import about, ended, finished_choices, is_error
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.check import Target, check, check_finished, check_run, select
 from tokenwire.checks.evidence import Observation, expect
@@ -102,12 +102,12 @@ def _ended_by(stream: Stream, target: Target, name: str | None, what: str) -> It
             yield expect(choice.last_at("finish"), "an end before the budget", actual, message, holds=holds)
 
 
-@check("abort-is-told")
+@check("abort-is-told", about(ended=True))
 def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """What an abort ended before its budget, and that nothing else could end, says so."""
     asked = stream.asked
     stoppable = not asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex
-    if stoppable or not _single(stream) or not ended(stream) or not _aborts(stream, target):
+    if stoppable or not _single(stream) or not _aborts(stream, target):
         return
     for choice in () if stream.refused else stream.choices:
         count = count_of(stream, choice)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tokenwire.checks.abort import named_by_clients
-from tokenwire.checks.about import ended, finished_choices, is_error
+from tokenwire.checks.about import about, ended, finished_choices, is_error
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import count_of, end_place, read_once
@@ -132,11 +132,11 @@ def _early(stream: Stream, calls: Sequence[ControlCall], share: int = 4) -> bool
     return False
 
 
-@check("abort-ends-every-choice")
+@check("abort-ends-every-choice", about(ended=True))
 def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observation]:
     """The client's id stands for all that its request asked for."""
     name = known_as(stream)
-    if len(stream.choices) < 2 or not ended(stream):
+    if len(stream.choices) < 2:
         return
     calls = [call for call in _aborts(stream, target) if call.everything or name in call.ids]
     if not _early(stream, calls):
@@ -150,12 +150,12 @@ def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observa
             yield expect(choice.last_at("finish"), expected, actual, message, holds=_is_aborted(choice))
 
 
-@check("abort-of-a-choice-is-of-that-alone")
+@check("abort-of-a-choice-is-of-that-alone", about(ended=True))
 def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where every choice has an id of its own, that id is a name for the choice and not for its siblings."""
     reported = _told_ids(stream)
     distinct = len(set(reported.values())) == len(stream.choices) > 1
-    if not distinct or not ended(stream) or known_as(stream) in reported.values():
+    if not distinct or known_as(stream) in reported.values():
         return
     calls = [call for call in _aborts(stream, target) if not call.everything]
     named = {index for index, name in reported.items() if any(name in call.ids for call in calls)}

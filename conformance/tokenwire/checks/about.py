@@ -6,9 +6,9 @@ says why a requirement has no witness.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, overload
 
 from tokenwire.dialects.dialect import is_chat
@@ -69,8 +69,10 @@ class Traits(NamedTuple):
 
 
 WISHES = (
-    *("chosen_ids", "continuous_usage", "input_ids", "logprobs", "no_stop_trim", "return_meta_info"),
-    *("return_prompt_token_ids", "stop", "stop_token_ids", "text_prompt", "top_logprobs"),
+    *("chosen_ids", "continuous_usage", "echo", "ignore_eos", "input_ids", "logprobs", "media"),
+    *("min_new_tokens", "no_stop_trim", "other_sampling", "return_meta_info", "return_prompt_token_ids"),
+    *("stop", "stop_regex", "stop_token_ids", "stream", "temperature", "text_prompt", "top_logprobs"),
+    *("truncated", "usage"),
 )
 """Fields of `Asked` that a check may need."""
 
@@ -103,23 +105,35 @@ class About:
     event_stream: bool | None = None
     asked: frozenset[str] = frozenset()
     """Which of `WISHES` the request must hold."""
+    unasked: frozenset[str] = frozenset()
+    """Which of them it must not hold."""
 
     def stages(self) -> Iterator[tuple[str, Callable[[Traits], bool]]]:
         """What an answer must be, one after the other: in words, and a predicate."""
         for wish in sorted(self.asked):
             yield f"asked for {wish}", partial(_asks_for, wish)
+        for wish in sorted(self.unasked):
+            yield f"not asked for {wish}", partial(_asks_not_for, wish)
         for name, words in _WORDS.items():
             if (due := getattr(self, name)) is not None:
                 yield words[not due], partial(_is, name, due)
         if self.delivery is not None:
             yield str(self.delivery), partial(_is, "delivery", self.delivery)
 
+    @cached_property
+    def _predicates(self) -> tuple[Callable[[Traits], bool], ...]:
+        return tuple(passes for _, passes in self.stages())  # asked of every answer: made once
+
     def admits(self, traits: Traits) -> bool:
-        return all(passes(traits) for _, passes in self.stages())
+        return all(passes(traits) for passes in self._predicates)
 
 
 def _asks_for(wish: str, traits: Traits) -> bool:
     return wish in traits.asked
+
+
+def _asks_not_for(wish: str, traits: Traits) -> bool:
+    return wish not in traits.asked
 
 
 def _is(name: str, due: object, traits: Traits) -> bool:
@@ -139,6 +153,7 @@ _WORDS = {
 
 def about(
     *asked: str,
+    unasked: Collection[str] = (),
     answered: bool | None = None,
     streamed: bool | None = None,
     delivery: Delivery | None = None,
@@ -147,11 +162,14 @@ def about(
     chat: bool | None = None,
     event_stream: bool | None = None,
 ) -> About:
-    """`About` for requests that hold some wishes. Raises ValueError for one that `WISHES` lacks."""
-    if unknown := set(asked) - set(WISHES):
+    """`About` for requests that hold some wishes, and not others. Raises ValueError for an unknown one."""
+    if unknown := {*asked, *unasked} - set(WISHES):
         raise ValueError(f"{sorted(unknown)[0]!r} is none of the wishes {', '.join(WISHES)}")
-    wishes = frozenset(asked)
-    return About(answered, streamed, delivery, finished, ended, chat, event_stream, wishes)
+    return About(
+        *(answered, streamed, delivery, finished, ended, chat, event_stream),
+        asked=frozenset(asked),
+        unasked=frozenset(unasked),
+    )
 
 
 ANY = About()

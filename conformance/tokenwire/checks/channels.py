@@ -33,6 +33,8 @@ from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 
 _CHANNELS = ("reasoning", "text", CALLED)
+_TAKEN_APART = about(chat=True, answered=True, ended=True)
+_CALLS = about(chat=True, streamed=True)
 
 
 def _finished(stream: Stream) -> Iterator[Channels]:
@@ -184,7 +186,7 @@ def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterato
             yield expect(theirs.place(channel), expected, actual, message, related=(ours.place(channel),))
 
 
-@check("channels-hold-no-markers")
+@check("channels-hold-no-markers", _TAKEN_APART)
 def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
     """Markers that a parser takes a choice apart by are in none of its channels."""
     for one in _finished(stream):
@@ -198,7 +200,7 @@ def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observ
             yield expect(one.place(channel), "no marker", text, message, holds=shown is None)
 
 
-@check("channels-hold-all-text")
+@check("channels-hold-all-text", _TAKEN_APART)
 def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """What the tokens of a choice say stands in its channels, but for the markers."""
     for one in _finished(stream):
@@ -247,7 +249,7 @@ def _alike(due: Any, reported: Any) -> bool:
     )
 
 
-@check("unmatched-stop-moves-no-text", about("stop", streamed=True))
+@check("unmatched-stop-moves-no-text", about("stop", chat=True, streamed=True, ended=True))
 def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """Text that is held back because a stop may begin in it stays in its channel."""
     for one in _finished(stream):
@@ -259,13 +261,13 @@ def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Ob
 
 def _pieces(stream: Stream) -> Iterator[tuple[Emission, CallPiece, bool]]:
     """The pieces of tool calls of a stream, each with whether it is the first of its call."""
-    for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
+    for choice in stream.choices:
         for call in choice.calls:
             for position, (emission, piece) in enumerate(call.pieces):
                 yield emission, piece, position == 0
 
 
-@check("call-opens-with-its-name")
+@check("call-opens-with-its-name", _CALLS)
 def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who a call is, and what it calls, stands in its first piece."""
     for emission, piece, first in _pieces(stream):
@@ -282,7 +284,7 @@ def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Obser
             yield expect(emission.event.place.at(piece.pointer), expected, reported, message, holds=not lacks)
 
 
-@check("call-is-named-once")
+@check("call-is-named-once", _CALLS)
 def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Clients join what pieces bring: a name or an id that comes twice is another one."""
     for emission, piece, first in _pieces(stream):
@@ -294,10 +296,10 @@ def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation
             yield expect(place, "arguments alone", actual, message, holds=not again)
 
 
-@check("calls-are-numbered")
+@check("calls-are-numbered", about(chat=True))
 def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tool calls of a choice are 0, 1, 2 and so on, as they begin."""
-    for choice in stream.choices if is_chat(stream) else ():
+    for choice in stream.choices:
         for due, call in enumerate(choice.calls):
             emission, piece = call.pieces[0]
             if streamed(stream) or piece.index is not None:
@@ -306,11 +308,11 @@ def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation
                 yield expect(place, due, piece.index, message)
 
 
-@check("call-ids-are-unique")
+@check("call-ids-are-unique", about(chat=True))
 def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A result is given back by the id of its call."""
     held: set[str] = set()
-    for choice in stream.choices if is_chat(stream) else ():
+    for choice in stream.choices:
         for call in choice.calls:
             emission, piece = call.pieces[0]
             own = call.id if isinstance(call.id, str) else ""
@@ -325,7 +327,7 @@ def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
             held.add(own)
 
 
-@check("arguments-are-json")
+@check("arguments-are-json", _TAKEN_APART)
 def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
     """A client that is told to call can read what with."""
     for one in _finished(stream):
@@ -344,7 +346,7 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
             yield seen if stated is not None else seen._replace(level=Level.MAY)
 
 
-@check("spent-budget-is-told")
+@check("spent-budget-is-told", _TAKEN_APART)
 def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """A choice that its budget ended within a tool call does not finish as if the call were complete."""
     for one in _finished(stream):
@@ -355,7 +357,7 @@ def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observatio
         yield expect(one.place("finish"), SPENT, finish.type, message, holds=finish.type == SPENT)
 
 
-@check("parsed-tokens-are-delivered")
+@check("parsed-tokens-are-delivered", _TAKEN_APART)
 def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that a parser holds back or takes out leaves its ids and logprobs where they are."""
     if not policy_of(stream).hidden_in_logprobs:
@@ -386,7 +388,7 @@ def _counted(stream: Stream, finished: list[Channels]) -> int | None:
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
-@check("choices-are-parsed-alone")
+@check("choices-are-parsed-alone", _TAKEN_APART)
 def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observation]:
     """Choices of one answer that say the same are taken apart alike."""
     finished = [(one, _said(stream, one, target)) for one in _finished(stream)]

@@ -67,11 +67,13 @@ def _chat_meta_info_in_every_choice(
     yield expect(place, "a meta_info object", reported, message, holds=holds)
 
 
-@check_finished("chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE))
-def _chat_meta_info_only_on_request(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_finished(
+    "chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE, unasked=("return_meta_info",))
+)
+def _chat_meta_info_only_on_request(
+    choice: Choice, _stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """Where meta_info was not asked for there is not even the key."""
-    if stream.asked.return_meta_info:
-        return
     last = choice.emissions[-1]
     message = f"choice {choice.index} has a meta_info key that was not asked for"
     place = last.at("meta_info")

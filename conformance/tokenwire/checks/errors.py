@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tokenwire.checks.about import EVENTS, about
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.bad_values import (
@@ -11,20 +12,15 @@ from tokenwire.checks.reading.bad_values import (
 )
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, was_refused, words_of
-from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
+from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Event, Stream, integer
 from tokenwire.target.death import error_code
 
 
-def _error_events(stream: Stream) -> tuple[Event, ...]:
-    """The error events of a stream."""
-    return stream.error_events if stream.asked.stream and stream.exchange.status == 200 else ()
-
-
-@check("stream-errors-say-why")
+@check("stream-errors-say-why", EVENTS)
 def _stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A reader that sees an error event knows what happened, and whether to come again."""
-    for event in _error_events(stream):
+    for event in stream.error_events:
         stated, code = words_of(event.error), error_code(event.error)
         coded = code is not None or not policy_of(stream).numeric_error_codes
         missing = [name for name, there in (("message", stated), ("code", coded)) if not there]
@@ -47,11 +43,11 @@ def _events_of(stream: Stream, choice: int) -> set[int]:
     return own | {event.index for event in failed if _choice_in_error(event) in (choice, None)}
 
 
-@check("stream-errors-are-final")
+@check("stream-errors-are-final", EVENTS)
 def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing but the end mark follows an error event; of its choice only, where it names one."""
     seen: set[int | None] = set()
-    for position, error in enumerate(stream.events if _error_events(stream) else ()):
+    for position, error in enumerate(stream.events if stream.error_events else ()):
         if error.error is None:
             continue
         choice = _choice_in_error(error)
@@ -73,10 +69,10 @@ def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observ
             )
 
 
-@check("stream-errors-replace-the-finish")
+@check("stream-errors-replace-the-finish", EVENTS)
 def _stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where a stream failed, not every choice can have come to its end."""
-    errors = _error_events(stream)
+    errors = stream.error_events
     expected = stream.asked.prompts * stream.asked.n
     good = [c for c in stream.choices if c.finish is not None and c.finish.type in {"stop", "length"}]
     all_ended = bool(good) and len(good) >= expected
@@ -92,10 +88,10 @@ def _asks_for_text(stream: Stream) -> bool:
     return asked.input_ids is None or bool(asked.stop or asked.stop_regex or asked.echo)
 
 
-@check("ids-need-no-tokenizer")
+@check("ids-need-no-tokenizer", about(chat=False))
 def _ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
     """Ids in, ids out: no text is needed on the way."""
-    if target.advertised.tokenizer is not False or is_chat(stream) or _asks_for_text(stream):
+    if target.advertised.tokenizer is not False or _asks_for_text(stream):
         return
     dialect = dialect_of(stream)
     if dialect is not None and not dialect.tells_ids:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import finalize
 
-from tokenwire.checks.about import STREAMED, ended, is_error
+from tokenwire.checks.about import ANSWERED, STREAMED, about, is_error
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.evidence import Observation, expect
@@ -128,7 +128,7 @@ def ids_due(stream: Stream, right: Truth) -> Ids:
     return right.ids[:-1] if left_out else right.ids
 
 
-@check("script-ids-are-said")
+@check("script-ids-are-said", ANSWERED)
 def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
     """The output ids are those of the right answer; those of a choice that was cut off, its beginning."""
     for known in known_choices(stream, target):
@@ -141,7 +141,7 @@ def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation
         yield observe_sequence(place, "output id", expected=due, actual=ids, source=SOURCE)
 
 
-@check("script-finish-is-right")
+@check("script-finish-is-right", ANSWERED)
 def _script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """A stop before the budget is over, or with its last token; else the budget."""
     for known in known_choices(stream, target):
@@ -158,7 +158,7 @@ def _last_finish(choice: Choice) -> Emission:
     return next((e for e in reversed(choice.emissions) if e.finish is not None), choice.emissions[-1])
 
 
-@check("script-match-is-right")
+@check("script-match-is-right", ANSWERED)
 def _script_match_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """The stop that is named is one that is complete where the right answer ends."""
     for known in known_choices(stream, target):
@@ -174,11 +174,11 @@ def _script_match_is_right(stream: Stream, target: Target) -> Iterator[Observati
             yield expect(place, expected, named, message, holds=named in legal)
 
 
-@check("script-counts-are-right")
+@check("script-counts-are-right", about(answered=True, ended=True))
 def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Tokens are counted as the right answer has them, in each choice and in the usage."""
     every = known_choices(stream, target)
-    if not ended(stream) or not every or not all(known.finished for known in every):
+    if not every or not all(known.finished for known in every):
         return
     for known in every:
         last = known.choice.emissions[-1]
@@ -226,7 +226,7 @@ def _parting(known: str, other: str) -> int:
     return len(known) if position is None else position
 
 
-@check("script-text-is-right")
+@check("script-text-is-right", ANSWERED)
 def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """The text at the end is that of the right answer, up to its stop."""
     for known in known_choices(stream, target):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.checks.about import ANSWERED, ANY, STREAMED, ended, finished_choices, is_error
+from tokenwire.checks.about import ANSWERED, ANY, STREAMED, about, ended, finished_choices, is_error
 from tokenwire.checks.check import (
     Target,
     check,
@@ -31,10 +31,10 @@ _CUT_BY_US = frozenset(
 )
 
 
-@check("answer-fits-schema")
+@check("answer-fits-schema", about(unasked=("stream",)))
 def _answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A whole answer is one JSON document of the shape that its endpoint has."""
-    if stream.asked.stream or stream.exchange.status != 200 or stream.exchange.ending in _CUT_BY_US:
+    if stream.exchange.status != 200 or stream.exchange.ending in _CUT_BY_US:
         return
     expected = f"one JSON document valid against {stream.schema or 'its schema'}"
 
@@ -46,17 +46,11 @@ def _answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation
     yield from witnessed(stream, documents())
 
 
-@check("choices-complete")
+@check("choices-complete", about(ended=True))
 def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A choice for each sample of each prompt, and no other; an answer without any is the worst case."""
     asked = stream.asked
-    if (
-        stream.refused
-        or stream.exchange.status != 200
-        or not stream.events
-        or not ended(stream)
-        or asked.n < 1
-    ):
+    if stream.refused or stream.exchange.status != 200 or not stream.events or asked.n < 1:
         return
     refused = _refused_prompts(stream)
     # Counted, not listed: a request may ask for more choices than there is memory for.

@@ -293,10 +293,10 @@ def _errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observat
             yield expect(place, "words about the request", actual, message, holds=shown is None)
 
 
-@check("refused-stream-delivers-nothing")
+@check("refused-stream-delivers-nothing", about("stream"))
 def _refused_stream_delivers_nothing(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What was not run has no token; one that comes with a refusal was made of nothing."""
-    if not stream.asked.stream or not was_refused(stream):
+    if not was_refused(stream):
         return
     bearing = [
         emission

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.about import finished_choices
+from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_finished, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
@@ -108,15 +108,15 @@ def _biased(
             yield expect(place, "one token over and over", text[:40], message, holds=not same)
 
 
-@check_finished("min-new-tokens-are-kept")
+@check_finished(
+    "min-new-tokens-are-kept",
+    about("min_new_tokens", "stop_token_ids", unasked=("ignore_eos", "stop", "stop_regex")),
+)
 def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """No id ends a choice before the least number of tokens; servers differ in whether stop strings may."""
-    asked = stream.asked
-    least = asked.min_new_tokens or 0
-    if least < 1 or asked.ignore_eos or not asked.stop_token_ids or asked.stop or asked.stop_regex:
-        return
+    least = stream.asked.min_new_tokens or 0
     ids, finish = choice.output_ids, choice.finish
-    if ids is None or finish is None or finish.type not in {"stop", "length"}:
+    if least < 1 or ids is None or finish is None or finish.type not in {"stop", "length"}:
         return
     message = f"choice {choice.index} ended with {finish.type} after {len(ids)} of at least {least} tokens"
     place = choice.last_at("finish")
@@ -306,12 +306,10 @@ def _left_out(position: Position, asked: Asked) -> str:
     return ""
 
 
-@check_choices("truncation-is-kept")
+@check_choices("truncation-is-kept", about("truncated", "temperature", unasked=("other_sampling",)))
 def _truncation_is_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """What top_k, top_p and min_p leave out is not sampled; the top logprobs tell what that is."""
     asked = stream.asked
-    if not asked.truncated or asked.other_sampling or not asked.temperature:
-        return
     expected = "an id that the request does not leave out"
     for emission, reported in reported_along(choice):
         if reported.top_series and reported.positions:

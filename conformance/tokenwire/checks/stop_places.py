@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tokenwire.checks.about import about
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.legal_text import Decoded, decoded
@@ -45,7 +46,7 @@ def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> It
         yield expect(place, expected, before[0][-60:], message, holds=not late)
 
 
-@check("nothing-follows-a-stop-string")
+@check("nothing-follows-a-stop-string", about("stop", finished=True, unasked=("echo",)))
 def _nothing_follows_a_stop_string(stream: Stream, target: Target) -> Iterator[Observation]:
     """All ids but the last spell no stop string of the request."""
     for one in decoded(stream, target.tokenizer):
@@ -53,7 +54,7 @@ def _nothing_follows_a_stop_string(stream: Stream, target: Target) -> Iterator[O
             yield from _not_before_the_last(one, stop, re.compile(re.escape(stop)))
 
 
-@check("nothing-follows-a-stop-pattern")
+@check("nothing-follows-a-stop-pattern", about("stop_regex", finished=True, unasked=("echo",)))
 def _nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[Observation]:
     """All ids but the last spell nothing that a stop pattern of the request matches."""
     for one in decoded(stream, target.tokenizer):
@@ -63,11 +64,12 @@ def _nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[
                 yield from _not_before_the_last(one, pattern, spells)
 
 
-@check("named-stop-was-asked-and-spelled")
+@check("named-stop-was-asked-and-spelled", about("input_ids", finished=True, unasked=("echo",)))
 def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The string that a server names as the stop is one of the request's, and the ids spell it."""
-    if stream.asked.input_ids is None:
-        return  # a template may bring stops of its own
+    """The string that a server names as the stop is one of the request's, and the ids spell it.
+
+    For texts and messages, a template may bring stops of its own.
+    """
     for one in decoded(stream, target.tokenizer):
         if not isinstance(one.stop, str):
             continue

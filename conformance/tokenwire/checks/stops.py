@@ -293,12 +293,10 @@ def _as_if_trimmed(one: Whole) -> tuple[object, ...]:
     return _unstopped(one, trimmed=True)
 
 
-@check_finished("nothing-follows-a-stop-id", about("stop_token_ids"))
+@check_finished("nothing-follows-a-stop-id", about("stop_token_ids", unasked=("ignore_eos",)))
 def _nothing_follows_a_stop_id(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only the last id of a choice is a stop id of its request."""
     asked = stream.asked
-    if asked.ignore_eos or not asked.stop_token_ids:
-        return
     ids = choice.output_ids or []
     positions = [position for position, token in enumerate(ids) if token in asked.stop_token_ids]
     positions = [position for position in positions if position >= (asked.min_new_tokens or 0)]
@@ -333,11 +331,9 @@ def _stop_id_stays_as_declared(choice: Choice, stream: Stream, _target: Target) 
     )
 
 
-@check_finished("kept-stop-ends-the-text", about("no_stop_trim"))
+@check_finished("kept-stop-ends-the-text", about("no_stop_trim", unasked=("echo",)))
 def _kept_stop_ends_the_text(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """A stop string that was to be kept stands at the end of the text, and nothing behind it."""
-    if not stream.asked.no_stop_trim or stream.asked.echo:
-        return
     stop, text = stop_string_of(stream.asked, choice), choice.text
     if stop and text is not None:
         yield expect(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from tokenwire.checks.about import STREAMED
+from tokenwire.checks.about import about
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.evidence import Observation, expect
@@ -13,6 +14,7 @@ from tokenwire.checks.reading.fields import texts_so_far
 from tokenwire.checks.reading.legal_text import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.record import BROKEN, Emission, Stream
 
+_DECODED = about(finished=True, unasked=("echo",))
 _WINDOW = 12
 """Characters that are shown before a difference."""
 
@@ -44,7 +46,7 @@ def _without_tail(text: str) -> str:
     return text.rstrip(BROKEN)
 
 
-@check("text-is-what-its-ids-say")
+@check("text-is-what-its-ids-say", _DECODED)
 def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observation]:
     """The whole text of a choice is its ids, decoded at once; an incomplete tail may be missing here."""
     for one in decoded(stream, target.tokenizer):
@@ -55,7 +57,7 @@ def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observ
             yield _observed(one, one.choice.emissions[-1], one.text, legal, holds=holds)
 
 
-@check("incomplete-tail-is-shown")
+@check("incomplete-tail-is-shown", _DECODED)
 def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where all that the ids may say ends within a character, the text ends so, too."""
     for one in decoded(stream, target.tokenizer):
@@ -67,7 +69,7 @@ def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observ
             yield _observed(one, one.choice.emissions[-1], one.text, full, holds=holds)
 
 
-@check("shown-text-stays", STREAMED)
+@check("shown-text-stays", replace(_DECODED, streamed=True))
 def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a client holds after each emission is a beginning of what all ids say."""
     for one in decoded(stream, target.tokenizer):
@@ -78,7 +80,7 @@ def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
                 yield _observed(one, one.choice.emissions[position], shown, legal, holds=holds)
 
 
-@check("text-keeps-up-with-its-ids", STREAMED)
+@check("text-keeps-up-with-its-ids", replace(_DECODED, streamed=True))
 def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     """Between emissions, text waits for the rest of a character or of a stop string only; where tools are
     offered, for that of a marker, too.
@@ -112,7 +114,7 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
             )
 
 
-@check("special-tokens-as-asked")
+@check("special-tokens-as-asked", _DECODED)
 def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where ids hold a special token, the text tells whether it was to be shown."""
     for one in decoded(stream, target.tokenizer):

@@ -58,12 +58,13 @@ def _prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[O
     yield from _as_sent(stream)
 
 
-@check("prompt-tokens-count-the-input-ids")
+@check("prompt-tokens-count-the-input-ids", about("input_ids", unasked=("media",)))
 def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Nothing was added to the ids that were sent, and nothing cut, as each choice or the usage counts."""
+    """Nothing was added to the ids that were sent, and nothing cut, as each choice or the usage counts.
+
+    What stands for media may be counted as it is run, and not as it is told.
+    """
     counted = False
-    if stream.asked.media:
-        return  # what stands for media may be counted as it is run, and not as it is told
     if stream.asked.n < 1 or not all(_ran(stream, choice) for choice in stream.choices):
         return
     for choice in finished_choices(stream):
@@ -183,14 +184,14 @@ def _sent_text(stream: Stream) -> str | None:
     return text.strip() if isinstance(text, str) and text.isascii() and text.strip() else None
 
 
-@check_finished("prompt-ids-spell-the-text")
+@check_finished("prompt-ids-spell-the-text", about(unasked=("input_ids",)))
 def _prompt_ids_spell_the_text(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
     """What a text became says that text: nothing was cut off and nothing left out.
 
     Only plain ASCII is looked at; a tokenizer may bring other text into a normal form first.
     """
     tokenizer, text = target.tokenizer, _sent_text(stream)
-    if tokenizer is None or text is None or stream.asked.input_ids is not None:
+    if tokenizer is None or text is None:
         return
     reported = _told(choice)
     ids = tuple(reported[1]) if reported is not None else ()

@@ -32,16 +32,14 @@ def _usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
         yield expect(usage.place, total, stated, message, holds=holds)
 
 
-@check("usage-counts-ids")
+@check("usage-counts-ids", about(answered=True, ended=True))
 def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The usage of an answer counts the output ids of all its choices.
 
     Without ids, several choices that all came to the end of their budget have as many.
     """
     usage = stream.usage
-    if not (
-        stream.answered and ended(stream) and isinstance(usage, Mapping) and "completion_tokens" in usage
-    ):
+    if not isinstance(usage, Mapping) or "completion_tokens" not in usage:
         return
     ids, budget = [choice.output_ids for choice in stream.choices], stream.asked.max_new_tokens
     spent = [choice.finish is not None and choice.finish.type == "length" for choice in stream.choices]
@@ -104,12 +102,9 @@ def _reasoning_within_output(stream: Stream, _target: Target) -> Iterator[Observ
     yield from _within(stream, "completion_tokens", "reasoning_tokens")
 
 
-@check("usage-only-on-request")
+@check("usage-only-on-request", about("stream", answered=True, unasked=("usage", "continuous_usage")))
 def _usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observation]:
     """A reader that did not ask for usage need not know the event that carries it."""
-    asked = stream.asked
-    if not asked.stream or not stream.answered or asked.usage or asked.continuous_usage:
-        return
     if target.advertised.usage_in_streams or "usage" not in target.capabilities:
         return
     place = stream.usages[0].place if stream.usages else end_place(stream)
@@ -123,16 +118,9 @@ def _last_place(stream: Stream) -> Place | None:
     return next((event.place for event in reversed(stream.events) if not event.done), None)
 
 
-def _asks_for_usage(stream: Stream) -> bool:
-    """Whether an answer is a stream, whole to its end, that was to tell its usage."""
-    return stream.asked.stream and stream.asked.usage and stream.answered and ended(stream)
-
-
-@check("usage-comes-last")
+@check("usage-comes-last", about("stream", "usage", answered=True, ended=True))
 def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The usage that was asked for stands in the last event."""
-    if not _asks_for_usage(stream):
-        return
     last, events = _last_place(stream), [usage.place.event for usage in stream.usages]
     message = "usage was asked for, and the last event has none"
     expected = "usage in the last event"
@@ -140,10 +128,13 @@ def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     yield expect(last or end_place(stream), expected, f"usage in the events {events}", message, holds=holds)
 
 
-@check("usage-comes-once")
+@check(
+    "usage-comes-once",
+    about("stream", "usage", answered=True, ended=True, unasked=("continuous_usage",)),
+)
 def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No event before the last one carries the usage, unless every event was asked for it."""
-    if not _asks_for_usage(stream) or not stream.usages or stream.asked.continuous_usage:
+    if not stream.usages:
         return
     last = _last_place(stream)
     early = [usage for usage in stream.usages if last is None or usage.place.event != last.event]
@@ -154,11 +145,9 @@ def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     yield seen._replace(level=Level.MAY) if policy_of(stream).unasked_usage else seen
 
 
-@check("continuous-usage-in-every-event", about("continuous_usage", answered=True))
+@check("continuous-usage-in-every-event", about("stream", "continuous_usage", answered=True))
 def _continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event with text has the usage that every event was asked for."""
-    if not stream.asked.stream:
-        return
     reported = {usage.place.event: usage for usage in stream.usages}
     for emission in stream.emissions():
         usage = reported.get(emission.event.index)
@@ -168,14 +157,12 @@ def _continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterato
             yield expect(place, "usage", usage.counts if usage else "none", message, holds=usage is not None)
 
 
-@check("continuous-usage-follows", about("continuous_usage", answered=True))
+@check("continuous-usage-follows", about("stream", "continuous_usage", answered=True))
 def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Usage in every event counts what was made so far: the text of a later event is that of later tokens.
 
     One token may end the reasoning and begin the content, and what was held back comes with the finish.
     """
-    if not stream.asked.stream:
-        return
     reported = {usage.place.event: usage for usage in stream.usages}
     before: dict[int, tuple[int, Emission]] = {}
     for emission in stream.emissions():
