@@ -10,7 +10,7 @@ from typing import Any
 from tokenwire.checks.about import ANY, CUMULATIVE, STREAMED, about
 from tokenwire.checks.check import Relation, check_choice_rows
 from tokenwire.checks.difference import observe_sequences, observe_text
-from tokenwire.checks.evidence import Observation, expect_equal
+from tokenwire.checks.evidence import Observation, expect, expect_equal
 from tokenwire.checks.reading.fields import counters
 from tokenwire.record import Choice, Emission, Stream, as_list
 
@@ -38,6 +38,13 @@ def _request_ids(choice: Choice) -> Iterator[Value]:
 def _prompt_ids(choice: Choice) -> Iterator[Value]:
     lists = ((one, "prompt_token_ids", as_list(one.prompt_token_ids)) for one in choice.delivered)
     return (value for value in lists if value[2] is not None)
+
+
+def _prompt_series(choice: Choice) -> Iterator[Value]:
+    """All prompt-side series, series by series, be they no lists."""
+    for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
+        carrying = (one for one in choice.delivered if name in one.prompt_series)
+        yield from ((one, name, one.prompt_series[name]) for one in carrying)
 
 
 def _output_ids(choice: Choice) -> Iterator[Value]:
@@ -87,18 +94,21 @@ class Kept(Relation):
 def _observe_kept(row: Kept, choice: Choice, _stream: Stream) -> Iterator[Observation]:
     source = "the emission before it" if row.grows else "the first emission"
     lists: list[tuple[Emission, str, list[Any], list[Any]]] = []
-    first: dict[str, Any] = {}
+    sent: dict[str, Any] = {}
     for emission, field, value in row.field(choice):
-        held = first.get(field)
-        if row.grows or held is None:
-            first[field] = value
-        if held is None:
-            continue
+        held: Any = sent.get(field, value)
         kept = value[: len(held)] if row.grows else value
-        if isinstance(kept, str):
+        if field not in sent:
+            sent[field] = value
+        elif not row.entry:
             yield observe_text(emission.at(field), expected=held, actual=kept, source=source)
-        else:
+        elif isinstance(held, list) and isinstance(kept, list):
             lists.append((emission, field, held, kept))
+        else:
+            message = f"{field} is {value!r}, not a list"
+            yield expect(emission.at(field), "a list", value, message, holds=False)
+        if row.grows:
+            sent[field] = value
     yield from observe_sequences(lists, row.entry, source)
 
 
@@ -126,6 +136,7 @@ check_choice_rows(
 check_choice_rows(
     _observe_kept,
     Kept("prompt-ids-constant", STREAMED, _prompt_ids, "prompt id", grows=False),
+    Kept("prompt-series-constant", STREAMED, _prompt_series, "{field} entry", grows=False),
     Kept("cumulative-ids-extend", CUMULATIVE, _output_ids, "output id"),
     Kept("cumulative-text-extends", CUMULATIVE, _text, ""),
     Kept("cumulative-series-extend", CUMULATIVE, _series, "{field} entry"),

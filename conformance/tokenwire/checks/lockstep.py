@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
-from tokenwire.checks.evidence import Observation, Row, expect, expect_each
-from tokenwire.record import Emission, as_list
+from tokenwire.checks.about import about, finished_choices
+from tokenwire.checks.check import Relation, Target, check_rows
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each, in_wire_order
+from tokenwire.checks.logprob_entry import LISTS, NAMED_TOP
+from tokenwire.checks.reading.fields import untold_count
+from tokenwire.record import Choice, Delivery, Emission, Stream, as_list
 
 
-def observe_no_list(emission: Emission, name: str, value: object) -> Observation:
+def _observe_no_list(emission: Emission, name: str, value: object) -> Observation:
     """Observe a series that is no list where there are ids."""
     kind = "is missing" if value is None else f"is a {type(value).__name__}, not a list,"
     message = f"{name} {kind} for {emission.entries_in_words}"
@@ -29,7 +35,51 @@ def lockstep(emissions: Sequence[Emission], names: Iterable[str]) -> Iterator[Ob
                 continue
             entries = as_list(value)
             if entries is None:
-                yield observe_no_list(emission, name, value)
+                yield _observe_no_list(emission, name, value)
             else:
                 sizes.append((emission, name, len(entries) == due, due, len(entries)))
         yield from expect_each(sizes, "{field} holds {actual} entries for {emission.entries_in_words}")
+
+
+@dataclass(frozen=True)
+class Lockstep(Relation):
+    """Some series of a choice have one entry for each id, in every emission."""
+
+    names: Callable[[Choice], frozenset[str]]
+
+
+def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A budget of zero is another requirement's matter."""
+    if stream.asked.max_new_tokens == 0:
+        return
+    # Without alternatives asked for, completions may leave their list empty.
+    empty = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
+    wanted = {choice.index: sorted(row.names(choice) - empty) for choice in stream.choices}
+    every = (lockstep(choice.delivered, wanted[choice.index]) for choice in stream.delivering)
+    yield from in_wire_order(chain.from_iterable(every))
+    for choice in finished_choices(stream):
+        due = untold_count(stream, choice)
+        for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
+            if (entries := choice.series(name)) is not None:
+                message = f"{name} holds {len(entries)} entries in all, and the usage counts {due} tokens"
+                yield expect(choice.last_at(name), due, len(entries), message)
+
+
+def _customized(choice: Choice) -> frozenset[str]:
+    """What the sampler attached."""
+    return choice.customized
+
+
+def _logprobs(choice: Choice) -> frozenset[str]:
+    return choice.series_names - choice.customized
+
+
+check_rows(
+    _observe_lockstep,
+    Lockstep("customized-info-incremental", about(delivery=Delivery.INCREMENTAL), _customized),
+    Lockstep("customized-info-cumulative", about(delivery=Delivery.CUMULATIVE), _customized),
+    Lockstep("customized-info-whole", about(delivery=Delivery.WHOLE), _customized),
+    Lockstep("logprobs-incremental", about(delivery=Delivery.INCREMENTAL), _logprobs),
+    Lockstep("logprobs-cumulative", about(delivery=Delivery.CUMULATIVE), _logprobs),
+    Lockstep("logprobs-whole", about(delivery=Delivery.WHOLE), _logprobs),
+)

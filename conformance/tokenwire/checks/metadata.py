@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tokenwire.checks.about import ANSWERED, FINISHED, STREAMED, about, ended, finished_choices
+from tokenwire.checks.about import ANSWERED, FINISHED, about, ended, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_run
 from tokenwire.checks.difference import observe_sequence, observe_sequences
-from tokenwire.checks.evidence import Observation, Row, expect, expect_each, expect_equal, in_wire_order
-from tokenwire.checks.lockstep import lockstep
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each, expect_equal
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
     CONTENT,
-    LISTS,
     NAMED_TOP,
     PROMPT,
     PROMPT_CHOSEN,
@@ -39,11 +37,10 @@ from tokenwire.checks.reading.fields import (
     first_prompt_ids,
     names_of_prompt,
     prompt_of,
-    untold_count,
 )
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, Wanted, as_list, fact, integer
+from tokenwire.record import Answer, Choice, Emission, Place, Stream, Wanted, as_list, fact, integer
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse
@@ -57,66 +54,8 @@ def is_logprob_series(name: str) -> bool:
     return "logprob" in name and "sampling" not in name
 
 
-def _in_lockstep(stream: Stream, names: Callable[[Choice], frozenset[str]]) -> Iterator[Observation]:
-    """One entry for each id, in every emission; a budget of zero is another requirement's matter."""
-    if stream.asked.max_new_tokens == 0:
-        return
-    # Without alternatives asked for, completions may leave their list empty.
-    left_out = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
-    wanted = {choice.index: sorted(names(choice) - left_out) for choice in stream.choices}
-    every = (lockstep(choice.delivered, wanted[choice.index]) for choice in stream.delivering)
-    yield from in_wire_order(chain.from_iterable(every))
-    for choice in finished_choices(stream):
-        due = untold_count(stream, choice)
-        for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
-            if (entries := choice.series(name)) is not None:
-                message = f"{name} holds {len(entries)} entries in all, and the usage counts {due} tokens"
-                place = choice.last_at(name)
-                yield expect(place, due, len(entries), message)
-
-
-def _customized(choice: Choice) -> frozenset[str]:
-    return choice.customized
-
-
 def _own(choice: Choice) -> frozenset[str]:
     return choice.series_names - choice.customized
-
-
-@check("customized-info-incremental", about(delivery=Delivery.INCREMENTAL))
-def _customized_info_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What the sampler attached is cut like the ids."""
-    yield from _in_lockstep(stream, _customized)
-
-
-@check("customized-info-cumulative", about(delivery=Delivery.CUMULATIVE))
-def _customized_info_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What the sampler attached grows with the ids."""
-    yield from _in_lockstep(stream, _customized)
-
-
-@check("customized-info-whole", about(delivery=Delivery.WHOLE))
-def _customized_info_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What the sampler attached is all there."""
-    yield from _in_lockstep(stream, _customized)
-
-
-@check("logprobs-incremental", about(delivery=Delivery.INCREMENTAL))
-def _logprobs_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Logprobs are cut like the ids."""
-    yield from _in_lockstep(stream, _own)
-
-
-@check("logprobs-cumulative", about(delivery=Delivery.CUMULATIVE))
-def _logprobs_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Logprobs grow with the ids."""
-    yield from _in_lockstep(stream, _own)
-
-
-@check("logprobs-whole", about(delivery=Delivery.WHOLE))
-def _logprobs_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Logprobs are all there."""
-    yield from _in_lockstep(stream, _own)
 
 
 @check("customized-info-has-a-value", FINISHED)
@@ -508,23 +447,6 @@ def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterato
                 expected = "null in the first entry only, then finite numbers not above 0"
                 place = emission.at(name)
                 yield expect(place, expected, wrong[:3] or "as expected", message, holds=not wrong)
-
-
-@check_choices("prompt-series-constant", STREAMED)
-def _prompt_series_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The prompt does not change while it is answered."""
-    lists: list[tuple[Emission, str, list[Any], list[Any]]] = []
-    for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
-        carrying = [emission for emission in choice.delivered if name in emission.prompt_series]
-        first = as_list(carrying[0].prompt_series[name])
-        for emission in carrying[1:]:
-            value = emission.prompt_series[name]
-            if isinstance(value, list) and first is not None:
-                lists.append((emission, name, first, value))
-            else:
-                message = f"{name} is {value!r}, not a list"
-                yield expect(emission.at(name), "a list", value, message, holds=False)
-    yield from observe_sequences(lists, "{field} entry", "the emission before it")
 
 
 @check("metadata-only-on-request")
