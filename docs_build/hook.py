@@ -7,7 +7,15 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from docs_build import bug_page, command_pages, dialect_choices, published, requirement_pages, results_pages
+from docs_build import (
+    bug_page,
+    command_pages,
+    dialect_choices,
+    found_page,
+    published,
+    requirement_pages,
+    results_pages,
+)
 from docs_build.naming import named
 from docs_build.page import Page
 from docs_build.results import results
@@ -19,6 +27,7 @@ def generated() -> Iterator[Page]:
     yield from published.pages()
     yield from requirement_pages.pages(columns)
     yield from results_pages.pages(columns)
+    yield found_page.page(columns)
     yield bug_page.page()
     yield command_pages.page()
     yield dialect_choices.page()

@@ -29,11 +29,12 @@ def uri(requirement: str) -> str:
 
 def _facts(told: Explanation, page: str) -> Iterator[tuple[str, str]]:
     row = told.requirement
-    profiles = [name for name, ids in load_profiles().items() if row.id in ids] or [row.profile]
+    named = [name for name, ids in load_profiles().items() if row.id in ids] or [row.profile]
+    profiles = [link(f"`{name}`", "spec/index.md#profiles", page) for name in named]
     chapter = link(told.passage.chapter, f"spec/{row.chapter}.md#{row.id}", page)
     yield "Level", f"{row.level}: a violation is {_VIOLATION[row.level.value]}"
     yield "Chapter", f"{chapter}, {told.passage.section}" if told.passage.section else chapter
-    yield "Profile", ", ".join(f"`{name}`" for name in profiles)
+    yield "Profile", ", ".join(profiles)
     yield "Contract", _CONTRACTS[row.contract]
     yield "Said by", ", ".join(_BASES[one] for one in row.basis)
     if row.breaks:
@@ -98,34 +99,74 @@ def _seen(row: Requirement, results: Iterable[Column], page: str) -> Iterator[st
             yield f"| {column.title} | {mark} | {in_cell(what)} |"
 
 
-def page(told: Explanation, results: Iterable[Column] = ()) -> Page:
-    """All of one requirement."""
-    row, here = told.requirement, uri(told.requirement.id)
-    parts = [
-        f"# {row.id}",
-        f"> {row.sentence}",
-        "| | |\n|---|---|\n"
-        + "\n".join(f"| **{name}** | {in_cell(words)} |" for name, words in _facts(told, here)),
+def _way(row: Requirement, page: str) -> str:
+    """Links to the requirements before and behind, and to those of the chapter."""
+    names = list(load_requirements())
+    place = names.index(row.id)
+    chapter = link("all of the chapter", f"spec/{row.chapter}.md", page)
+    before = [link(f"← {names[place - 1]}", uri(names[place - 1]), page)] if place else []
+    behind = [link(f"{name} →", uri(name), page) for name in names[place + 1 : place + 2]]
+    return " · ".join([*before, chapter, *behind])
+
+
+def _right(row: Requirement, results: Iterable[Column]) -> Iterator[str]:
+    """What a recorded server wrote that holds, to stand beside the violation."""
+    cells = ((column, column.cells.get(row.id)) for column in results)
+    for column, cell in cells:
+        if cell is not None and cell.verdict is Verdict.PASS and cell.excerpt:
+            place = ", ".join(
+                filter(None, (f"`{cell.exchange}`", f"`{cell.pointer}`" if cell.pointer else ""))
+            )
+            yield f"And where it holds: {column.title}, {place}:"
+            yield fenced(cell.excerpt, "text")
+            return
+
+
+def _mended(row: Requirement, real: Iterable[Bug]) -> list[str]:
+    """The public changes that mended such a fault, each with what went wrong."""
+    told = {thread: bug.says for bug in real for thread in bug.threads}
+    for name in row.kills:
+        if known := faults().get(name):
+            told = dict.fromkeys(known.upstream, known.does) | told
+    told = dict.fromkeys(row.upstream, "") | told
+    return [
+        f"- {linked(thread)}{': ' * bool(says)}{says}" for thread, says in told.items() if " PR #" in thread
     ]
-    if why := _why(told, here):
-        parts += ["## Why", why]
+
+
+def page(told: Explanation, results: Iterable[Column] = ()) -> Page:
+    """All of one requirement: what goes wrong and why first."""
+    row, here = told.requirement, uri(told.requirement.id)
+    parts = [f"# {row.id}", _way(row, here), f"> {row.sentence}"]
     if file_of(row.id).exists():
         parts += [
             "## What a violation looks like",
             "The reference engine errs on purpose, and the suite catches it:",
             fenced(file_of(row.id).read_text("utf-8"), "console"),
+            *_right(row, results),
         ]
-    if row.kills:
-        parts += ["## Faults that it catches", "\n".join(_caught(row))]
-    if real := [bug for bug in bugs() if row.id in bug.rows and bug.caught in CAUGHT]:
+    if why := _why(told, here):
+        parts += ["## Why", why]
+    real = [bug for bug in bugs() if row.id in bug.rows and bug.caught in CAUGHT]
+    if real:
         parts += ["## Real bugs that it would have caught", "\n".join(map(_bug, real))]
-    known = {thread for bug in real for thread in bug.threads}
-    if others := [thread for thread in row.upstream if thread not in known]:
-        parts += ["## Threads about it", "\n".join(f"- {linked(thread)}" for thread in others)]
-    parts += ["## Run it alone", f"```console\n{told.alone}\n```"]
+    if mended := _mended(row, real):
+        parts += [
+            "## How public servers mended such faults",
+            "The changes show where it went wrong, and how:",
+        ]
+        parts += ["\n".join(mended)]
     if seen := list(_seen(row, results, here)):
         rows = "\n".join(seen)
         parts += ["## What recorded servers do", f"| capture | verdict | seen |\n|---|---|---|\n{rows}"]
+    if row.kills:
+        parts += ["## Faults that it catches", "\n".join(_caught(row))]
+    known = {thread for bug in real for thread in bug.threads}
+    if others := [thread for thread in row.upstream if thread not in known]:
+        parts += ["## Threads about it", "\n".join(f"- {linked(thread)}" for thread in others)]
+    facts = "\n".join(f"| **{name}** | {in_cell(words)} |" for name, words in _facts(told, here))
+    parts += ["## In short", f"| | |\n|---|---|\n{facts}"]
+    parts += ["## Run it alone", f"```console\n{told.alone}\n```"]
     return Page(here, "\n\n".join(parts) + "\n")
 
 

@@ -68,6 +68,8 @@ class Column:
     exchanges: int
     cells: Mapping[str, Cell]
     """By the id of the requirement."""
+    tokenizer: str = ""
+    """The folder of that with which it was judged, below the repository."""
     families: tuple[str, ...] = ()
     """Those whose dialects it speaks."""
 
@@ -142,7 +144,8 @@ def judged(capture: str) -> Column:
     cells = {name: _cell(judgements, subject) for name, judgements in grouped.items()}
     flags = tuple(known["flags"])
     about = (known["title"], known["server"], known["version"], flags, known["exchanges"])
-    return Column(capture, *about, cells, tuple(sorted(subject.families)))
+    folder = os.path.relpath(file.parent / name, ROOT) if name else ""
+    return Column(capture, *about, cells, folder, tuple(sorted(subject.families)))
 
 
 def _kept(capture: str) -> Path:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -13,8 +15,10 @@ from docs_build.page import Page, fenced, in_cell, inert, link
 from docs_build.results import Cell, Column
 from tokenwire.explanation import explain
 from tokenwire.judging.verdict import MOST_TELLING_FIRST, Verdict
-from tokenwire.profile import dated_levels
+from tokenwire.profile import Standing, dated_levels
+from tokenwire.report.document import leading
 from tokenwire.report.overview import kept, level_in_words
+from tokenwire.report.wording import cut
 from tokenwire.requirement import Requirement, load_requirements
 
 TABLE = "results/index.md"
@@ -37,11 +41,30 @@ hide: [navigation, toc]
 What the suite says about recorded servers, from the captures in `fixtures/`: every byte of the answers is in
 the repository, and every cell can be judged again. A cell leads to what decided it.
 
-{legend}
+A verdict speaks of what the captures of a release hold. Where too few requests were recorded to decide, a
+cell says so, and nothing is said about the server. [Found in released servers](../found.md) tells what was
+found, with its bytes.
 
-A verdict speaks of what the capture holds. Where too few requests were recorded to decide, a cell says so,
-and nothing is said about the server.
+## Releases by level
+
+MUSTs of each [level](../spec/index.md#profiles) that hold, of those that apply; empty where the captures do
+not show the level.
+
+{levels}
+
+## All requirements
+
+The verdict that tells most of all captures of a release. {legend}
+
+{table}
+
+## Captures
+
+{captures}
 """
+_MOST_FINDINGS = 3
+_LONGEST_FINDING = 110
+_UNDECIDED = {Verdict.UNSUPPORTED, Verdict.NOT_TESTABLE, Verdict.INCONCLUSIVE}
 
 
 def _page_of(markdown: str) -> str:
@@ -49,42 +72,104 @@ def _page_of(markdown: str) -> str:
     return f"../{markdown.removesuffix('.md')}/"
 
 
-def _link(column: Column, row: Requirement, cell: Cell) -> str:
+@dataclass(frozen=True)
+class _Release:
+    """All captures of one release: for each requirement the one that tells most."""
+
+    title: str
+    columns: Sequence[Column]
+
+    @cached_property
+    def telling(self) -> Mapping[str, tuple[Column, Cell]]:
+        """By requirement."""
+        return {
+            name: min(
+                ((column, column.cells[name]) for column in self.columns),
+                key=lambda pair: MOST_TELLING_FIRST.index(pair[1].verdict),
+            )
+            for name in load_requirements()
+        }
+
+    @property
+    def levels(self) -> list[Standing]:
+        families = {family for column in self.columns for family in column.families}
+        return dated_levels({name: cell.verdict for name, (_, cell) in self.telling.items()}, families)
+
+    @property
+    def gravest(self) -> list[tuple[Column, Requirement, Cell]]:
+        """What it fails, in the order of a report."""
+        rows = load_requirements()
+        failing = [
+            (column, rows[name], cell)
+            for name, (column, cell) in self.telling.items()
+            if cell.verdict is Verdict.FAIL and cell.shown
+        ]
+        return sorted(failing, key=lambda one: leading(one[1]))
+
+
+def _releases(columns: Sequence[Column]) -> list[_Release]:
+    grouped: dict[str, list[Column]] = {}
+    for column in columns:
+        grouped.setdefault(f"{column.server} {column.version}", []).append(column)
+    return [_Release(title, own) for title, own in grouped.items()]
+
+
+def _by_level(releases: Sequence[_Release]) -> str:
+    """A row for each release: its levels, and the three gravest findings."""
+    titles = [level.title for level in releases[0].levels] if releases else []
+    lines = [f"| release | {' | '.join(titles)} | gravest findings |", "|---" * (len(titles) + 2) + "|"]
+    for release in releases:
+        levels = [f"{one.holds} of {one.of}" if one.shown else "" for one in release.levels]
+        found = [
+            link(in_cell(_short(cell.message)), f"{column.uri}#{row.id}", TABLE)
+            for column, row, cell in release.gravest[:_MOST_FINDINGS]
+        ]
+        lines.append(f"| {release.title} | {' | '.join(levels)} | {'<br>'.join(found)} |")
+    return "\n".join(lines)
+
+
+def _short(message: str) -> str:
+    return inert(cut(message, _LONGEST_FINDING))
+
+
+def _captures(releases: Sequence[_Release]) -> str:
+    links = {
+        release.title: ", ".join(link(in_cell(one.title), one.uri, TABLE) for one in release.columns)
+        for release in releases
+    }
+    lines = [f"| {title} | {captures} |" for title, captures in links.items()]
+    return "\n".join(["| release | captures |", "|---|---|", *lines])
+
+
+def _link(release: _Release, row: Requirement) -> str:
+    column, cell = release.telling[row.id]
     verdict = cell.verdict
     title = escape(f"{row.id} on {column.title}: {verdict.value}", quote=True)
     to = f"{_page_of(column.uri)}#{row.id}"
     return f'<td class="tw-{verdict.value.lower()}"><a href="{to}" title="{title}">{_MARKS[verdict]}</a></td>'
 
 
-def _row(row: Requirement, columns: Sequence[Column]) -> str:
+def _row(row: Requirement, releases: Sequence[_Release]) -> str:
     name = f'<th scope="row"><a href="{_page_of(requirement_pages.uri(row.id))}">{row.id}</a></th>'
-    return f"<tr>{name}{''.join(_link(column, row, column.cells[row.id]) for column in columns)}</tr>"
+    decided = {release.telling[row.id][1].verdict for release in releases} - _UNDECIDED
+    alike = ' class="tw-alike"' if len(decided) < 2 and Verdict.FAIL not in decided else ""
+    return f"<tr{alike}>{name}{''.join(_link(release, row) for release in releases)}</tr>"
 
 
-def _table(columns: Sequence[Column]) -> str:
-    groups = [
-        (key, len(list(group))) for key, group in groupby(columns, key=lambda one: (one.server, one.version))
-    ]
-    servers = "".join(
-        f'<th colspan="{width}">{escape(f"{name} {version}")}</th>' for (name, version), width in groups
-    )
-    cases = "".join(
-        f'<th class="tw-case"><a href="{_page_of(one.uri)}">{escape(one.title)}</a></th>' for one in columns
-    )
+def _table(releases: Sequence[_Release]) -> str:
+    heads = "".join(f'<th class="tw-case">{escape(release.title)}</th>' for release in releases)
     body = []
     for chapter, rows in groupby(load_requirements().values(), key=lambda row: row.chapter):
         group = list(rows)
         title = escape(explain(group[0].id).passage.chapter)
         body.append(
-            f'<tr class="tw-chapter" id="{chapter}"><th colspan="{len(columns) + 1}">{title}</th></tr>'
+            f'<tr class="tw-chapter" id="{chapter}"><th colspan="{len(releases) + 1}">{title}</th></tr>'
         )
-        body += [_row(row, columns) for row in group]
-    head = f"<tr><th></th>{servers}</tr><tr><th></th>{cases}</tr>"
-    return (
-        f'<div class="tw-results"><table class="tw-table"><thead>{head}</thead><tbody>\n'
-        + "\n".join(body)
-        + "\n</tbody></table></div>"
-    )
+        body += [_row(row, releases) for row in group]
+    switch = '<label><input type="checkbox" class="tw-differ"> only rows that differ or fail</label>'
+    lines = "\n".join([f"<thead><tr><th></th>{heads}</tr></thead><tbody>", *body, "</tbody>"])
+    table = f'<table class="tw-table">{lines}</table>'
+    return f'<div class="tw-matrix">{switch}\n<div class="tw-results">{table}</div></div>'
 
 
 def _place(cell: Cell) -> str:
@@ -125,11 +210,12 @@ def _capture(column: Column) -> Page:
     )
     flags = " ".join(column.flags)
     started = f"started with `{flags}`" if flags else "started without flags of its own"
+    tokenizer = f" --tokenizer {column.tokenizer}" if column.tokenizer else ""
     parts = [
         f"# {column.title}",
         f"{column.exchanges} exchanges with {column.server} {column.version}, {started}. {told}.",
         *_levels(column),
-        f"```console\n$ tokenwire replay fixtures/{column.capture}\n```",
+        f"```console\n$ tokenwire replay fixtures/{column.capture}{tokenizer}\n```",
     ]
     shown = {name: cell for name, cell in column.cells.items() if cell.shown}
     if shown:
@@ -156,6 +242,12 @@ def _capture(column: Column) -> Page:
 def pages(columns: Sequence[Column]) -> Iterator[Page]:
     """The table, and the evidence."""
     legend = ", ".join(f"**{mark}** {verdict.value}" for verdict, mark in _MARKS.items())
-    yield Page(TABLE, _INTRODUCTION.format(legend=legend) + "\n" + _table(columns) + "\n")
+    releases = _releases(columns)
+    yield Page(
+        TABLE,
+        _INTRODUCTION.format(
+            legend=legend, levels=_by_level(releases), table=_table(releases), captures=_captures(releases)
+        ),
+    )
     for column in columns:
         yield _capture(column)

@@ -10,7 +10,7 @@ from html import unescape
 
 import pytest
 import typer.main
-from docs_build import bug_page, command_pages, published, requirement_pages, results_pages
+from docs_build import bug_page, command_pages, found_page, published, requirement_pages, results_pages
 from docs_build.faults import faults
 from docs_build.naming import named
 from docs_build.page import Page, fenced, inert, link, relative
@@ -62,6 +62,36 @@ def test_the_page_of_a_requirement_tells_all_of_it(name):
         assert f"- `{fault}`: {load_faults()[fault].does}" in content
     for thread in row.upstream:
         assert linked(thread) in content
+
+
+def test_a_page_leads_on_and_shows_what_is_right_beside_what_is_wrong():
+    seen = Cell(Verdict.PASS, 3, "", "one_stream", 7, "/text", time=0.5, excerpt='{"text":"a"}')
+    made = requirement_pages.pages([column(one_mode_per_stream=seen)])
+    content = {page.uri: page.content for page in made}["requirements/one-mode-per-stream.md"]
+    names = list(REQUIREMENTS)
+    place = names.index("one-mode-per-stream")
+    assert f"[← {names[place - 1]}]({names[place - 1]}.md)" in content
+    assert f"[{names[place + 1]} →]({names[place + 1]}.md)" in content
+    assert "And where it holds: SGLang 9.9, as it is, `one_stream`, `/text`:" in content
+    order = ["## What a violation looks like", "And where it holds", "## Why", "## In short"]
+    assert sorted(order, key=content.index) == order
+
+
+def test_a_defect_of_a_released_server_is_told_with_its_release_and_its_bytes():
+    capture = next(name for name in manifest() if name.startswith("sglang/0.5.23/live-incremental."))
+    red = replace(
+        RED, shown="FAIL  chat-chunks-share-a-choice-id  in x\n  found  it\n > 7  data: {}\n  curl -s x"
+    )
+    one = replace(column(chat_chunks_share_a_choice_id=red), capture=capture, version="0.5.23")
+    content = found_page.page([one]).content
+    assert "### Chat streams with n 2 give the finish chunk of one choice the id of another" in content
+    told = content.split("### Chat streams with n 2")[1].split("###")[0]
+    assert "**Releases:** SGLang 0.5.23" in told
+    assert "**In its source:** SGLang 0.5.23 serving_chat.py" in told
+    assert "issues/39864" in told
+    assert " > 7  data: {}" in told
+    assert "curl" not in told
+    assert all(defect.does in content or defect.does[1:] in content for defect in found_page.defects())
 
 
 def test_a_page_tells_what_recorded_servers_do():
@@ -231,7 +261,9 @@ def test_a_capture_is_named_where_it_lies():
     assert (found.capture, found.title) == (SMALL, "SGLang 0.5.23, one request at a time, a queue of two")
     assert found.uri == "results/sglang-0.5.23-Q_queue.md"
     _, evidence = results_pages.pages([found])
-    assert f"$ tokenwire replay fixtures/{SMALL}\n" in evidence.content
+    judged_with = " --tokenizer fixtures/models/tiny-qwen2" if found.tokenizer else ""
+    assert found.tokenizer in ("", "fixtures/models/tiny-qwen2")
+    assert f"$ tokenwire replay fixtures/{SMALL}{judged_with}\n" in evidence.content
 
 
 def test_servers_with_faults_are_no_results():
@@ -253,11 +285,13 @@ def _lines(markdown: str) -> list[str]:
 def _every_page() -> Iterator[tuple[str, str]]:
     """All pages but those that every capture has, with their Markdown."""
     made = (*published.pages(), *requirement_pages.pages([column(one_mode_per_stream=RED)]))
+    results = [column(one_mode_per_stream=RED)]
     made = (
         *made,
-        *results_pages.pages([column(one_mode_per_stream=RED)]),
+        *results_pages.pages(results),
         bug_page.page(),
         command_pages.page(),
+        found_page.page(results),
     )
     yield from ((page.uri, page.content) for page in made if page.uri.endswith(".md"))
     docs = published.ROOT / "docs"

@@ -125,7 +125,7 @@ def test_every_violation_of_a_live_server_is_a_defect_that_was_proved(capture: s
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect["does"][:60])
 def test_a_defect_of_a_live_server_is_found(defect: dict[str, Any]) -> None:
     """In one capture at least, with each requirement that it violates or breaks besides."""
-    assert set(defect) <= {"does", "source", "seen", "violates", "therefore"}
+    assert set(defect) <= {"does", "source", "threads", "seen", "violates", "therefore"}
     for pattern in defect["seen"]:
         assert any(fnmatch(name, f"{pattern}.jsonl.gz") for name in LIVE), pattern
     found = {requirement for name in shown_by(defect) for requirement in violated(name)}

@@ -23,6 +23,7 @@ from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.finding import answer_of
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause
+from tokenwire.requirement import Requirement
 from tokenwire.target.capability import Capability
 from tokenwire.wire.inert import inert
 
@@ -119,6 +120,12 @@ def _rows(judgements: Sequence[Judgement], subject: Subject, found: Causes) -> l
     return rows
 
 
+def leading(requirement: Requirement) -> tuple[Any, ...]:
+    """A key that sorts violations: servers that fail and schemas first, then what is most specific."""
+    leads = requirement.id == SURVIVAL or requirement.oracle == "schema"
+    return not leads, specificity(requirement)
+
+
 def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[dict[str, Any]]:
     """The violated requirements that follow from no other, the gravest and most specific first, each with
     those that follow from it and the scenarios in which they do.
@@ -135,8 +142,7 @@ def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[
                 found[judgement.requirement.id] = judgement
 
     def first(judgement: Judgement) -> tuple[Any, ...]:
-        leads = judgement.requirement.id == SURVIVAL or judgement.requirement.oracle == "schema"
-        return -SEVERITY[judgement.verdict], not leads, specificity(judgement.requirement)
+        return -SEVERITY[judgement.verdict], leading(judgement.requirement)
 
     return [
         {
