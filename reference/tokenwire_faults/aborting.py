@@ -15,35 +15,35 @@ Names = Sequence[str]
 
 
 @at("aborting")
-def abort_by_prefix(rid: str, live: Collection[str]) -> Names:
+def _abort_by_prefix(rid: str, live: Collection[str]) -> Names:
     return [name for name in live if name.startswith(rid)]
 
 
 @at("aborting")
-def abort_does_nothing() -> Names:
+def _abort_does_nothing() -> Names:
     return []
 
 
 @at("aborting")
-def abort_of_nobody_fails(rid: str, live: Collection[str], names: Names) -> Names:
+def _abort_of_nobody_fails(rid: str, live: Collection[str], names: Names) -> Names:
     if not any(name in live for name in names):
         raise KeyError(rid)
     return names
 
 
 @at("aborting")
-def abort_by_the_clients_id_misses_the_samples(names: Names) -> Names:
+def _abort_by_the_clients_id_misses_the_samples(names: Names) -> Names:
     return [] if len(names) > 1 else names
 
 
 @at("aborting")
-def abort_by_the_clients_id_does_nothing(fault: Fault, rid: str, names: Names) -> Names:
+def _abort_by_the_clients_id_does_nothing(fault: Fault, rid: str, names: Names) -> Names:
     named = fault.request.get("request_ids")
     return names if named is None or rid in named else []
 
 
 @at("aborting")
-def abort_of_a_sample_ends_its_siblings(rid: str, live: Collection[str], names: Names) -> Names:
+def _abort_of_a_sample_ends_its_siblings(rid: str, live: Collection[str], names: Names) -> Names:
     stem, mark, _ = rid.rpartition("_")
     return [name for name in live if mark and name.startswith(stem + mark)] or names
 
@@ -55,23 +55,23 @@ _AGAIN_S = (_LATER_S, 0.5, 1.0, 2.0, 4.0)
 
 
 @at("colliding")
-def id_in_use_ends_the_first(rid: str, abort: Callable[[str], None]) -> None:
+def _id_in_use_ends_the_first(rid: str, abort: Callable[[str], None]) -> None:
     abort(rid)
 
 
 @at("colliding")
-def id_in_use_ends_the_first_later(rid: str, abort: Callable[[str], None]) -> None:
+def _id_in_use_ends_the_first_later(rid: str, abort: Callable[[str], None]) -> None:
     asyncio.get_running_loop().call_later(_LATER_S, abort, rid)
 
 
 @at("ended")
-def id_used_again_is_aborted(rid: str, abort: Callable[[str], None]) -> None:
+def _id_used_again_is_aborted(rid: str, abort: Callable[[str], None]) -> None:
     for seconds in _AGAIN_S:
         asyncio.get_running_loop().call_later(seconds, abort, rid)
 
 
 @at("taken")
-def abort_says_stop(emission: Emission) -> Emission:
+def _abort_says_stop(emission: Emission) -> Emission:
     if emission.finish is None or emission.finish.type != "abort":
         return emission
     return replace(emission, finish=replace(emission.finish, type="stop"))
@@ -91,13 +91,13 @@ def _error_event_in_place(event: Object) -> Iterable[Object]:
 
 
 @at("events")
-def abort_in_the_queue_has_no_choice(event: Object) -> Iterable[Object]:
+def _abort_in_the_queue_has_no_choice(event: Object) -> Iterable[Object]:
     waited = not any(info.get("completion_tokens") for info in meta_infos(event))
     return [] if finish_type(event) == "abort" and waited else [event]
 
 
 @at("answers")
-def abort_in_the_queue_counts_nothing(answer: Json) -> None:
+def _abort_in_the_queue_counts_nothing(answer: Json) -> None:
     for info in meta_infos(answer) if finish_type(answer) == "abort" else ():
         if not info.get("completion_tokens"):
             del info["prompt_tokens"]

@@ -83,7 +83,7 @@ def at(seam: str, *names: str) -> Callable[[Act], Act]:
     """Enter a function as an act at a seam: of the faults with these names, or of that which has its own."""
 
     def enter(function: Act) -> Act:
-        for name in names or [function.__name__.replace("_", "-")]:
+        for name in names or [function.__name__.strip("_").replace("_", "-")]:
             _written[name] |= _acts(seam, function)
         return function
 
@@ -108,10 +108,21 @@ def _times(fault: Fault, event: Object, send: Mapping[str, Any]) -> int:
     return int(send["times"]) if meant else 1
 
 
+def _answered(status: int, answer: Json, change: Mapping[str, Any]) -> tuple[int, Json]:
+    """An answer of a certain status (`of`) with another status, as another `answer` or `text`, or edited."""
+    if status != change["of"]:
+        return status, answer
+    if "edit" in change:
+        edit(answer, change["edit"])
+    other = change["text"].encode() if "text" in change else change.get("answer", answer)
+    return change.get("status", status), other
+
+
 _PRIMITIVES: Mapping[str, Callable[[Any], Callable[..., Any]]] = {
     "asked": lambda edits: lambda body: edit(body, edits),
     "answers": lambda edits: lambda answer: edit(answer, edits),
     "whole": lambda edits: lambda answer: edit(answer, edits),
+    "answered": lambda change: lambda status, answer: _answered(status, answer, change),
     "event": lambda edits: lambda event: edit(event, edits),
     "events": lambda send: lambda fault, event: [event] * _times(fault, event, send),
     "media_type": lambda other: lambda: other,

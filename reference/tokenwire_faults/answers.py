@@ -32,6 +32,10 @@ def placed_choices(answer: Json) -> Iterator[tuple[int, Object]]:
         yield choice.get("index", position), choice
 
 
+def _later_choices(answer: Json) -> list[Object]:
+    return [choice for place, choice in placed_choices(answer) if place]
+
+
 def meta_infos(answer: Json) -> Iterator[Object]:
     """The meta_info of each choice that has one."""
     return _under(choices_of(answer), "meta_info")
@@ -98,12 +102,27 @@ def _under(holders: Iterable[Object], name: str) -> Iterator[Object]:
             yield value
 
 
+def _spans(answer: Json) -> list[list[Object]]:
+    """Which weights made which tokens, for each choice."""
+    return [info.get("weight_versions", []) for info in meta_infos(answer)]
+
+
+def _counts_of_reasoning(answer: Json) -> Iterator[Object]:
+    for usage in _under([answer], "usage"):
+        yield usage
+        yield from _under([usage], "completion_tokens_details")
+
+
 PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "": lambda value: [value],
     # In answers and events.
     "choices": choices_of,
     "chunks": lambda value: value.get("choices", ()),
+    "later_choices": _later_choices,
     "meta_info": meta_infos,
+    "later_meta_info": lambda value: _under(_later_choices(value), "meta_info"),
+    "spans": lambda value: [span for spans in _spans(value) for span in spans],
+    "last_spans": lambda value: [span for spans in _spans(value) for span in spans[-1:]],
     "finishes": lambda value: map(holder_of_finish, choices_of(value)),
     "reasons": lambda value: _under(map(holder_of_finish, choices_of(value)), "finish_reason"),
     "deltas": lambda value: _under(choices_of(value), "delta"),
@@ -111,6 +130,8 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "logprobs": lambda value: _under(choices_of(value), "logprobs"),
     "calls": calls_of,
     "usage": lambda value: _under([value], "usage"),
+    "reasoning": _counts_of_reasoning,
+    "error": lambda value: [value.get("error", value)],
     # In bodies.
     "sampling_params": lambda value: _under([value], "sampling_params"),
     "parameters": _all_parameters,
@@ -122,37 +143,43 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
 def edit(value: Json, edits: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Json:
     """Edit a body, an answer or an event in place, and give it.
 
-    An edit says in which objects (`in`, the name of a place) that hold what (`if`, `unless`). There it drops
-    keys (`drop`), sets them (`set`; `add` where they are absent, `replace` where they are present, `fill`
-    where they are null) and changes their values by primitives (`change`).
+    An edit says in which objects (`in`, the name of a place) that hold what (`if`, `unless`, numbers `above`
+    others). There it drops keys (`drop`), sets them (`set`; `add` where they are absent, `replace` where they
+    are present, `fill` where they are null, `copy` from other keys) and changes their values by primitives
+    (`change`).
     """
-    for one in [edits] if isinstance(edits, Mapping) else edits:
-        for holder in PLACES[one.get("in", "")](value):
-            if isinstance(holder, dict) and _fits(holder, one):
-                _edit(holder, one)
+    for rule in [edits] if isinstance(edits, Mapping) else edits:
+        for holder in PLACES[rule.get("in", "")](value):
+            if isinstance(holder, dict) and _fits(holder, rule):
+                _edit(holder, rule)
     return value
 
 
-def _fits(holder: Object, one: Mapping[str, Any]) -> bool:
-    wanted = one.get("if", ())
+def _fits(holder: Object, rule: Mapping[str, Any]) -> bool:
+    wanted = rule.get("if", ())
     if isinstance(wanted, Mapping):
         return all(name in holder and holder[name] == value for name, value in wanted.items())
-    return all(map(holder.get, wanted)) and not any(map(holder.get, one.get("unless", ())))
+    if not all(holder.get(name, 0) > least for name, least in rule.get("above", {}).items()):
+        return False
+    return all(map(holder.get, wanted)) and not any(map(holder.get, rule.get("unless", ())))
 
 
-def _edit(holder: Object, one: Mapping[str, Any]) -> None:
-    for name in one.get("drop", ()):
+def _edit(holder: Object, rule: Mapping[str, Any]) -> None:
+    for name in rule.get("drop", ()):
         holder.pop(name, None)
-    holder.update(deepcopy(one.get("set", {})))
-    for name, value in one.get("add", {}).items():
+    holder.update(deepcopy(rule.get("set", {})))
+    for name, value in rule.get("add", {}).items():
         holder.setdefault(name, deepcopy(value))
-    for name, value in one.get("replace", {}).items():
+    for name, value in rule.get("replace", {}).items():
         if name in holder:
             holder[name] = value
-    for name, value in one.get("fill", {}).items():
+    for name, value in rule.get("fill", {}).items():
         if holder.get(name) is None:
             holder[name] = value
-    changes: Mapping[str, Change] = one.get("change", {})
+    for name, other in rule.get("copy", {}).items():
+        if other in holder:
+            holder[name] = holder[other]
+    changes: Mapping[str, Change] = rule.get("change", {})
     for name, change in changes.items():
         if holder.get(name) is not None:
             holder[name] = changed(holder[name], change)

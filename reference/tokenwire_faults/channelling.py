@@ -31,14 +31,14 @@ Deltas = Iterator[Delta]
 
 
 @at("deltas")
-def text_before_a_call_is_lost(deltas: list[Delta]) -> Deltas:
+def _text_before_a_call_is_lost(deltas: list[Delta]) -> Deltas:
     for place, delta in enumerate(deltas):
         if delta.channel is not Channel.CONTENT or not any(later.name for later in deltas[place:]):
             yield delta
 
 
 @at("deltas")
-def text_that_may_begin_a_marker_is_lost(ended: bool, deltas: list[Delta]) -> Deltas:
+def _text_that_may_begin_a_marker_is_lost(ended: bool, deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         begun = [size for size in range(1, len(TOOL_CALL)) if delta.text.endswith(TOOL_CALL[:size])]
         waits = ended and delta is deltas[-1] and delta.channel is Channel.CONTENT and begun
@@ -46,7 +46,7 @@ def text_that_may_begin_a_marker_is_lost(ended: bool, deltas: list[Delta]) -> De
 
 
 @at("deltas")
-def marker_leaks_between_calls(deltas: list[Delta]) -> Deltas:
+def _marker_leaks_between_calls(deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         if delta.name is not None and delta.call > 0:
             yield Delta(Channel.CONTENT, f"\n{END_TOOL_CALL}\n")
@@ -58,7 +58,7 @@ def _place(delta: Delta) -> tuple[Channel, int]:
 
 
 @at("deltas")
-def line_break_behind_a_call_is_content(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
+def _line_break_behind_a_call_is_content(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
     leak = Delta(Channel.CONTENT, "\n")
     for delta in deltas:
         last: Delta | None = fault.memory.get("last")
@@ -72,12 +72,12 @@ def line_break_behind_a_call_is_content(fault: Fault, ended: bool, deltas: list[
 
 
 @at("format")
-def reasoning_never_ends(usual: Format) -> Format:
+def _reasoning_never_ends(usual: Format) -> Format:
     return partial(_thinking, usual, ())
 
 
 @at("format")
-def call_within_reasoning_is_made(usual: Format) -> Format:
+def _call_within_reasoning_is_made(usual: Format) -> Format:
     return partial(_thinking, usual, (END_THINK, TOOL_CALL))
 
 
@@ -99,7 +99,7 @@ def _thinking(usual: Format, markers: tuple[str, ...], parser: ChannelParser) ->
 
 
 @at("deltas")
-def samples_share_a_parser(fault: Fault, parser: ChannelParser, deltas: list[Delta]) -> Deltas:
+def _samples_share_a_parser(fault: Fault, parser: ChannelParser, deltas: list[Delta]) -> Deltas:
     parsers: dict[int, ChannelParser] = fault.memory.setdefault("parsers", {})
     parsers[id(parser)] = parser
     others = [known.reasoning for known in parsers.values() if known is not parser]
@@ -110,7 +110,7 @@ def samples_share_a_parser(fault: Fault, parser: ChannelParser, deltas: list[Del
 
 
 @at("deltas")
-def unmatched_stop_moves_text(fault: Fault, deltas: list[Delta]) -> Deltas:
+def _unmatched_stop_moves_text(fault: Fault, deltas: list[Delta]) -> Deltas:
     memory, stop = fault.memory, fault.request.get("stop") or ()
     longest = max(map(len, [stop] if isinstance(stop, str) else stop), default=1)
     for delta in deltas:
@@ -127,7 +127,7 @@ def unmatched_stop_moves_text(fault: Fault, deltas: list[Delta]) -> Deltas:
 
 
 @at("deltas")
-def content_comes_out_of_order(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
+def _content_comes_out_of_order(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
     memory = fault.memory
 
     def late() -> Deltas:
@@ -151,7 +151,7 @@ def content_comes_out_of_order(fault: Fault, ended: bool, deltas: list[Delta]) -
 
 
 @at("deltas")
-def arguments_lose_their_end(fault: Fault, deltas: list[Delta]) -> Deltas:
+def _arguments_lose_their_end(fault: Fault, deltas: list[Delta]) -> Deltas:
     calls: dict[int, Call] = fault.memory.setdefault("calls", {})
     for delta in deltas:
         text = delta.text
@@ -173,7 +173,7 @@ def _claim_a_call(fault: Fault, event: Object) -> None:
 
 
 @at("deltas")
-def end_of_reasoning_is_lost(fault: Fault, deltas: list[Delta]) -> Deltas:
+def _end_of_reasoning_is_lost(fault: Fault, deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         if delta.channel is not Channel.REASONING:
             yield delta
@@ -184,7 +184,7 @@ def end_of_reasoning_is_lost(fault: Fault, deltas: list[Delta]) -> Deltas:
 
 
 @at("deltas")
-def cut_call_is_closed(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
+def _cut_call_is_closed(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
     calls: dict[int, Call] = fault.memory.setdefault("calls", {})
     for delta in deltas:
         if delta.channel is Channel.CALL:
@@ -212,7 +212,7 @@ def _closers(arguments: str) -> str:
 
 
 @at("deltas")
-def empty_arguments_are_no_json(fault: Fault, deltas: list[Delta]) -> Deltas:
+def _empty_arguments_are_no_json(fault: Fault, deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         text = delta.text
         if delta.channel is Channel.CALL:
@@ -229,7 +229,7 @@ def _offers_tools(fault: Fault) -> bool:
 
 
 @at("format")
-def text_vanishes_without_tools(fault: Fault, usual: Format) -> Format:
+def _text_vanishes_without_tools(fault: Fault, usual: Format) -> Format:
     return usual if _offers_tools(fault) else (channel_format("hermes", "qwen3", {}) or usual)
 
 
@@ -241,7 +241,7 @@ def _give_no_call(fault: Fault, deltas: list[Delta]) -> Deltas:
 
 
 @at("events")
-def ids_of_markers_are_lost(event: Object) -> Iterable[Object]:
+def _ids_of_markers_are_lost(event: Object) -> Iterable[Object]:
     silent = any(
         not any(choice.get("delta", {}).values()) and choice.get("finish_reason") is None
         for choice in choices_of(event)
@@ -250,7 +250,7 @@ def ids_of_markers_are_lost(event: Object) -> Iterable[Object]:
 
 
 @at("answers")
-def tool_calls_hide_length(fault: Fault, answer: Json) -> None:
+def _tool_calls_hide_length(fault: Fault, answer: Json) -> None:
     for choice, message in zip(choices_of(answer), messages_of(answer), strict=True):
         if message.get("tool_calls"):
             fault.memory["calling"] = True
@@ -259,41 +259,15 @@ def tool_calls_hide_length(fault: Fault, answer: Json) -> None:
 
 
 @at("answers")
-def call_ids_change(fault: Fault, answer: Json) -> None:
+def _call_ids_change(fault: Fault, answer: Json) -> None:
     for call in calls_of(answer):
         fault.memory["pieces"] = fault.memory.get("pieces", 0) + 1
         call["id"] = f"call_{fault.memory['pieces']}"
 
 
 @at("event")
-def call_opens_without_a_name(fault: Fault, event: Object) -> None:
+def _call_opens_without_a_name(fault: Fault, event: Object) -> None:
     for call in calls_of(event):
         name, function = fault.memory.get("name"), call["function"]
         fault.memory["name"] = function.get("name")
         function["name"] = name
-
-
-@at("answers")
-def call_indexes_skip(answer: Json) -> None:
-    for call in calls_of(answer):
-        call["index"] *= 2
-
-
-def _counts_of_reasoning(answer: Json) -> Iterator[Object]:
-    """Where an answer tells that tokens reasoned, and how many."""
-    usage = (answer.get("usage") if isinstance(answer, dict) else None) or {}
-    for counts in (usage, usage.get("completion_tokens_details") or {}):
-        if counts.get("reasoning_tokens"):
-            yield counts
-
-
-@at("answers")
-def reasoning_tokens_are_zero(answer: Json) -> None:
-    for counts in _counts_of_reasoning(answer):
-        counts["reasoning_tokens"] = 0
-
-
-@at("event")
-def reasoning_tokens_lag_in_streams(event: Object) -> None:
-    for counts in _counts_of_reasoning(event):
-        counts["reasoning_tokens"] -= 1

@@ -32,7 +32,7 @@ def _last_row(fault: Fault, reader: Reader, emission: Emission) -> int:
 
 
 @at("taken")
-def coalescing_keeps_only_the_last(fault: Fault, reader: Reader, emission: Emission) -> Emission:
+def _coalescing_keeps_only_the_last(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     if not emission.output_ids:
         return emission
     kept = _last_row(fault, reader, emission)
@@ -41,7 +41,7 @@ def coalescing_keeps_only_the_last(fault: Fault, reader: Reader, emission: Emiss
 
 
 @at("taken")
-def coalescing_loses_customized_info(fault: Fault, reader: Reader, emission: Emission) -> Emission:
+def _coalescing_loses_customized_info(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     if not emission.output_ids:
         return emission
     kept = _last_row(fault, reader, emission)
@@ -50,13 +50,13 @@ def coalescing_loses_customized_info(fault: Fault, reader: Reader, emission: Emi
 
 
 @at("taken")
-def coalescing_keeps_the_first_counter(fault: Fault, reader: Reader, emission: Emission) -> Emission:
+def _coalescing_keeps_the_first_counter(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     end = emission.completion_tokens
     later = [start for start in fault.memory[reader.request.rid] if reader.taken_ids < start < end]
     return replace(emission, completion_tokens=min(later, default=end))
 
 
 @at("taken")
-def coalescing_loses_text(fault: Fault, reader: Reader, emission: Emission) -> Emission:
+def _coalescing_loses_text(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     joined = emission.completion_tokens - reader.taken_ids > _last_row(fault, reader, emission)
     return replace(emission, text=emission.text[1:]) if joined else emission

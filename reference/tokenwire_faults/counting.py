@@ -13,24 +13,24 @@ from tokenwire_faults.fault import Fault
 
 
 @at("event")
-def prompt_tokens_grow(event: Object) -> None:
+def _prompt_tokens_grow(event: Object) -> None:
     for info in meta_infos(event):
         info["prompt_tokens"] += info["completion_tokens"] - 1
 
 
 @at("row")
-def cached_tokens_counted_twice(row: OutputRow) -> OutputRow:
+def _cached_tokens_counted_twice(row: OutputRow) -> OutputRow:
     return replace(row, cached_tokens=row.cached_tokens + row.prompt_tokens + 1)
 
 
 @at("row")
-def cached_details_doubled(row: OutputRow) -> OutputRow:
+def _cached_details_doubled(row: OutputRow) -> OutputRow:
     count = row.cached_tokens
     return replace(row, cached_tokens_details={"device": count, "host": count}) if count else row
 
 
 @at("row")
-def cached_details_of_nothing(row: OutputRow) -> OutputRow:
+def _cached_details_of_nothing(row: OutputRow) -> OutputRow:
     return row if row.cached_tokens else replace(row, cached_tokens_details={"device": 0, "host": 0})
 
 
@@ -39,54 +39,48 @@ def _usage_of(answer: Json) -> Object:
     return (answer.get("usage") if isinstance(answer, dict) else None) or {}
 
 
-@at("answers")
-def usage_total_without_prompt(answer: Json) -> None:
-    if usage := _usage_of(answer):
-        usage["total_tokens"] = usage["completion_tokens"]
-
-
 @at("whole")
-def usage_of_one_choice(fault: Fault, answer: Json) -> None:
+def _usage_of_one_choice(fault: Fault, answer: Json) -> None:
     if usage := _usage_of(answer):
         usage["completion_tokens"] //= max(1, len(answer["choices"]), fault.request.get("n") or 1)
         usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
 
 
 @at("event")
-def continuous_usage_of_the_event(event: Object) -> None:
+def _continuous_usage_of_the_event(event: Object) -> None:
     if (usage := _usage_of(event)) and event.get("choices"):
         usage["completion_tokens"] = 1
         usage["total_tokens"] = usage["prompt_tokens"] + 1
 
 
 @at("answers")
-def reasoning_exceeds_the_output(answer: Json) -> None:
+def _reasoning_exceeds_the_output(answer: Json) -> None:
     for counts in (_usage_of(answer), *meta_infos(answer)):
         if "reasoning_tokens" in counts:
             counts["reasoning_tokens"] = counts["completion_tokens"] + counts["prompt_tokens"]
 
 
 @at("asked")
-def usage_unasked(body: Object) -> Object:
+def _usage_unasked(body: Object) -> Object:
     if "messages" not in body and "prompt" not in body:
         return body
     return {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
 
 
 @at("events")
-def request_id_for_each_event(event: Object) -> Iterable[Object]:
+def _request_id_for_each_event(event: Object) -> Iterable[Object]:
     for info in meta_infos(event):
         info["id"] = uuid.uuid4().hex
     return [{**event, "id": uuid.uuid4().hex} if "choices" in event else event]
 
 
 @at("asked")
-def request_id_replaced(body: Object) -> Object:
+def _request_id_replaced(body: Object) -> Object:
     return {**body, "rid": uuid.uuid4().hex} if body.get("rid") else body
 
 
 @at("answers")
-def one_request_id_for_all(fault: Fault, answer: Json) -> None:
+def _one_request_id_for_all(fault: Fault, answer: Json) -> None:
     if fault.request.get("rid") or fault.request.get("request_id"):
         return
     if isinstance(answer, dict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tokenwire_faults.acts import at
 from tokenwire_faults.altered_rows import OutputRow
-from tokenwire_faults.answers import Object
 from tokenwire_faults.deliveries import info_keys, with_series
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.request import Request
@@ -12,13 +11,13 @@ from tokenwire_reference.doors.reader import Emission
 
 
 @at("row")
-def customized_info_shifted(request: Request, row: OutputRow) -> OutputRow:
+def _customized_info_shifted(request: Request, row: OutputRow) -> OutputRow:
     shifted = {name: [None, *request.series[name]][row.start : row.end] for name in info_keys(row)}
     return with_series(row, **shifted)
 
 
 @at("row")
-def customized_info_of_a_neighbour(fault: Fault, request: Request, row: OutputRow) -> OutputRow:
+def _customized_info_of_a_neighbour(fault: Fault, request: Request, row: OutputRow) -> OutputRow:
     first: Request = fault.memory.setdefault("first", request)
     changed = {}
     for name in info_keys(row):
@@ -28,7 +27,7 @@ def customized_info_of_a_neighbour(fault: Fault, request: Request, row: OutputRo
 
 
 @at("taken")
-def customized_info_of_no_token(emission: Emission) -> Emission:
+def _customized_info_of_no_token(emission: Emission) -> Emission:
     return with_series(emission, of_a_neighbour=[None] * len(emission.output_ids))
 
 
@@ -45,10 +44,3 @@ def _drop_nulls(emission: Emission) -> Emission:
         name: [value for value in emission.series[name] if value is not None] for name in info_keys(emission)
     }
     return with_series(emission, **unpadded)
-
-
-@at("event")
-def late_key_lost(event: Object) -> None:
-    if event.get("meta_info", {}).get("completion_tokens", 0) > 4:
-        for name in ("mirror_token_id", "mirror_position"):
-            event["meta_info"].pop(name, None)

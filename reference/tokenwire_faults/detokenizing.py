@@ -104,7 +104,7 @@ def _take_its_place(fault: Fault, detokenizer: Detokenizer) -> Detokenizer:
 
 
 @at("taken")
-def prompt_text_leaks(fault: Fault, reader: Reader, emission: Emission) -> Emission:
+def _prompt_text_leaks(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     from_the_start = emission.completion_tokens == len(emission.output_ids)
     if fault.tokenizer is None or not from_the_start:
         return emission
@@ -114,7 +114,7 @@ def prompt_text_leaks(fault: Fault, reader: Reader, emission: Emission) -> Emiss
 
 
 @at("asked")
-def special_tokens_always_shown(fault: Fault, body: Object) -> Object:
+def _special_tokens_always_shown(fault: Fault, body: Object) -> Object:
     params = body.get("sampling_params", body)
     if isinstance(params, dict) and "tokenize" not in fault.path:
         params["skip_special_tokens"] = False

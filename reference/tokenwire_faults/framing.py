@@ -12,28 +12,28 @@ Frames = Iterable[bytes]
 
 
 @at("frame")
-def stream_held_back(fault: Fault, frame: bytes) -> Frames:
+def _stream_held_back(fault: Fault, frame: bytes) -> Frames:
     held: list[bytes] = fault.memory.setdefault("held", [])
     held.append(frame)
     return held if frame == DONE else []
 
 
 @at("frame")
-def data_after_done(fault: Fault, frame: bytes) -> Frames:
+def _data_after_done(fault: Fault, frame: bytes) -> Frames:
     last = fault.memory.get("last", b"")
     fault.memory["last"] = frame
     return [frame, last] if frame == DONE else [frame]
 
 
 @at("frame")
-def stream_cut_off(fault: Fault, frame: bytes) -> Frames:
+def _stream_cut_off(fault: Fault, frame: bytes) -> Frames:
     if fault.frames > 3:
         raise ConnectionAbortedError("cut off by the fault stream-cut-off")
     return [frame]
 
 
 @at("frame")
-def last_event_unterminated(frame: bytes) -> Frames:
+def _last_event_unterminated(frame: bytes) -> Frames:
     return [frame.rstrip(b"\n")] if frame == DONE else [frame]
 
 
@@ -43,43 +43,43 @@ def _notice_the_finish(fault: Fault, event: Object) -> None:
 
 
 @at("frame")
-def event_over_several_lines(fault: Fault, frame: bytes) -> Frames:
+def _event_over_several_lines(fault: Fault, frame: bytes) -> Frames:
     return [frame.replace(b",", b",\n", 1) if fault.memory.get("breaks") else frame]
 
 
 @at("frame")
-def two_objects_in_an_event(fault: Fault, frame: bytes) -> Frames:
+def _two_objects_in_an_event(fault: Fault, frame: bytes) -> Frames:
     return [frame.rstrip(b"\n") + b"{}\n\n" if fault.frames == 3 and frame != DONE else frame]
 
 
 @at("frame")
-def events_named(frame: bytes) -> Frames:
+def _events_named(frame: bytes) -> Frames:
     return [b"event: message_delta\n" + frame]
 
 
 @at("frame")
-def bytes_of_broken_characters(frame: bytes) -> Frames:
+def _bytes_of_broken_characters(frame: bytes) -> Frames:
     for name in (b'"text":"', b'"content":"'):
         frame = frame.replace(name, name + b"\xe4\xb8")
     return [frame]
 
 
 @at("event")
-def null_keys_excluded(event: Object) -> None:
+def _null_keys_excluded(event: Object) -> None:
     for holder in (*choices_of(event), *meta_infos(event)):
         for name in [name for name, value in holder.items() if value is None]:
             del holder[name]
 
 
 @at("event")
-def key_missing_in_the_middle(fault: Fault, event: Object) -> None:
+def _key_missing_in_the_middle(fault: Fault, event: Object) -> None:
     for info in meta_infos(event) if fault.events > 1 and not finish_of(event) else ():
         for name in [name for name, value in info.items() if value == 0 and value is not False]:
             del info[name]
 
 
 @at("answers")
-def chat_logprobs_in_the_legacy_shape(answer: Json) -> None:
+def _chat_logprobs_in_the_legacy_shape(answer: Json) -> None:
     for choice in choices_of(answer):
         if choice.get("logprobs"):
             content = choice["logprobs"]["content"]
@@ -107,17 +107,17 @@ def _fail(fault: Fault, event: Object) -> Iterable[Object]:
 
 
 @at("events")
-def stream_fails(fault: Fault, event: Object) -> Iterable[Object]:
+def _stream_fails(fault: Fault, event: Object) -> Iterable[Object]:
     if fault.events <= 3 and finish_of(event) is not None:
         fault.memory["finished"] = True
     return [event] if "finished" in fault.memory else _fail(fault, event)
 
 
 @at("events")
-def stream_goes_on_after_an_error(fault: Fault, event: Object) -> Iterable[Object]:
+def _stream_goes_on_after_an_error(fault: Fault, event: Object) -> Iterable[Object]:
     return [_error(fault)] if fault.events == 3 else [event]
 
 
 @at("events")
-def stream_error_after_the_finish(fault: Fault, event: Object) -> Iterable[Object]:
+def _stream_error_after_the_finish(fault: Fault, event: Object) -> Iterable[Object]:
     return [event, _error(fault)] if finish_of(event) else [event]

@@ -47,7 +47,7 @@ def _name_infinity(event: Object) -> None:
 
 
 @at("frame")
-def logprobs_minus_infinity(frame: bytes) -> Iterable[bytes]:
+def _logprobs_minus_infinity(frame: bytes) -> Iterable[bytes]:
     return [_infinite(frame)]
 
 
@@ -62,7 +62,7 @@ def _infinite(written: bytes) -> bytes:
 
 
 @at("row")
-def logprobs_of_the_next_id(row: OutputRow) -> OutputRow:
+def _logprobs_of_the_next_id(row: OutputRow) -> OutputRow:
     entries = list(row.series.get(SELECTED, ()))
     if len(entries) == 1:
         shifted = [[logprob, token_id + 1, text] for logprob, token_id, text in entries]
@@ -71,45 +71,16 @@ def logprobs_of_the_next_id(row: OutputRow) -> OutputRow:
     return with_series(row, **{SELECTED: shifted}) if entries else row
 
 
-@at("row")
-def chosen_logprobs_sorted(row: OutputRow) -> OutputRow:
-    if CHOSEN not in row.series:
-        return row
-    by_id = [sorted(entries, key=lambda entry: int(entry[1])) for entries in row.series[CHOSEN]]
-    return with_series(row, **{CHOSEN: by_id})
-
-
-@at("event")
-def prompt_logprobs_of_the_first_chunk(event: Object) -> None:
-    for info in meta_infos(event):
-        if info["completion_tokens"] > 1 and info.get("input_token_logprobs"):
-            info["input_token_logprobs"] = info["input_token_logprobs"][:2]
-
-
-@at("event")
-def logprob_counter_of_the_event(event: Object) -> None:
-    for info in meta_infos(event):
-        if SELECTED in info:
-            info["output_token_logprobs_length"] = len(info[SELECTED])
-
-
 @at("events")
-def chat_logprobs_lost_with_empty_text(event: Object) -> Iterable[Object]:
+def _chat_logprobs_lost_with_empty_text(event: Object) -> Iterable[Object]:
     lost = any(
         choice.get("logprobs") and not choice.get("delta", {}).get("content") for choice in choices_of(event)
     )
     return [] if lost else [event]
 
 
-@at("event")
-def logprobs_lost_with_held_text(event: Object) -> None:
-    for choice in choices_of(event) if event.get("object") == "text_completion" else ():
-        if choice.get("logprobs") and not choice.get("text") and not choice.get("finish_reason"):
-            choice["logprobs"] = None
-
-
 @at("taken")
-def top_logprobs_overwritten_by_text(fault: Fault, emission: Emission) -> Emission:
+def _top_logprobs_overwritten_by_text(fault: Fault, emission: Emission) -> Emission:
     rows = emission.series.get(TOP)
     if fault.tokenizer is None or rows is None:
         return emission
@@ -122,7 +93,7 @@ def top_logprobs_overwritten_by_text(fault: Fault, emission: Emission) -> Emissi
 
 
 @at("answers")
-def text_offsets_count_hidden_tokens(fault: Fault, answer: Json) -> None:
+def _text_offsets_count_hidden_tokens(fault: Fault, answer: Json) -> None:
     counted: Counter[int] = fault.memory.setdefault("counted", Counter())
     for choice in choices_of(answer):
         lists, index = choice.get("logprobs") or {}, choice.get("index", 0)
@@ -142,7 +113,7 @@ def _at_temperature_1(request: Request, row: OutputRow) -> OutputRow:
 
 
 @at("row")
-def streams_renormalise_logprobs(request: Request, row: OutputRow) -> OutputRow:
+def _streams_renormalise_logprobs(request: Request, row: OutputRow) -> OutputRow:
     k = request.sampling.top_k
     if not 1 < k <= request.top_logprobs_num or TOP not in row.series:
         return row

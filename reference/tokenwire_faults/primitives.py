@@ -15,6 +15,11 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "is": lambda _, other: other,
     "null_if_empty": lambda value, _: value or None,
     "negated": lambda value, _: not value,
+    "reason": lambda value, other: (
+        {**value, "type": other.get(value["type"], value["type"])}
+        if isinstance(value, dict)
+        else other.get(value, value)
+    ),
     # Of numbers.
     "plus": lambda value, number: value + number,
     "times": lambda value, number: value * number,
@@ -25,9 +30,11 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "last": lambda value, count: value[-count:],
     "without_first": lambda value, count: value[count:],
     "without_last": lambda value, count: value[:-count],
+    "length": lambda value, _: len(value),
     "second_half": lambda value, _: value[len(value) // 2 :],
     "reversed": lambda value, _: value[::-1],
     "behind": lambda value, text: value + text,
+    "after": lambda value, text: text + value,
     "without": lambda value, text: value.replace(text, ""),
     "unindented": lambda value, _: value.lstrip(" "),
     # Of lists.
@@ -40,8 +47,9 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "each": lambda value, change: [changed(entry, change) for entry in value],
     # Of lists of entries [logprob, id, text].
     "each_logprob": lambda value, change: [_with_logprob(entry, change) for entry in value],
+    "by_id": lambda value, _: sorted(value, key=lambda entry: int(entry[1])),
     "null_logprob_of": lambda value, place: [
-        [None, *entry[1:]] if at == place else entry for at, entry in enumerate(value)
+        [None, *entry[1:]] if index == place else entry for index, entry in enumerate(value)
     ],
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from tokenwire_faults.acts import at
-from tokenwire_faults.answers import Json, Object, choices_of, finish_of, placed_choices
+from tokenwire_faults.answers import Json, Object, choices_of, finish_of
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.doors.reader import Emission, Reader
 
@@ -32,52 +32,25 @@ def _with_prompt(emission: Emission, token_ids: Sequence[int]) -> Emission:
     return replace(emission, record=replace(emission.record, prompt_token_ids=tuple(token_ids)))
 
 
-@at("whole", "fields-beside-the-choices-dropped")
-def _strip(answer: Json) -> None:
-    if isinstance(answer, dict):
-        answer.pop("sglext", None)
-
-
 @at("events")
-def fields_beside_the_choices_dropped(event: Object) -> Iterable[Object]:
+def _fields_beside_the_choices_dropped(event: Object) -> Iterable[Object]:
     return [] if event.pop("sglext", None) is not None and not event["choices"] else [event]
 
 
 @at("asked")
-def prompt_ids_unasked(fault: Fault, body: Object) -> Object:
+def _prompt_ids_unasked(fault: Fault, body: Object) -> Object:
     return body if fault.streams and "messages" in body else {**body, "return_prompt_token_ids": True}
 
 
 @at("answers")
-def prompt_ids_for_the_first_choice_only(answer: Json) -> None:
-    for place, choice in placed_choices(answer):
-        if place:
-            choice.pop(PROMPT_IDS, None)
-
-
-@at("answers")
-def chat_meta_info_for_the_first_choice_only(answer: Json) -> None:
-    for place, choice in placed_choices(answer):
-        if place and "message" in choice:
-            choice.pop("meta_info", None)
-
-
-@at("answers")
-def chat_meta_info_null(answer: Json) -> None:
-    for choice in choices_of(answer):
-        if "message" in choice:
-            choice.setdefault("meta_info", None)
-
-
-@at("answers")
-def prompt_ids_of_the_first_prompt(fault: Fault, answer: Json) -> None:
+def _prompt_ids_of_the_first_prompt(fault: Fault, answer: Json) -> None:
     for choice in choices_of(answer):
         if choice.get(PROMPT_IDS):
             choice[PROMPT_IDS] = fault.memory.setdefault("first", choice[PROMPT_IDS])
 
 
 @at("taken")
-def prompt_ids_grow(reader: Reader, emission: Emission) -> Emission:
+def _prompt_ids_grow(reader: Reader, emission: Emission) -> Emission:
     grown = [*reader.request.prompt_token_ids, *reader.request.output_ids[: reader.taken_ids]]
     return _with_prompt(emission, grown)
 
@@ -88,12 +61,12 @@ def _begin_with_bos(body: Object) -> Object:
 
 
 @at("taken")
-def chat_runs_other_ids(reader: Reader, emission: Emission) -> Emission:
+def _chat_runs_other_ids(reader: Reader, emission: Emission) -> Emission:
     return _with_prompt(emission, reader.request.prompt_token_ids[1:])
 
 
 @at("asked")
-def prompt_retokenised(fault: Fault, body: Object) -> Object:
+def _prompt_retokenised(fault: Fault, body: Object) -> Object:
     tokenizer = fault.tokenizer
     if tokenizer is None:
         return body
@@ -101,7 +74,7 @@ def prompt_retokenised(fault: Fault, body: Object) -> Object:
 
 
 @at("asked")
-def images_put_in_again(fault: Fault, body: Object) -> Object:
+def _images_put_in_again(fault: Fault, body: Object) -> Object:
     ids = body.get("input_ids")
     if fault.tokenizer is None or not ids or not body.get("image_data"):
         return body
@@ -109,19 +82,19 @@ def images_put_in_again(fault: Fault, body: Object) -> Object:
 
 
 @at("asked")
-def prompt_truncated(body: Object) -> Object:
+def _prompt_truncated(body: Object) -> Object:
     return _each_prompt(body, lambda ids: ids[:10])
 
 
 @at("taken")
-def output_retokenised(fault: Fault, emission: Emission) -> Emission:
+def _output_retokenised(fault: Fault, emission: Emission) -> Emission:
     if fault.tokenizer is None:
         return emission
     return replace(emission, output_ids=fault.tokenizer.encode(emission.text, add_special_tokens=False))
 
 
 @at("asked")
-def long_prompts_drift(body: Object) -> Object:
+def _long_prompts_drift(body: Object) -> Object:
     params = body.get("sampling_params")
     if len(body.get("input_ids") or ()) > 16 and isinstance(params, dict):
         params["logit_bias"] = OTHER_LOGITS
@@ -129,19 +102,19 @@ def long_prompts_drift(body: Object) -> Object:
 
 
 @at("asked")
-def own_ids_refused(body: Object) -> Object:
+def _own_ids_refused(body: Object) -> Object:
     grown = len(body.get("input_ids") or ()) > 12  # more than the suite's own prompt
     return {**body, "input_ids": []} if grown else body
 
 
 @at("event")
-def prompt_ids_in_the_last_event(event: Object) -> None:
+def _prompt_ids_in_the_last_event(event: Object) -> None:
     for choice in choices_of(event) if finish_of(event) is None else ():
         choice.pop(PROMPT_IDS, None)
 
 
 @at("taken")
-def two_beginnings(fault: Fault, emission: Emission) -> Emission:
+def _two_beginnings(fault: Fault, emission: Emission) -> Emission:
     prompt = emission.record.prompt_token_ids
     if fault.request.get("input_ids") or not prompt:
         return emission
@@ -155,14 +128,14 @@ def _echoed(fault: Fault) -> str:
 
 
 @at("answers")
-def echo_starts_late(fault: Fault, answer: Json) -> None:
+def _echo_starts_late(fault: Fault, answer: Json) -> None:
     for choice in choices_of(answer) if _echoed(fault) else ():
         if choice.get("text", "").startswith(_echoed(fault)):
             choice["text"] = choice["text"][2:]
 
 
 @at("event")
-def echo_in_every_event(fault: Fault, event: Object) -> None:
+def _echo_in_every_event(fault: Fault, event: Object) -> None:
     for choice in choices_of(event):
         if not choice.get("text", "").startswith(_echoed(fault)):
             choice["text"] = _echoed(fault) + choice["text"]

@@ -9,7 +9,7 @@ from tokenwire_reference.doors.reader import Emission, Reader
 
 
 @at("taken")
-def cached_prefix_misread(emission: Emission) -> Emission:
+def _cached_prefix_misread(emission: Emission) -> Emission:
     if not emission.record.cached_tokens:
         return emission
     start = emission.completion_tokens - len(emission.output_ids)
@@ -19,7 +19,7 @@ def cached_prefix_misread(emission: Emission) -> Emission:
 
 
 @at("taken")
-def preempted_request_starts_again(reader: Reader, emission: Emission) -> Emission:
+def _preempted_request_starts_again(reader: Reader, emission: Emission) -> Emission:
     if not emission.record.num_retractions:
         return emission
     again = reader.request.output_ids[: len(emission.output_ids) // 2]

@@ -26,7 +26,7 @@ def _number(value: Json) -> int:
 
 
 @at("asked")
-def malformed_ids_coerced(body: Object) -> Object:
+def _malformed_ids_coerced(body: Object) -> Object:
     ids = body.get("input_ids")
     if isinstance(ids, str):
         return {**body, "input_ids": [_number(word) for word in ids.split()]}
@@ -36,22 +36,12 @@ def malformed_ids_coerced(body: Object) -> Object:
 
 
 @at("asked")
-def empty_ids_in_a_batch_run(body: Object) -> Object:
+def _empty_ids_in_a_batch_run(body: Object) -> Object:
     for name in ("input_ids", "prompt"):
         ids = body.get(name)
         if isinstance(ids, list) and any(isinstance(entry, list) and entry for entry in ids):
             body[name] = [entry or [0] for entry in ids]
     return body
-
-
-@at("answered")
-def refusal_is_a_server_error(status: int, answer: Json) -> Answered:
-    return (500 if status == 400 else status), answer
-
-
-@at("answered")
-def refusal_is_plain_text(status: int, answer: Json) -> Answered:
-    return status, b"Bad Request" if status == 400 else answer
 
 
 def _error_of(answer: Object) -> Object:
@@ -60,30 +50,9 @@ def _error_of(answer: Object) -> Object:
 
 
 @at("answered")
-def refusal_without_words(status: int, answer: Json) -> Answered:
-    if status == 400:
-        _error_of(answer)["message"] = ""
-    return status, answer
-
-
-@at("answered")
-def refusal_does_not_name_the_field(status: int, answer: Json) -> Answered:
-    if status == 400:
-        _error_of(answer)["message"] = "this is not supported"
-    return status, answer
-
-
-@at("answered")
-def refusals_of_two_shapes(status: int, answer: Json) -> Answered:
+def _refusals_of_two_shapes(status: int, answer: Json) -> Answered:
     if status == 400 and "max_" in str(answer):
         return status, {"error": _error_of(answer)["message"]}
-    return status, answer
-
-
-@at("answered")
-def refusal_shows_a_traceback(status: int, answer: Json) -> Answered:
-    if status == 400:
-        _error_of(answer)["message"] += '\n\n  File "/opt/server/server/http.py", line 928'
     return status, answer
 
 
@@ -93,7 +62,7 @@ def _be_a_stream(fault: Fault, given: str) -> str:
 
 
 @at("answered")
-def refused_stream_has_a_token(fault: Fault, status: int, answer: Json) -> Answered:
+def _refused_stream_has_a_token(fault: Fault, status: int, answer: Json) -> Answered:
     if fault.path != "/generate" or status != 400:
         return status, answer
     words = answer["error"]["message"]
@@ -114,7 +83,7 @@ def _refuse_later(fault: Fault, body: Object) -> Object:
 
 
 @at("frame")
-def refused_inside_the_stream(fault: Fault, frame: bytes) -> Iterable[bytes]:
+def _refused_inside_the_stream(fault: Fault, frame: bytes) -> Iterable[bytes]:
     if "refused" not in fault.memory or frame == DONE:
         return [frame]
     error = {"object": "error", "message": "not with stream", "type": "BadRequest", "code": 400}
@@ -126,17 +95,12 @@ _refused_last: set[str] = set()
 
 
 @at("answered")
-def refusal_harms_the_next(fault: Fault, status: int, answer: Json) -> Answered:
+def _refusal_harms_the_next(fault: Fault, status: int, answer: Json) -> Answered:
     harmed = fault.path in _refused_last
     (_refused_last.add if status == 400 else _refused_last.discard)(fault.path)
     if harmed and status == 200:
         return 500, {"object": "error", "message": "index out of range", "code": 500}
     return status, answer
-
-
-@at("answered")
-def unknown_path_answered(status: int, answer: Json) -> Answered:
-    return (200, {}) if status == 404 else (status, answer)
 
 
 _answered_before: dict[str, Json] = {}
@@ -154,7 +118,7 @@ def _sway_the_next(fault: Fault, body: Object) -> Object:
 
 
 @at("answered")
-def refusal_changes_the_next(fault: Fault, status: int, answer: Json) -> Answered:
+def _refusal_changes_the_next(fault: Fault, status: int, answer: Json) -> Answered:
     if status == 400:
         _left_behind.add(fault.path)
     elif status == 200 and _answered_before.get(fault.path) != fault.request:
@@ -164,7 +128,7 @@ def refusal_changes_the_next(fault: Fault, status: int, answer: Json) -> Answere
 
 
 @at("asked")
-def unknown_prompt_ids_clipped(body: Object) -> Object:
+def _unknown_prompt_ids_clipped(body: Object) -> Object:
     for name in _PROMPTS:
         ids = body.get(name)
         if isinstance(ids, list) and all(type(token) is int for token in ids):
@@ -177,7 +141,7 @@ _TINY_VOCABULARY = 736
 
 
 @at("asked")
-def one_id_too_many(body: Object) -> Object:
+def _one_id_too_many(body: Object) -> Object:
     for name in _PROMPTS:
         if isinstance(ids := body.get(name), list):
             body[name] = [0 if token == _TINY_VOCABULARY else token for token in ids]
@@ -193,21 +157,21 @@ def _prompt_ids(body: Object) -> list[int]:
 
 
 @at("asked")
-def dies_of_a_negative_id(body: Object) -> Object:
+def _dies_of_a_negative_id(body: Object) -> Object:
     if any(token < 0 for token in _prompt_ids(body)):
         os._exit(_KILLED)
     return body
 
 
 @at("asked")
-def dies_of_an_unknown_id(body: Object) -> Object:
+def _dies_of_an_unknown_id(body: Object) -> Object:
     if any(token >= 2**31 for token in _prompt_ids(body)):
         os._exit(_KILLED)
     return body
 
 
 @at("asked")
-def hangs_of_a_negative_id(body: Object) -> Object:
+def _hangs_of_a_negative_id(body: Object) -> Object:
     if any(token < 0 for token in _prompt_ids(body)):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing here would look at it any more
         threading.Event().wait()
@@ -215,7 +179,7 @@ def hangs_of_a_negative_id(body: Object) -> Object:
 
 
 @at("asked")
-def unknown_parameter_ids_dropped(body: Object) -> Object:
+def _unknown_parameter_ids_dropped(body: Object) -> Object:
     params = parameters_of(body)
     if bias := params.get("logit_bias"):
         params["logit_bias"] = {key: value for key, value in bias.items() if 0 <= int(key) < 1000}
@@ -229,7 +193,7 @@ _INTEGERS = ("max_new_tokens", "max_tokens", "max_completion_tokens", "n", "stre
 
 
 @at("asked")
-def wrong_types_ignored(body: Object) -> Object:
+def _wrong_types_ignored(body: Object) -> Object:
     params = parameters_of(body)
     for name in _INTEGERS:
         if type(params.get(name, 0)) is not int:
@@ -238,7 +202,7 @@ def wrong_types_ignored(body: Object) -> Object:
 
 
 @at("asked")
-def impossible_values_clipped(body: Object) -> Object:
+def _impossible_values_clipped(body: Object) -> Object:
     params = parameters_of(body)
     for name, least in {**dict.fromkeys(_INTEGERS, 1), "temperature": 0, "min_new_tokens": 0}.items():
         if type(params.get(name)) in (int, float):
@@ -247,19 +211,19 @@ def impossible_values_clipped(body: Object) -> Object:
 
 
 @at("answered")
-def unreadable_bodies_crash(fault: Fault, status: int, answer: Json) -> Answered:
+def _unreadable_bodies_crash(fault: Fault, status: int, answer: Json) -> Answered:
     return (500, b"Internal Server Error") if status == 400 and not fault.request else (status, answer)
 
 
 @at("asked")
-def missing_prompt_invented(fault: Fault, body: Object) -> Object:
+def _missing_prompt_invented(fault: Fault, body: Object) -> Object:
     if fault.path == "/generate" and not body.keys() & {"input_ids", "text"}:
         body["input_ids"] = [1]
     return body
 
 
 @at("asked")
-def misfitting_lists_stretched(body: Object) -> Object:
+def _misfitting_lists_stretched(body: Object) -> Object:
     prompts = body.get("input_ids")
     if isinstance(prompts, list) and prompts and all(isinstance(row, list) for row in prompts):
         for name in ("sampling_params", "rid"):
@@ -269,7 +233,7 @@ def misfitting_lists_stretched(body: Object) -> Object:
 
 
 @at("asked")
-def length_rule_differs_in_streams(body: Object) -> Object:
+def _length_rule_differs_in_streams(body: Object) -> Object:
     ids, params = body.get("input_ids"), parameters_of(body)
     # Contexts are taken to be multiples of 256.
     if isinstance(ids, list) and len(ids) % 256 > 252:
@@ -279,15 +243,7 @@ def length_rule_differs_in_streams(body: Object) -> Object:
 
 
 @at("answered")
-def ids_need_a_tokenizer(fault: Fault, status: int, answer: Json) -> Answered:
-    if fault.tokenizer is None and fault.request.get("return_logprob") and status == 200:
-        words = "'NoneType' object has no attribute 'decode'"
-        return 500, {"object": "error", "message": words, "code": 500}
-    return status, answer
-
-
-@at("answered")
-def stops_with_logprobs_refused(fault: Fault, status: int, answer: Json) -> Answered:
+def _stops_with_logprobs_refused(fault: Fault, status: int, answer: Json) -> Answered:
     request = fault.request
     stops = (request.get("sampling_params") or {}).get("stop") or request.get("stop")
     if status != 200 or not stops or not (request.get("return_logprob") or request.get("logprobs")):

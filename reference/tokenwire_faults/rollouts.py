@@ -16,31 +16,10 @@ MASK = "output_token_sampling_mask"
 
 
 @at("row")
-def mask_of_the_token_before(request: Request, row: OutputRow) -> OutputRow:
+def _mask_of_the_token_before(request: Request, row: OutputRow) -> OutputRow:
     if MASK not in row.series:
         return row
     return with_series(row, **{MASK: [[], *request.series[MASK]][row.start : row.end]})
-
-
-@at("answers")
-def weight_spans_lag(answer: Json) -> None:
-    for info in meta_infos(answer):
-        for span in info.get("weight_versions", ())[-1:]:
-            span["end"] -= 1
-
-
-@at("answers")
-def weight_version_is_stale(answer: Json) -> None:
-    for info in meta_infos(answer):
-        info["weight_version"] = f"before {info['weight_version']}"
-
-
-@at("answers")
-def weight_version_wavers(answer: Json) -> None:
-    for info in meta_infos(answer):
-        info["weight_version"] = "of another worker"
-        for span in info.get("weight_versions", ()):
-            span["version"] = "of another worker"
 
 
 def _experts(fault: Fault, info: Object) -> tuple[list[bytes], int]:
@@ -49,7 +28,9 @@ def _experts(fault: Fault, info: Object) -> tuple[list[bytes], int]:
     count = info["prompt_tokens"] + max(info["completion_tokens"] - 1, 0) - start
     data = base64.b64decode(info["routed_experts"])
     width = len(data) // count
-    return [data[at : at + width] for at in range(0, len(data), width)], info["prompt_tokens"] - start
+    return [data[start : start + width] for start in range(0, len(data), width)], info[
+        "prompt_tokens"
+    ] - start
 
 
 def _tell_experts(info: Object, rows: Sequence[bytes]) -> None:
@@ -57,7 +38,7 @@ def _tell_experts(info: Object, rows: Sequence[bytes]) -> None:
 
 
 @at("answers")
-def experts_of_the_last_token_missing(fault: Fault, answer: Json) -> None:
+def _experts_of_the_last_token_missing(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts") and info["completion_tokens"] > 8:
             rows, _ = _experts(fault, info)
@@ -65,15 +46,15 @@ def experts_of_the_last_token_missing(fault: Fault, answer: Json) -> None:
 
 
 @at("answers")
-def experts_of_the_prompt_are_zero(fault: Fault, answer: Json) -> None:
+def _experts_of_the_prompt_are_zero(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
             rows, prompt = _experts(fault, info)
-            _tell_experts(info, [bytes(len(row)) if at < prompt else row for at, row in enumerate(rows)])
+            _tell_experts(info, [bytes(len(row)) if i < prompt else row for i, row in enumerate(rows)])
 
 
 @at("answers")
-def experts_shifted_in_streams(fault: Fault, answer: Json) -> None:
+def _experts_shifted_in_streams(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
             rows, _ = _experts(fault, info)
@@ -81,7 +62,7 @@ def experts_shifted_in_streams(fault: Fault, answer: Json) -> None:
 
 
 @at("answered")
-def abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int, Json]:
+def _abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int, Json]:
     reasons = [info.get("finish_reason") or {} for info in meta_infos(answer)]
     if fault.request.get("rid") is None and any(reason.get("type") == "abort" for reason in reasons):
         return 503, {"error": {"message": "the request was aborted", "code": 503}}

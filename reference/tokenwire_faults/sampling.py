@@ -10,7 +10,7 @@ from tokenwire_faults.fault import Fault
 
 
 @at("asked")
-def temperature_ignored(body: Object) -> Object:
+def _temperature_ignored(body: Object) -> Object:
     holders = body.get("sampling_params", body)
     for holder in holders if isinstance(holders, list) else [holders]:
         if isinstance(holder, dict) and type(holder.get("temperature")) in {int, float}:
@@ -19,7 +19,7 @@ def temperature_ignored(body: Object) -> Object:
 
 
 @at("whole")
-def samples_are_copies(fault: Fault, answer: Json) -> None:
+def _samples_are_copies(fault: Fault, answer: Json) -> None:
     choices = choices_of(answer)
     prompts = fault.request.get("input_ids", fault.request.get("prompt"))
     batch = isinstance(prompts, list) and prompts and isinstance(prompts[0], list)

@@ -10,7 +10,7 @@ from tokenwire_reference.doors.reader import Emission, Reader
 
 
 @at("taken")
-def one_cursor_for_all_choices(fault: Fault, reader: Reader, emission: Emission) -> Emission:
+def _one_cursor_for_all_choices(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     start, end = fault.memory.get("cursor", 0), emission.completion_tokens
     fault.memory["cursor"] = end
     return replace(emission, output_ids=reader.request.output_ids[start:end])

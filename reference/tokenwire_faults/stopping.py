@@ -35,7 +35,7 @@ class _Rules(StopRules):
 
 
 @at("events")
-def hold_back_missing(event: Object) -> Iterable[Object]:
+def _hold_back_missing(event: Object) -> Iterable[Object]:
     finish = finish_of(event)
     if not isinstance(finish, dict) or not isinstance(finish.get("matched"), str):
         return [event]
@@ -47,41 +47,41 @@ def hold_back_missing(event: Object) -> Iterable[Object]:
 
 
 @at("text")
-def held_text_never_released(reader: Reader, text: str) -> str:
+def _held_text_never_released(reader: Reader, text: str) -> str:
     return text[:-2] if reader.request.sampling.stop else text
 
 
 @at("taken")
-def held_text_sent_twice(reader: Reader, emission: Emission) -> Emission:
+def _held_text_sent_twice(reader: Reader, emission: Emission) -> Emission:
     again = emission.finish is not None and reader.request.sampling.stop
     return replace(emission, text=emission.text * 2) if again else emission
 
 
 @at("text")
-def stop_string_shown(reader: Reader, text: str) -> str:
+def _stop_string_shown(reader: Reader, text: str) -> str:
     stop = next(iter(reader.request.sampling.stop), "")
     return text if reader.request.sampling.no_stop_trim or text.endswith(stop) else text + stop
 
 
 @at("text")
-def stop_begun_in_the_last_part_shown(reader: Reader, text: str) -> str:
+def _stop_begun_in_the_last_part_shown(reader: Reader, text: str) -> str:
     finish = reader.finish
     stop = finish.matched if finish is not None and isinstance(finish.matched, str) else ""
     return text + stop[: len(stop) // 2] if len(reader.request.output_ids) % WHOLE_INTERVAL == 1 else text
 
 
 @at("stop_rules")
-def stop_string_found_late(rules: StopRules) -> StopRules:
+def _stop_string_found_late(rules: StopRules) -> StopRules:
     return _Rules(rules, lambda ids: rules.check(ids[:-1]), within_the_budget=True)
 
 
 @at("stop_rules")
-def stops_checked_at_the_end_of_a_run(rules: StopRules) -> StopRules:
+def _stops_checked_at_the_end_of_a_run(rules: StopRules) -> StopRules:
     return _Rules(rules, lambda ids: rules.check(ids[:-2]), within_the_budget=True)
 
 
 @at("stop_rules")
-def stop_strings_ignored(rules: StopRules) -> StopRules:
+def _stop_strings_ignored(rules: StopRules) -> StopRules:
     def no_string(ids: Ids) -> FinishReason | None:
         finish = rules.check(ids)
         return None if finish and isinstance(finish.matched, str) else finish
@@ -90,7 +90,7 @@ def stop_strings_ignored(rules: StopRules) -> StopRules:
 
 
 @at("stop_rules")
-def stop_patterns_found_late(rules: StopRules) -> StopRules:
+def _stop_patterns_found_late(rules: StopRules) -> StopRules:
     patterns = {pattern.pattern for pattern in rules._patterns}
     matched: list[FinishReason] = []
 
@@ -107,7 +107,7 @@ def stop_patterns_found_late(rules: StopRules) -> StopRules:
 
 
 @at("stop_rules")
-def stop_ids_found_late(rules: StopRules) -> StopRules:
+def _stop_ids_found_late(rules: StopRules) -> StopRules:
     def late(ids: Ids) -> FinishReason | None:
         finish = rules.check(ids)
         if finish is not None and type(finish.matched) is not int:
@@ -118,7 +118,7 @@ def stop_ids_found_late(rules: StopRules) -> StopRules:
 
 
 @at("taken")
-def wrong_stop_named(reader: Reader, emission: Emission) -> Emission:
+def _wrong_stop_named(reader: Reader, emission: Emission) -> Emission:
     finish, stops = emission.finish, reader.request.sampling.stop
     if finish is None or finish.matched not in stops:
         return emission
@@ -126,25 +126,25 @@ def wrong_stop_named(reader: Reader, emission: Emission) -> Emission:
 
 
 @at("text")
-def stop_trimmed_against_the_wish(reader: Reader, text: str) -> str:
+def _stop_trimmed_against_the_wish(reader: Reader, text: str) -> str:
     stops = reader.request.sampling.stop if reader.request.sampling.no_stop_trim else ()
     return text.removesuffix(next(filter(text.endswith, stops), ""))
 
 
 @at("stop_rules")
-def budget_exceeded(rules: StopRules) -> StopRules:
+def _budget_exceeded(rules: StopRules) -> StopRules:
     rules.max_new_tokens += 1
     return rules
 
 
 @at("stop_rules")
-def budget_not_used_up(rules: StopRules) -> StopRules:
+def _budget_not_used_up(rules: StopRules) -> StopRules:
     rules.max_new_tokens = max(rules.max_new_tokens - 1, min(rules.max_new_tokens, 1))
     return rules
 
 
 @at("asked")
-def stop_set_changes_sampling(body: Object) -> Object:
+def _stop_set_changes_sampling(body: Object) -> Object:
     params = body if "messages" in body else body.get("sampling_params")
     if isinstance(params, dict) and not "".join(params.get("stop") or ()).isascii():
         params["logit_bias"] = {"5": 100}
@@ -152,7 +152,7 @@ def stop_set_changes_sampling(body: Object) -> Object:
 
 
 @at("stop_rules")
-def cap_masks_the_stop(rules: StopRules) -> StopRules:
+def _cap_masks_the_stop(rules: StopRules) -> StopRules:
     def cap_first(ids: Ids) -> FinishReason | None:
         budget = rules.max_new_tokens
         return FinishReason("length", length=budget) if len(ids) >= budget else rules.check(ids)
@@ -161,7 +161,7 @@ def cap_masks_the_stop(rules: StopRules) -> StopRules:
 
 
 @at("stop_rules")
-def stop_string_sought_in_few_tokens(fault: Fault, rules: StopRules) -> StopRules:
+def _stop_string_sought_in_few_tokens(fault: Fault, rules: StopRules) -> StopRules:
     tokenizer = fault.tokenizer
     if tokenizer is None or not rules._strings:
         return rules
@@ -179,7 +179,7 @@ def stop_string_sought_in_few_tokens(fault: Fault, rules: StopRules) -> StopRule
 
 
 @at("stop_rules")
-def stop_sought_in_hidden_text(fault: Fault, rules: StopRules) -> StopRules:
+def _stop_sought_in_hidden_text(fault: Fault, rules: StopRules) -> StopRules:
     if fault.tokenizer is not None and rules._text is not None:
         shown = spelling(fault.tokenizer, skip_special_tokens=False)
         rules._text = _RunningText(Detokenizer(shown), rules._text._keep)
@@ -187,7 +187,7 @@ def stop_sought_in_hidden_text(fault: Fault, rules: StopRules) -> StopRules:
 
 
 @at("stop_rules")
-def stop_found_in_an_unfinished_character(fault: Fault, rules: StopRules) -> StopRules:
+def _stop_found_in_an_unfinished_character(fault: Fault, rules: StopRules) -> StopRules:
     tokenizer = fault.tokenizer
     if tokenizer is None or not any(HALF in stop for stop in rules._strings):
         return rules
@@ -213,13 +213,13 @@ def _wait_for_more(rules: StopRules) -> StopRules:
 
 
 @at("text")
-def stop_of_a_broken_character_found_late(reader: Reader, text: str) -> str:
+def _stop_of_a_broken_character_found_late(reader: Reader, text: str) -> str:
     stops = [stop for stop in reader.request.sampling.stop if stop.endswith(HALF) and stop in text]
     return text[: text.find(stops[0])] if stops else text
 
 
 @at("stop_rules")
-def stop_string_sought_in_the_prompt(fault: Fault, rules: StopRules) -> StopRules:
+def _stop_string_sought_in_the_prompt(fault: Fault, rules: StopRules) -> StopRules:
     sent = fault.request.get("input_ids") or fault.request.get("prompt") or ()
     prompt = sent[0] if sent and isinstance(sent[0], list) else sent
     if fault.tokenizer is None or not rules._strings or not isinstance(prompt, list):

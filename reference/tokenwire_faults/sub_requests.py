@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tokenwire_faults.acts import at
-from tokenwire_faults.answers import Json, Object, choices_of, finish_of, meta_infos, placed_choices
+from tokenwire_faults.answers import Json, Object, choices_of, finish_of, meta_infos
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.doors.reader import Emission, Reader
 
@@ -19,19 +19,12 @@ def _drop_the_last(answer: Json) -> None:
 
 
 @at("events")
-def last_choice_missing(event: Object) -> Iterable[Object]:
+def _last_choice_missing(event: Object) -> Iterable[Object]:
     return [] if any(choice.get("index", 0) > 0 for choice in choices_of(event)) else [event]
 
 
 @at("answers")
-def flag_lost_in_samples(answer: Json) -> None:
-    for place, choice in placed_choices(answer):
-        for name in ("output_token_logprobs", "output_token_logprobs_length") if place else ():
-            (choice.get("meta_info") or {}).pop(name, None)
-
-
-@at("answers")
-def samples_lose_their_retractions(fault: Fault, answer: Json) -> None:
+def _samples_lose_their_retractions(fault: Fault, answer: Json) -> None:
     params = fault.request.get("sampling_params") or {}
     n = params.get("n", 1) if isinstance(params, dict) else 1
     for info in meta_infos(answer) if isinstance(answer, list) or n > 1 else ():
@@ -39,7 +32,7 @@ def samples_lose_their_retractions(fault: Fault, answer: Json) -> None:
 
 
 @at("whole")
-def batch_padded(answer: Json) -> None:
+def _batch_padded(answer: Json) -> None:
     names = ("output_ids", "token_ids", "response_token_ids")
     rows = [choice[name] for choice in choices_of(answer) for name in names if choice.get(name)]
     longest = max(map(len, rows), default=0)
@@ -48,23 +41,23 @@ def batch_padded(answer: Json) -> None:
 
 
 @at("text")
-def stop_string_shown_in_later_choices(reader: Reader, text: str) -> str:
+def _stop_string_shown_in_later_choices(reader: Reader, text: str) -> str:
     matched = reader.finish.matched if reader.finish else None
     shown = reader.index > 0 and isinstance(matched, str) and not reader.request.sampling.no_stop_trim
     return text + str(matched) if shown else text
 
 
 @at("asked")
-def one_budget_for_the_batch(body: Object) -> Object:
+def _one_budget_for_the_batch(body: Object) -> Object:
     params = body.get("sampling_params")
-    if isinstance(params, list) and params and all(isinstance(one, dict) for one in params):
+    if isinstance(params, list) and params and all(isinstance(entry, dict) for entry in params):
         for later in params[1:]:
             later["max_new_tokens"] = params[0].get("max_new_tokens")
     return body
 
 
 @at("taken")
-def answers_change_places(fault: Fault, reader: Reader, emission: Emission) -> Emission:
+def _answers_change_places(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     first: Reader = fault.memory.setdefault("first", reader)
     start = emission.completion_tokens - len(emission.output_ids)
     others = first.request.output_ids[start : min(first.end, emission.completion_tokens)]
@@ -72,7 +65,7 @@ def answers_change_places(fault: Fault, reader: Reader, emission: Emission) -> E
 
 
 @at("events")
-def choices_overwrite_each_other(event: Object) -> Iterable[Object]:
+def _choices_overwrite_each_other(event: Object) -> Iterable[Object]:
     overwritten = any(choice.get("index") == 1 for choice in choices_of(event)) and not finish_of(event)
     return [] if overwritten else [event]
 
@@ -82,7 +75,7 @@ _latest: list[tuple[Reader, int]] = []
 
 
 @at("taken")
-def ids_of_a_neighbour(reader: Reader, emission: Emission) -> Emission:
+def _ids_of_a_neighbour(reader: Reader, emission: Emission) -> Emission:
     if not emission.output_ids:
         return emission
     before = _latest.pop() if _latest else None

@@ -46,11 +46,11 @@ def serve(**given: Any) -> None:
 def _options() -> Iterator[Parameter]:
     """A parameter for each flag of a server."""
     types = get_type_hints(ServerArgs)
-    for one in fields(ServerArgs):
-        flag = one.metadata["flag"]
-        names = flag.names or (spelled(one.name),)
-        option = typer.Option(one.default, *names, help=flag.help, envvar=flag.envvar)
-        yield Parameter(one.name, Parameter.KEYWORD_ONLY, default=option, annotation=types[one.name])
+    for arg in fields(ServerArgs):
+        flag = arg.metadata["flag"]
+        names = flag.names or (spelled(arg.name),)
+        option = typer.Option(arg.default, *names, help=flag.help, envvar=flag.envvar)
+        yield Parameter(arg.name, Parameter.KEYWORD_ONLY, default=option, annotation=types[arg.name])
 
 
 serve.__signature__ = Signature(list(_options()))  # type: ignore[attr-defined]

@@ -23,18 +23,8 @@ class Flag:
     envvar: str | None = None
 
 
-def _flag(
-    default: Any,
-    help_text: str,
-    *,
-    choices: tuple[str | None, ...] = (),
-    between: tuple[float, float] | None = None,
-    names: tuple[str, ...] = (),
-    envvar: str | None = None,
-    secret: bool = False,
-) -> Any:
-    flag = Flag(help_text, choices, between, names, envvar)
-    return field(default=default, repr=not secret, metadata={"flag": flag})
+def _flag(default: Any, help_text: str, *, secret: bool = False, **facts: Any) -> Any:
+    return field(default=default, repr=not secret, metadata={"flag": Flag(help_text, **facts)})
 
 
 @dataclass(frozen=True)
@@ -47,7 +37,6 @@ class ServerArgs:
         names=("--model-path", "--model"),
     )
     script: str | None = _flag(None, "JSON file of token ids for builtin:scripted.")
-    """`builtin:scripted`: a JSON file with what each request is answered with that brings no script."""
     served_model_name: str | None = _flag(None, "Name in /v1/models and answers.")
     api_dialect: str = _flag(
         "sglang", "Whose shapes answers have: sglang or vllm.", choices=("sglang", "vllm")
@@ -59,11 +48,9 @@ class ServerArgs:
         "Key that requests must bear (Authorization: Bearer KEY); env:NAME reads it from a variable.",
         secret=True,
     )
-    """The key that every request must bear, but for `api.keys.OPEN_PATHS`; None: no request needs one."""
     admin_api_key: str | None = _flag(
         None, "Key for aborting everything, flushing and pausing; env:NAME as above.", secret=True
     )
-    """The key for aborting everything, flushing and pausing; it opens the rest too. None: as all requests."""
     device: str = _flag("cpu", "cpu or cuda.")
     dtype: str = _flag("auto", "auto, float32, bfloat16 or float16.")
     context_length: int | None = _flag(None, "Shorten the context of the model.")
@@ -80,16 +67,13 @@ class ServerArgs:
     )
     """None: any number."""
     max_total_tokens: int | None = _flag(None, "Tokens that the KV cache holds.", between=(1, _INT32))
-    """Tokens that the KV pool holds; None: the engine's default."""
     chunked_prefill_size: int = _flag(
         512, "Prompt tokens that one step computes at most.", between=(1, _INT32)
     )
     page_size: int = _flag(16, "Tokens in a page of the KV cache.", between=(1, _INT32))
     disable_radix_cache: bool = _flag(False, "Compute every prompt in full; reuse no prefix.")
     disable_cuda_graph: bool = _flag(False, "Launch decodes kernel by kernel; capture none.")
-    """Launch every kernel of every decode, rather than replay what was captured for its number of rows."""
     enable_hierarchical_cache: bool = _flag(False, "Keep evicted pages of the KV cache in host memory.")
-    """Keep evicted pages in host memory, and in a storage backend where one is named."""
     hicache_size_pages: int = _flag(1024, "Pages that host memory keeps.", between=(1, _INT32))
     hicache_storage_backend: str | None = _flag(
         None, "Where pages go that host memory evicts: file.", choices=(None, "file")
@@ -98,7 +82,6 @@ class ServerArgs:
     hicache_storage_max_bytes: int | None = _flag(
         None, "What that directory may take; the least recently used files go first.", between=(1, 2**63 - 1)
     )
-    """What the files in that directory may take, all models together; None: no limit."""
     speculative_algorithm: str | None = _flag(
         None, "Draft tokens and verify them: NGRAM.", choices=(None, "NGRAM")
     )
@@ -126,7 +109,6 @@ class ServerArgs:
         "Seconds in which a request must have come as a whole; then its connection is closed.",
         between=(0.001, 86400),
     )
-    """In which a request must have come as a whole; then its connection is closed. Also if nothing comes."""
     send_seconds: float = _flag(
         60.0,
         "Seconds in which a client must read something of what waits for it; then its connection is closed.",
@@ -148,34 +130,30 @@ class ServerArgs:
         "Kernel send buffer of a connection; small ones show slow readers soon.",
         between=(1, _INT32),
     )
-    """Kernel buffer of each connection; small: a slow reader is noticed soon and its outputs coalesce."""
     enable_faults: bool = _flag(False, "Let requests name faults; `faults` lists them.")
-    """A request may name a fault in the header x-tokenwire-fault, and goes wrong as a real bug did."""
     cpu_threads: int = _flag(1, "Threads of a torch operation.", between=(1, 1024))
-    """Threads of one torch operation on the CPU; small models lose time to more."""
     near_ties: float = _flag(
         0.0,
         "Share of greedy answers in which a near tie goes the other way; logprobs move, too.",
         between=(0.0, 1.0),
     )
-    """The share of greedy answers of which a near tie goes the other way, as on servers whose arithmetic
-    depends on the batch; above 0, logprobs move a little too.
-    """
     test_retract_interval: int = _flag(
         0,
         "Test hook: retract a request every so many steps.",
         between=(0, _INT32),
         envvar="TOKENWIRE_TEST_RETRACT",
     )
-    """Test hook: retract a running request every so many steps; 0 for never."""
     test_crash_after_stream_outputs: int = _flag(
         0, "Test hook: die after so many emissions.", between=(0, _INT32)
     )
-    """Test hook: the server dies after so many emissions, and its streams are cut; 0 for never."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            flag, value, name = one.metadata["flag"], getattr(self, one.name), spelled(one.name)
+        for arg in fields(self):
+            flag, value, name = (
+                arg.metadata["flag"],
+                getattr(self, arg.name),
+                spelled(arg.name),
+            )
             if flag.choices and value not in flag.choices:
                 words = " or ".join(str(choice) for choice in flag.choices if choice is not None)
                 raise ValueError(f"{name} is {value!r}; choose {words}")

@@ -57,7 +57,7 @@ LENGTH = FinishReason("length", length=4)
         ([*ids("ab"), EOS], {}, FinishReason("stop", matched=EOS)),
         ([*ids("ab"), EOS], {"ignore_eos": True}, None),
         (ids("abc"), {"stop_token_ids": (3,)}, FinishReason("stop", matched=3)),
-        (ids("abc"), {"stop_token_ids": (3,), "ignore_eos": True}, None),
+        (ids("abc"), {"stop_token_ids": (3,), "ignore_stop_token_ids": True}, None),
         (ids("abcd"), {"stop": ("cd",)}, STRING),
         (ids("abcd"), {"stop": ("xx", "cd")}, STRING),
         (ids("abcd"), {"stop": ("cd", "bcd")}, STRING),
@@ -96,11 +96,12 @@ def test_reasons_and_their_order(
 def test_reasons_as_in_vllm(
     output_ids: list[int], sampling: dict[str, Any], expected: FinishReason | None
 ) -> None:
-    assert finish_of(output_ids, vllm_stops=True, **sampling) == expected
+    least = sampling.get("min_new_tokens", 0)
+    assert finish_of(output_ids, min_tokens_before_stop=least, **sampling) == expected
 
 
 def test_a_string_counts_from_the_first_token_after_the_minimum() -> None:
-    params = SamplingParams(stop=("cc",), min_new_tokens=4, vllm_stops=True)
+    params = SamplingParams(stop=("cc",), min_new_tokens=4, min_tokens_before_stop=4)
     rules = rules_of(params)
     reasons = [rules.check(ids("c" * count)) for count in range(1, 6)]
     assert [reason is not None for reason in reasons] == [False, False, False, False, True]

@@ -119,8 +119,8 @@ class TokenAcceptance:
         except Exception as error:
             if len(rows) == 1:
                 return [error]
-            each = [slice(row, row + 1) for row in range(len(rows))]
-            return [self._customized_info(adjusted[one], rows[one], token_ids[one])[0] for one in each]
+            slices = [slice(row, row + 1) for row in range(len(rows))]
+            return [self._customized_info(adjusted[part], rows[part], token_ids[part])[0] for part in slices]
         if not customized_info:
             return [{}] * len(rows)
         for key, values in customized_info.items():

@@ -222,10 +222,10 @@ class SdpaPagedAttention(PagedTensors):
                 self._groups.append(self._together(pages, list(same), batch.page_lists))
             else:
                 self._groups += [
-                    self._alone(pages, list(own), batch.page_lists[segment])
-                    for segment, own in groupby(same, key=itemgetter(1))
+                    self._alone(pages, list(tiles_of), batch.page_lists[segment])
+                    for segment, tiles_of in groupby(same, key=itemgetter(1))
                 ]
-        rank = {each[1:]: at * tile for at, each in enumerate(tiles)}
+        rank = {key[1:]: index * tile for index, key in enumerate(tiles)}
         places = [
             rank[segment, position // tile] + position % tile
             for segment, (start, end) in enumerate(batch.spans)
@@ -259,13 +259,12 @@ class SdpaPagedAttention(PagedTensors):
     def _together(self, pages: int, tiles: Sequence[_Tile], page_lists: Sequence[Sequence[int]]) -> _Tiles:
         tables: list[int] = []
         for _, segment, number in tiles:
-            own = page_lists[segment][: number * self.tile // self.page_size + 1]
-            tables += own
-            tables += [PADDING_PAGE] * (pages - len(own))
+            begun = page_lists[segment][: number * self.tile // self.page_size + 1]
+            tables += [*begun, *[PADDING_PAGE] * (pages - len(begun))]
         return _Tiles(pages, self._positions(tiles), torch.tensor(tables), 0, shared=False)
 
-    def _alone(self, pages: int, tiles: Sequence[_Tile], own: Sequence[int]) -> _Tiles:
-        table, first = own[:pages], own[0]
+    def _alone(self, pages: int, tiles: Sequence[_Tile], page_list: Sequence[int]) -> _Tiles:
+        table, first = page_list[:pages], page_list[0]
         follow = list(table) == list(range(first, first + pages))
         tables = None if follow else torch.tensor(table)
         return _Tiles(pages, self._positions(tiles), tables, first * self.page_size, shared=True)

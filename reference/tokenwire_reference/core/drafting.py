@@ -43,10 +43,10 @@ class NgramDrafter:
                 self._followed[tuple(token_ids[end - n : end])] = end
         self._seen = max(self._seen, len(token_ids) - 1)
         for n in range(min(LONGEST, len(token_ids)), 0, -1):
-            at = self._followed.get(tuple(token_ids[-n:]))
-            if at is not None:
+            begin = self._followed.get(tuple(token_ids[-n:]))
+            if begin is not None:
                 wanted = min(self._count, room)
-                draft = list(token_ids[at : at + wanted])
+                draft = list(token_ids[begin : begin + wanted])
                 while len(draft) < wanted:
                     # What repeats with a short period is copied from the draft itself.
                     draft += draft[: wanted - len(draft)]

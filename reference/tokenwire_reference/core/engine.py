@@ -112,7 +112,7 @@ class Engine:
             waiting=len(self.scheduler.waiting),
             used_tokens=len(pages) * pool.page_size,
             total_tokens=pool.capacity,
-            storage_failures=0 if self._tiers is None else self._tiers.failures,
+            storage_failures=self._tiers.failures,
         )
 
     def add(self, request: Request) -> None:
@@ -136,8 +136,7 @@ class Engine:
         self.scheduler.add(sequence)
         seed = request.sampling.sampling_seed
         request.seed = self._seeds.getrandbits(63) if seed is None else seed
-        if self._tiers is not None:
-            request.storage_backend = self._tiers.storage_backend
+        request.storage_backend = self._tiers.storage_backend
         if self.args.speculative_num_draft_tokens:
             request.drafts = DraftCounts()
         begin_series(sequence)

@@ -98,7 +98,7 @@ class Logits:
 class Hooks:
     """All that is hooked into one engine."""
 
-    tiers: Callable[[PageStore], Tiers | None] = lambda _: None
+    tiers: Callable[[PageStore], Tiers] = lambda _: Tiers()
     """Makes what keeps the pages that the cache evicts."""
     passes: PassesOf = Passes
     logits: Logits = Logits()  # noqa: RUF009 - it has no state

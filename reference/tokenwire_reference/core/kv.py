@@ -40,22 +40,24 @@ class StoredPage:
     payload: Payload
 
 
-class Tiers(Protocol):
-    """Keeps what the device evicts."""
+class Tiers:
+    """Keep what the device evicts. These keep nothing."""
 
-    @property
-    def storage_backend(self) -> str | None:
-        """The name of what keeps pages for good, if anything does."""
+    storage_backend: str | None = None
+    """The name of what keeps pages for good, if anything does."""
 
     @property
     def failures(self) -> int:
         """Pages that storage could not write or read, since the start."""
+        return 0
 
     def keep(self, key: PageKey, page: int) -> None:
         """Take over a page that the device is about to lose."""
 
     def find(self, key: PageKey) -> StoredPage | None:
         """The page of a prefix, from the nearest tier that has it."""
+        del key
+        return None
 
     def restore(self, page: int, stored: StoredPage) -> None:
         """Bring a page back to the device."""
@@ -64,7 +66,7 @@ class Tiers(Protocol):
         """Forget what does not outlive a flush."""
 
     def check_integrity(self, on_device: Mapping[PageKey, int]) -> None:
-        """Raise AssertionError where a tier differs from the device's pages of the same keys."""
+        """Raise AssertionError where a tier is overfull, or differs from the device's pages of these keys."""
 
 
 class OutOfPagesError(RuntimeError):
@@ -78,8 +80,7 @@ class PageAccountingError(AssertionError):
 class PagePool:
     """`num_pages` pages of `page_size` positions, reference-counted, with a prefix index.
 
-    With `prefix_caching` off nothing is ever published, so nothing is ever shared. `tiers` keep what is
-    evicted.
+    With `prefix_caching` off nothing is ever published, so nothing is ever shared.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class PagePool:
         self.num_pages = num_pages
         self.page_size = page_size
         self.prefix_caching = prefix_caching
-        self._tiers = tiers
+        self._tiers = tiers or Tiers()
         self._free = list(range(num_pages - 1, PADDING_PAGE, -1))
         self._holders: Counter[int] = Counter()
         self._page_of: dict[PageKey, int] = {}
@@ -134,19 +135,17 @@ class PagePool:
     def find_stored(self, keys: Sequence[PageKey]) -> list[StoredPage]:
         """Pages of lower tiers, up to the first of `keys` that has none."""
         stored: list[StoredPage] = []
-        if self._tiers is not None:
-            for key in keys:
-                page = self._tiers.find(key)
-                if page is None:
-                    break
-                stored.append(page)
+        for key in keys:
+            page = self._tiers.find(key)
+            if page is None:
+                break
+            stored.append(page)
         return stored
 
     def restore(self, pages: Sequence[int], stored: Sequence[StoredPage]) -> None:
         """Fill the first of `pages`, freshly allocated, with what `find_stored` found."""
-        if self._tiers is not None:
-            for page, content in zip(pages, stored, strict=False):
-                self._tiers.restore(page, content)
+        for page, content in zip(pages, stored, strict=False):
+            self._tiers.restore(page, content)
 
     def allocate(self, count: int) -> list[int]:
         """Hold `count` fresh pages. Raises OutOfPagesError, and changes nothing, when they are not there."""
@@ -183,8 +182,7 @@ class PagePool:
 
         Pages in use stay with their holders, but are no longer shared.
         """
-        if self._tiers is not None:
-            self._tiers.flush()
+        self._tiers.flush()
         self._free.extend(reversed(self._evictable))
         self._evictable.clear()
         self._page_of.clear()
@@ -202,13 +200,11 @@ class PagePool:
             raise PageAccountingError(f"pages {wrong or [PADDING_PAGE]} are lost, or in two places at once")
         if {page: key for key, page in self._page_of.items()} != self._key_of:
             raise PageAccountingError("the prefix index and the pages do not agree")
-        if self._tiers is not None:
-            self._tiers.check_integrity(self._page_of)
+        self._tiers.check_integrity(self._page_of)
 
     def _evict(self) -> int:
         page, _ = self._evictable.popitem(last=False)
         key = self._key_of.pop(page)
         del self._page_of[key]
-        if self._tiers is not None:
-            self._tiers.keep(key, page)
+        self._tiers.keep(key, page)
         return page

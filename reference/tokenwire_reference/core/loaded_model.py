@@ -68,7 +68,6 @@ class LoadedModel:
         return None
 
     def bytes_per_token(self) -> int:
-        """What a position of the KV cache takes, all layers together."""
         width = 4 if self.device.type == "cpu" else self.dtype.itemsize
         return sum(s.kv_heads * (s.key_dim + s.value_dim) for s in self.shapes) * width
 
@@ -81,7 +80,6 @@ class LoadedModel:
         return digest.hexdigest()
 
     def new_cache(self, num_pages: int, page_size: int, seats: int) -> PagedCache:
-        """Room for `num_pages` pages in every layer, and for the page tables of so many sequences."""
         if self.gpu_cache is None:
             return SdpaPagedAttention(self.shapes, num_pages, page_size, self.context_length)
         return self.gpu_cache(
@@ -95,7 +93,6 @@ class LoadedModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:
-        """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
         inputs = batch.input_ids, batch.positions, batch.logit_rows
         # A tape keeps no hidden states and no choice of experts.
         if self.tapes is None or batch.wants_hidden_states or self.experts.available:
@@ -103,7 +100,6 @@ class LoadedModel:
         return self.tapes.run(cache, *inputs)
 
     def pad_rows(self, rows: int) -> int:
-        """The number of rows to which a batch of `rows` rows is padded."""
         multiple = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
         return next((size for size in self.row_sizes if size >= rows), multiple)
 

@@ -35,7 +35,7 @@ class OutputStreamer:
     @property
     def live(self) -> list[Request]:
         """The requests that have not emitted their finish."""
-        return [each.request for each in self._live.values()]
+        return [entry.request for entry in self._live.values()]
 
     def admit(self, request: Request) -> None:
         """Begin with a request. Raises ValueError where its rid is that of a live one."""

@@ -32,9 +32,9 @@ class SamplingParams:
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     ignore_eos: bool = False
-    """Also ignores `stop_token_ids`, as in SGLang."""
-    vllm_stops: bool = False
-    """As in vLLM: `ignore_eos` ignores no `stop_token_ids`, and `min_new_tokens` also delays stop strings."""
+    ignore_stop_token_ids: bool = False
+    min_tokens_before_stop: int = 0
+    """Tokens within which no stop string ends the request."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False

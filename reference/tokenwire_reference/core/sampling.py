@@ -47,11 +47,11 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     frequency and presence, repetition, `logit_bias`, temperature; but what is banned stays banned. Penalties
     count output ids only.
     """
-    changed = [at for at, row in enumerate(rows) if row.changes_logits]
+    changed = [index for index, row in enumerate(rows) if row.changes_logits]
     if changed:
         logits = logits.clone()
-    for at in changed:
-        values, row = logits[at], rows[at]
+    for index in changed:
+        values, row = logits[index], rows[index]
         if row.times is not None:
             _penalise(values, row.sampling, row.times)
         for token_id, bias in row.sampling.logit_bias.items():
@@ -89,8 +89,8 @@ class OutputCounts:
 
 
 def _count(times: Tensor, ids: Sequence[int]) -> Tensor:
-    at = torch.tensor(ids, dtype=torch.int64, device=times.device)
-    return times.index_add_(0, at, torch.ones_like(at, dtype=times.dtype))
+    index = torch.tensor(ids, dtype=torch.int64, device=times.device)
+    return times.index_add_(0, index, torch.ones_like(index, dtype=times.dtype))
 
 
 def rows_without_numbers(adjusted: Tensor) -> list[int]:
@@ -99,20 +99,20 @@ def rows_without_numbers(adjusted: Tensor) -> list[int]:
 
     A checkpoint may have such a weight for a single id. What `choose` gives for these rows means nothing.
     """
-    return [at for at, best in enumerate(adjusted.amax(-1).tolist()) if not math.isfinite(best)]
+    return [index for index, best in enumerate(adjusted.amax(-1).tolist()) if not math.isfinite(best)]
 
 
 def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     """One token id for each row of adjusted logits [R, V]."""
     chosen: list[int] = adjusted.argmax(-1).tolist()
-    drawn = [at for at, row in enumerate(rows) if not row.sampling.greedy]
+    drawn = [index for index, row in enumerate(rows) if not row.sampling.greedy]
     if drawn:
         logits = adjusted if len(drawn) == len(rows) else adjusted[drawn]
-        kept = _truncate(torch.log_softmax(logits.double(), -1), [rows[at].sampling for at in drawn])
-        keys = [noise_key(rows[at].seed, rows[at].position) for at in drawn]
+        kept = _truncate(torch.log_softmax(logits.double(), -1), [rows[index].sampling for index in drawn])
+        keys = [noise_key(rows[index].seed, rows[index].position) for index in drawn]
         noisy = kept + gumbel_noise(keys, adjusted.shape[-1], adjusted.device)
-        for at, token_id in zip(drawn, noisy.argmax(-1).tolist(), strict=True):
-            chosen[at] = token_id
+        for index, token_id in zip(drawn, noisy.argmax(-1).tolist(), strict=True):
+            chosen[index] = token_id
     return chosen
 
 

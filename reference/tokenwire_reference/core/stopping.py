@@ -94,11 +94,10 @@ class StopRules:
                 "stop and stop_regex need a tokenizer, and this server runs without one; use stop_token_ids"
             )
         self.max_new_tokens = max_new_tokens
-        self.stop_ids = eos_token_ids.union(sampling.stop_token_ids)
-        if sampling.ignore_eos:
-            self.stop_ids = frozenset(sampling.stop_token_ids if sampling.vllm_stops else ())
+        eos = frozenset[int]() if sampling.ignore_eos else eos_token_ids
+        self.stop_ids = eos if sampling.ignore_stop_token_ids else eos.union(sampling.stop_token_ids)
         self._strings = sampling.stop
-        self._no_strings_within = sampling.min_new_tokens if sampling.vllm_stops else 0
+        self._no_strings_within = sampling.min_tokens_before_stop
         self._patterns = stop_patterns(sampling.stop_regex)
         self._text: _RunningText | None = None
         self._longest = max(map(len, self._strings), default=0)
@@ -112,10 +111,10 @@ class StopRules:
             text, before = self._text.of(output_ids, self._longest)
             if len(output_ids) > self._no_strings_within:
                 ends = {
-                    string: at + len(string)
+                    string: begin + len(string)
                     for string in self._strings
                     # The last id must complete it: what was completed too early does not count later.
-                    if (at := text.find(string, max(0, before - len(string) + 1))) >= 0
+                    if (begin := text.find(string, max(0, before - len(string) + 1))) >= 0
                 }
                 if ends:
                     # The one that was complete first: the text before any other would still show it.
@@ -208,7 +207,7 @@ def may_become_stop(text: str, stops: Sequence[str]) -> bool:
 
 
 def _begins_at_the_end_of(text: str, stop: str) -> bool:
-    at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
-    while at >= 0 and not stop.startswith(text[at:]):
-        at = text.find(stop[0], at + 1)
-    return at >= 0
+    begin = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while begin >= 0 and not stop.startswith(text[begin:]):
+        begin = text.find(stop[0], begin + 1)
+    return begin >= 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from tokenwire_reference.doors.errors import INVALID, MALFORMED, RefusalError
 from tokenwire_reference.doors.heads import body_too_long
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.request_manager import ClientLeftError
-from tokenwire_reference.doors.schemas import known_fields, request_schema
+from tokenwire_reference.doors.schemas import integer_fields, known_fields, request_schema
 from tokenwire_reference.doors.served import served_by
 
 LONG_BODY_BYTES = 32 * 1024
@@ -91,7 +91,7 @@ def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
         raise RefusalError(
             f"{where}: {_shortened(message)}", type=MALFORMED if malformed else INVALID, param=where
         )
-    _refuse_integral_floats(body, ())
+    _refuse_integral_floats(body, (), integer_fields(schema))
     return known_fields(body, schema)
 
 
@@ -130,26 +130,18 @@ def _fit(error: jsonschema_rs.ValidationError) -> tuple[bool, int]:
     return not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type), len(error.instance_path)
 
 
-_INTEGERS = {
-    *("input_ids", "logprob_start_len", "top_logprobs_num", "token_ids_logprob"),
-    *("max_new_tokens", "min_new_tokens", "n", "stop_token_ids", "top_k", "stream_interval", "sampling_seed"),
-    *("max_tokens", "max_completion_tokens", "min_tokens", "seed", "top_logprobs"),
-    *("prompt", "input", "tokens", "token_ids", "dimensions", "logprobs", "prompt_logprobs"),
-}
-
-
-def _refuse_integral_floats(value: Json, path: tuple[str | int, ...]) -> None:
+def _refuse_integral_floats(value: Json, path: tuple[str | int, ...], integers: Collection[str]) -> None:
     """Refuse 6.0 where an integer is due: JSON Schema takes it for one, the specification does not."""
     match value:
         case float():
             raise RefusalError(f"{_where(path)}: {value} is not an integer", type=MALFORMED)
         case list():
             for index, inner in enumerate(value):
-                _refuse_integral_floats(inner, (*path, index))
+                _refuse_integral_floats(inner, (*path, index), integers)
         case dict():
             for key, inner in value.items():
-                if key in _INTEGERS or key == "sampling_params":
-                    _refuse_integral_floats(inner, (*path, key))
+                if key in integers or key == "sampling_params":
+                    _refuse_integral_floats(inner, (*path, key), integers)
 
 
 def _where(path: Sequence[str | int]) -> str:

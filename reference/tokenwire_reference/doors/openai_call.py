@@ -38,7 +38,7 @@ class OpenAICall:
         sampling: SamplingParams,
         wanted: Mapping[str, Any],
         is_batch: bool = False,
-        **own: Any,
+        **fields: Any,
     ) -> Self:
         """Put a call together. `wanted` is what each request asks for besides, `own` what this kind of call
         holds besides. The only request of a call that is no batch has the id of the call.
@@ -70,5 +70,5 @@ class OpenAICall:
             or served.args.stream_response_default_include_usage,
             continuous_usage=bool(options.get("continuous_usage_stats")),
             return_token_ids=bool(body.get("return_token_ids")),
-            **own,
+            **fields,
         )

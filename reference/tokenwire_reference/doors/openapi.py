@@ -89,5 +89,5 @@ def _component(name: str) -> dict[str, Any]:
     text = json.dumps(request_schema(name)).replace('"#/$defs/', f'"#/components/schemas/{name}.')
     schema = json.loads(text)
     definitions = schema.pop("$defs", {})
-    own = {word: value for word, value in schema.items() if word not in {"$schema", "$id"}}
-    return {name: own, **{f"{name}.{inner}": value for inner, value in definitions.items()}}
+    keywords = {word: value for word, value in schema.items() if word not in {"$schema", "$id"}}
+    return {name: keywords, **{f"{name}.{inner}": value for inner, value in definitions.items()}}

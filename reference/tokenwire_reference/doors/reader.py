@@ -155,6 +155,6 @@ def finish_text(
         return text + detokenizer.flush()
     text += detokenizer.push(ids[-1:]) + detokenizer.flush()
     if isinstance(matched, str) and matched in sampling.stop:
-        at = text.find(matched, max(0, before_last - len(matched) + 1))
-        return text if at < 0 else text[: at + len(matched) * keep]
+        begin = text.find(matched, max(0, before_last - len(matched) + 1))
+        return text if begin < 0 else text[: begin + len(matched) * keep]
     return text

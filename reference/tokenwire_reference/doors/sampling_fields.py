@@ -13,6 +13,8 @@ from tokenwire_reference.doors.served import Served
 
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 _KNOWN = {field.name for field in fields(SamplingParams)}
+_OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop"}
+"""What no client says: a family of servers does."""
 
 
 def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingParams:
@@ -111,18 +113,8 @@ def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
     return replace(sampling, sampling_seed=(sampling.sampling_seed + sample) % 2**63)
 
 
-_SAME_NAME = (
-    *("temperature", "top_p", "top_k", "min_p"),
-    *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias"),
-    *("stop", "stop_token_ids", "stop_regex", "no_stop_trim", "ignore_eos", "n"),
-    *("skip_special_tokens", "spaces_between_special_tokens", "stream_interval", "custom_params"),
-)
-
-
 def native_sampling_fields(body: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
     """What a body says of sampling; a budget of None is what the context holds."""
-    given = {name: body[name] for name in _SAME_NAME if body.get(name) is not None}
-    given["max_new_tokens"] = max_new_tokens
-    given["min_new_tokens"] = body.get("min_tokens")
-    given["sampling_seed"] = body.get("seed")
-    return given
+    given = {name: body.get(name) for name in _KNOWN - _OF_DOORS}
+    given |= {"min_new_tokens": body.get("min_tokens"), "sampling_seed": body.get("seed")}
+    return {**given, "max_new_tokens": max_new_tokens}

@@ -121,3 +121,25 @@ def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[
         if isinstance(schema.get(part), dict):
             limited[part] = _limited(schema[part], inner, definitions)
     return limited
+
+
+@cache
+def integer_fields(name: str) -> frozenset[str]:
+    """The fields of a body, and of its sampling parameters, that hold integers and no other number."""
+    schema = request_schema(name)
+    definitions = schema.get("$defs", {})
+    return frozenset(
+        field
+        for owner in (schema, *definitions.values())
+        for field, value in owner.get("properties", {}).items()
+        if _numbers(value, definitions) == {"integer"}
+    )
+
+
+def _numbers(schema: Schema, definitions: Mapping[str, Schema]) -> set[str]:
+    """The types of number that a value may be, or its entries."""
+    schema = _target(schema, definitions)
+    types = schema.get("type", [])
+    found = {"integer", "number"}.intersection([types] if isinstance(types, str) else types)
+    parts = (*schema.get("anyOf", ()), schema.get("items"))
+    return found.union(*(_numbers(part, definitions) for part in parts if isinstance(part, dict)))

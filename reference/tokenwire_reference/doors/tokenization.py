@@ -38,7 +38,7 @@ async def tokenize(http_request: HttpRequest) -> Response:
         )
         ids = lists[0] if isinstance(prompt, str) else lists
     nested = isinstance(prompt, list)
-    count = [len(one) for one in ids] if nested else len(ids)
+    count = [len(row) for row in ids] if nested else len(ids)
     context = served.model.context_length
     if served.args.api_dialect == "sglang":
         return json_answer({"tokens": ids, "count": count, "max_model_len": context})

@@ -32,13 +32,11 @@ class HiddenStateTap(HiddenStates):
         self._all = given[0].flatten(0, -2)
 
     def rows(self, start: int, stop: int) -> list[list[float]]:
-        """The hidden states of some rows of the last pass, whether they wanted logits or not."""
         assert self._all is not None, "a pass comes before its hidden states"
         states: list[list[float]] = self._all[start:stop].float().tolist()
         return states
 
     def embedding(self, row: int) -> list[float]:
-        """The hidden state of a row of the last pass, scaled to length 1: [hidden size]."""
         assert self._rows is not None, "a pass comes before its hidden states"
         vector: list[float] = torch.nn.functional.normalize(self._rows[row].double(), dim=-1).tolist()
         return vector

@@ -35,9 +35,9 @@ def probe_invariance(
     def engine(**options: Any) -> Engine:
         return make_engine(EngineArgs(max_total_tokens=pages * page_size, page_size=page_size, **options))
 
-    one = engine(chunked_prefill_size=-(-length // page_size) * page_size)
-    _run(one, [alone])
-    _run(one, [cached])
+    in_pages = engine(chunked_prefill_size=-(-length // page_size) * page_size)
+    _run(in_pages, [alone])
+    _run(in_pages, [cached])
     _run(engine(chunked_prefill_size=chunk), [chunked])
     _run(engine(chunked_prefill_size=8 * page_size), [*company[:8], together, *company[8:]])
     options = {"prefix_caching": False, "test_retract_interval": 3}
@@ -53,7 +53,7 @@ def probe_invariance(
 def _ask(model: Model, number: int, length: int) -> Request:
     return Request(
         f"probe-{number}",
-        tuple((number * 7919 + at * 104729) % model.vocab_size for at in range(length)),
+        tuple((number * 7919 + index * 104729) % model.vocab_size for index in range(length)),
         SamplingParams(max_new_tokens=NEW_TOKENS, temperature=1.0, sampling_seed=number, ignore_eos=True),
         return_logprob=True,
     )

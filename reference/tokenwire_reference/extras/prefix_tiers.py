@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Protocol
 
-from tokenwire_reference.core.kv import PageStore, Payload, StoredPage
+from tokenwire_reference.core.kv import PageStore, Payload, StoredPage, Tiers
 from tokenwire_reference.core.prefix_keys import PageKey
 
 
@@ -34,7 +34,7 @@ class PageStorage(Protocol):
         """Raise TierError where more is kept than may be, or something that is no page."""
 
 
-class PrefixTiers:
+class PrefixTiers(Tiers):
     """Host memory for `host_pages` pages over an optional storage. Least recently used pages go first."""
 
     def __init__(self, device: PageStore, host_pages: int, storage: PageStorage | None = None) -> None:
@@ -42,17 +42,13 @@ class PrefixTiers:
         self._device = device
         self._storage = storage
         self._host: OrderedDict[PageKey, Payload] = OrderedDict()
-
-    @property
-    def storage_backend(self) -> str | None:
-        return None if self._storage is None else "file"
+        self.storage_backend = None if storage is None else "file"
 
     @property
     def failures(self) -> int:
         return 0 if self._storage is None else self._storage.failures
 
     def keep(self, key: PageKey, page: int) -> None:
-        """Take over a page that the device is about to lose."""
         if key not in self._host:
             self._host[key] = self._device.read_page(page)
         self._host.move_to_end(key)
@@ -62,7 +58,6 @@ class PrefixTiers:
                 self._storage.write(oldest, payload)
 
     def find(self, key: PageKey) -> StoredPage | None:
-        """The page of a prefix, from the nearest tier that has it."""
         if key in self._host:
             self._host.move_to_end(key)
             return StoredPage("host", self._host[key])
@@ -70,15 +65,12 @@ class PrefixTiers:
         return None if payload is None else StoredPage("storage", payload)
 
     def restore(self, page: int, stored: StoredPage) -> None:
-        """Bring a page back to the device."""
         self._device.write_page(page, stored.payload)
 
     def flush(self) -> None:
-        """Forget what host memory keeps."""
         self._host.clear()
 
     def check_integrity(self, on_device: Mapping[PageKey, int]) -> None:
-        """Raise TierError where a tier is overfull, or differs from the device's pages of the same keys."""
         if len(self._host) > self.host_pages:
             raise TierError(f"host memory keeps {len(self._host)} pages, and may keep {self.host_pages}")
         for key in self._host.keys() & on_device.keys():

@@ -20,7 +20,7 @@ class RoutedExperts(Experts):
     """
 
     def __init__(self, module: Any) -> None:
-        self._routers = [each for each in module.modules() if type(each).__name__.endswith("TopKRouter")]
+        self._routers = [layer for layer in module.modules() if type(layer).__name__.endswith("TopKRouter")]
         self.available = bool(self._routers)
         self._chosen: dict[int, Tensor] = {}
         for layer, router in enumerate(self._routers):
@@ -30,12 +30,10 @@ class RoutedExperts(Experts):
         self._chosen[layer] = given[-1]
 
     def room(self, slots: int) -> Tensor:
-        """Room for the experts of so many positions of a cache."""
         width = sum(int(router.top_k) for router in self._routers)
         return torch.zeros(slots if width else 0, width, dtype=torch.int32)
 
     def keep(self, room: Tensor, slots: Tensor) -> None:
-        """Keep what the last pass chose for its rows, whose keys and values went to these slots."""
         if self._routers:
             rows = [self._chosen[layer] for layer in range(len(self._routers))]
             room[slots.cpu()] = torch.cat(rows, dim=-1).to("cpu", torch.int32)

@@ -83,16 +83,16 @@ class Script:
                 self._read(name, step if isinstance(step, dict) else {"ids": step})
 
     def _read(self, name: str, step: Mapping[str, Json]) -> None:
-        at = len(self._ids)
+        index = len(self._ids)
         for key, value in step.items():
             match key, value:
                 case "ids", [*ids] if ids and all(type(i) is int and 0 <= i < VOCAB_SIZE for i in ids):
                     self._ids += ids
                     self._step_end += [len(self._ids)] * len(ids)
                 case "sleep_ms", int() | float() if value >= 0:
-                    self._sleep[at] = self._sleep.get(at, 0.0) + value / 1000
+                    self._sleep[index] = self._sleep.get(index, 0.0) + value / 1000
                 case "error", str():
-                    self._errors[at] = value
+                    self._errors[index] = value
                 case _:
                     raise ValueError(
                         f"{name}.{key} is {value!r}; give a text, ids (at least one, each from 0 to "
@@ -105,20 +105,20 @@ class Script:
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
         """Begin the next step: sleep, or fail, as the script has it, and give all of its ids but the last."""
-        at = len(token_ids) - len(self._prompt)
-        if at in self._sleep:
-            time.sleep(self._sleep[at])
-        if at in self._errors:
-            raise SequenceError(self._errors[at])
-        last = self._step_end[at] - 1 if at < len(self._ids) else at
-        return self._ids[at : min(last, at + room)]
+        index = len(token_ids) - len(self._prompt)
+        if index in self._sleep:
+            time.sleep(self._sleep[index])
+        if index in self._errors:
+            raise SequenceError(self._errors[index])
+        last = self._step_end[index] - 1 if index < len(self._ids) else index
+        return self._ids[index : min(last, index + room)]
 
     def following(self, position: int) -> int:
         """The id that follows a position of the prompt or of the output."""
-        at = position + 1 - len(self._prompt)
-        if at < 0:
+        index = position + 1 - len(self._prompt)
+        if index < 0:
             return self._prompt[position + 1]
-        return self._ids[at] if at < len(self._ids) else IM_END
+        return self._ids[index] if index < len(self._ids) else IM_END
 
 
 class NoCache(PagedTensors):

@@ -49,21 +49,21 @@ class Tapes:
         """Whether the pass turned out to depend on more than its numbers of rows."""
 
     def run(self, paged: PagedAttention, *inputs: Tensor) -> Tensor:
-        rows = tuple(each.shape[0] for each in inputs)
+        rows = tuple(part.shape[0] for part in inputs)
         if (again := self._tapes.get(rows)) is not None:
             return again(paged, *inputs)
         if self.refused:
             return self._run(paged, *inputs)
         calls: list[Call] = []
-        heard = _HeardAttention(paged, calls)
+        recorded = _HeardAttention(paged, calls)
         try:
             with NoHostSync(), _Recorder(calls):  # type: ignore[no-untyped-call,unused-ignore]  # torch
-                result = self._run(heard, *inputs)
+                result = self._run(recorded, *inputs)
         except HostSyncError:
             self.refused = True
             return self._run(paged, *inputs)
         try:
-            self._tapes[rows] = _played(calls, [heard, *inputs], result, self._weights)
+            self._tapes[rows] = _played(calls, [recorded, *inputs], result, self._weights)
         except TapeError:
             self.refused = True
         return result
@@ -126,7 +126,7 @@ def _played(calls: Sequence[Call], inputs: Sequence[Any], result: Tensor, weight
 
     Raises TapeError where one of them works on anything but inputs, results and weights.
     """
-    names = {id(value): f"input_{at}" for at, value in enumerate(inputs)}
+    names = {id(value): f"input_{index}" for index, value in enumerate(inputs)}
     constants: dict[str, Any] = {}
     of_the_model = {id(weight) for weight in weights}
 
@@ -156,7 +156,7 @@ def _played(calls: Sequence[Call], inputs: Sequence[Any], result: Tensor, weight
 
     lines = [f"def again({', '.join(names.values())}):"]
     for function, args, kwargs, given in calls:
-        words = [read(each) for each in args] + [f"{key}={read(each)}" for key, each in kwargs.items()]
+        words = [read(part) for part in args] + [f"{key}={read(part)}" for key, part in kwargs.items()]
         lines.append(f"{write(given)} = {constant(function)}({', '.join(words)})")
     lines.append(f"return {read(result)}")
     exec("\n    ".join(_forgetful(lines)), constants)
@@ -166,9 +166,9 @@ def _played(calls: Sequence[Call], inputs: Sequence[Any], result: Tensor, weight
 
 def _forgetful(lines: Sequence[str]) -> Iterator[str]:
     """The lines, and after the last one that names a tensor, one that lets its memory go."""
-    last = {name: at for at, line in enumerate(lines) for name in re.findall(r"tensor_\d+", line)}
-    for at, line in enumerate(lines):
+    last = {name: index for index, line in enumerate(lines) for name in re.findall(r"tensor_\d+", line)}
+    for index, line in enumerate(lines):
         yield line
-        done = [name for name, end in last.items() if end == at]
-        if done and at < len(lines) - 1:
+        done = [name for name, end in last.items() if end == index]
+        if done and index < len(lines) - 1:
             yield f"del {', '.join(done)}"

@@ -66,11 +66,13 @@ class TritonPagedAttention(PagedTensors):
         if batch.all_rows_wanted:  # a decode: the same tiles in every step of so many rows
             tokens = batch.packed.shape[1]
             if tokens not in self._singles:
-                self._singles[tokens] = torch.tensor([[at, 1] for at in range(tokens)], device=device)
+                self._singles[tokens] = torch.tensor([[offset, 1] for offset in range(tokens)], device=device)
             return self._singles[tokens]
         tile, tiles, token = tile_of(group), [], 0
         for start, end in batch.spans:
-            tiles += [(token + at, min(tile, end - start - at)) for at in range(0, end - start, tile)]
+            tiles += [
+                (token + offset, min(tile, end - start - offset)) for offset in range(0, end - start, tile)
+            ]
             token += end - start
         return torch.tensor(tiles, device=device)
 

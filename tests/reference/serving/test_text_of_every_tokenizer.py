@@ -188,7 +188,7 @@ def test_a_line_end_that_is_a_byte_token_ends_the_answer():
 
 def test_a_line_end_within_the_least_number_of_tokens_stays():
     tokenizer = made("SentencePiece")
-    ids, least = of(tokenizer, "a\n\nb"), {"min_new_tokens": 2, "vllm_stops": True}
+    ids, least = of(tokenizer, "a\n\nb"), {"min_new_tokens": 2, "min_tokens_before_stop": 2}
     shown, request = asyncio.run(answered(tokenizer, tuple(of(tokenizer, "a")), ids, stop=("\n",), **least))
     assert (shown[-1], request.finish.matched) == (("a\n", 3), "\n")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,15 +10,15 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.tokenizer import Tokenizer
-from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.body import read_object, understood
 from tokenwire_reference.doors.chat_channels import Speech
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.openai_answer import OpenAIAnswer
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.sglang.chat_request import ChatCall, read_chat_call
-from tokenwire_reference.doors.sglang.meta_info import LogprobsAsked, answer_metadata, meta_info
+from tokenwire_reference.doors.sglang.meta_info import answer_metadata, meta_info
 from tokenwire_reference.doors.sglang.token_names import bytes_of_token, token_name
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.extras.channels.parser import Channel, Delta
@@ -32,95 +31,72 @@ async def chat_completions(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: read_chat_call(body, http_request.headers, served))
-    return await answer(
-        http_request,
-        served,
-        call.requests,
-        group=call.id,
-        stream=call.stream,
-        write=lambda choices: _completion(choices, call, served),
-        chunks=lambda: _Chunks(call, served),
-        last_words=RefusalError.flat_event,
-    )
+    return await _ChatAnswer(call, served).answer(http_request, RefusalError.flat_event)
 
 
-def _speeches(call: ChatCall) -> list[Speech]:
-    return [Speech(request, call.channels, call.tokenizer) for request in call.requests]
-
-
-def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> dict[str, Any]:
-    speeches = _speeches(call)
-    for choice in choices:
-        speeches[choice.index].hear(choice)
-    answer = {
-        "id": call.id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": call.model,
-        "choices": [_choice(choice, speeches[choice.index], call, served) for choice in choices],
-        "usage": _usage(choices, speeches, served),
-        "metadata": answer_metadata(served.args.weight_version, choices),
-    }
-    if sglext := _sglext(choices, call):
-        answer["sglext"] = sglext
-    return answer
-
-
-def _choice(choice: Emission, speech: Speech, call: ChatCall, served: Served) -> dict[str, Any]:
-    said = speech.message
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": said.content,
-        "reasoning_content": said.reasoning or None,
-    }
-    if said.calls:
-        message["tool_calls"] = [
-            _call(index, each.name, each.arguments) for index, each in enumerate(said.calls)
-        ]
-    answer: dict[str, Any] = {
-        "index": choice.index,
-        "message": message,
-        "logprobs": _logprobs(choice, call),
-        **_finish(choice, speech),
-    }
-    if call.return_prompt_token_ids:
-        answer["prompt_token_ids"] = choice.record.prompt_token_ids
-    if call.return_token_ids:
-        answer["response_token_ids"] = choice.output_ids
-    if call.return_meta_info:
-        asked = LogprobsAsked.by(call.requests[choice.index], call.tokenizer)
-        answer["meta_info"] = meta_info(
-            choice,
-            asked,
-            weight_version=served.args.weight_version,
-            reasoning_tokens=speech.reasoning_tokens,
-        )
-    return answer
-
-
-class _Chunks:
+class _ChatAnswer(OpenAIAnswer[ChatCall]):
     """A role chunk before the first content of each choice, content, and the finishes after all content.
 
     Each chunk has text of one channel. A step whose ids show no text yet has a chunk with empty content where
-    logprobs were asked for: no entry is lost. An abort by the server ends the whole stream with an error.
+    logprobs were asked for: no entry is lost.
     """
 
     def __init__(self, call: ChatCall, served: Served) -> None:
-        self._call = call
-        self._served = served
-        self._created = int(time.time())
-        self._speeches = _speeches(call)
-        self._last: dict[int, Emission] = {}
+        super().__init__(call, served)
+        self._speeches = [Speech(request, call.channels, call.tokenizer) for request in call.requests]
         self._ids: dict[int, list[int]] = {}
 
-    def _chunk(self, choices: list[dict[str, Any]], **more: Json) -> dict[str, Any]:
-        call = self._call
-        head = {"id": call.id, "object": "chat.completion.chunk", "created": self._created}
-        return {**head, "model": call.model, "choices": choices, **more}
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        for choice in choices:
+            self._speeches[choice.index].hear(choice)
+        answer = {
+            **self.head("chat.completion"),
+            "choices": [self._choice(choice) for choice in choices],
+            "usage": self._usage(choices, self._speeches),
+            "metadata": answer_metadata(self.served.args.weight_version, choices),
+        }
+        if sglext := _sglext(choices, self.call):
+            answer["sglext"] = sglext
+        return answer
 
-    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
-        call, speech = self._call, self._speeches[emission.index]
-        self._last[emission.index] = emission
+    def _choice(self, choice: Emission) -> dict[str, Any]:
+        call, speech = self.call, self._speeches[choice.index]
+        said = speech.message
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": said.content,
+            "reasoning_content": said.reasoning or None,
+        }
+        if said.calls:
+            message["tool_calls"] = [
+                _call(index, made.name, made.arguments) for index, made in enumerate(said.calls)
+            ]
+        answer: dict[str, Any] = {
+            "index": choice.index,
+            "message": message,
+            "logprobs": _logprobs(choice, call),
+            **_finish(choice, speech),
+        }
+        if call.return_prompt_token_ids:
+            answer["prompt_token_ids"] = choice.record.prompt_token_ids
+        if call.return_token_ids:
+            answer["response_token_ids"] = choice.output_ids
+        if call.return_meta_info:
+            version, reasoning = self.served.args.weight_version, speech.reasoning_tokens
+            answer["meta_info"] = meta_info(
+                choice, call.tokenizer, weight_version=version, reasoning_tokens=reasoning
+            )
+        return answer
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Json) -> dict[str, Any]:
+        return {**self.head("chat.completion.chunk"), "choices": choices, **more}
+
+    def shows(self, emission: Emission) -> bool:
+        del emission
+        return True  # the parser may hold text
+
+    def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        call, speech = self.call, self._speeches[emission.index]
         self._ids.setdefault(emission.index, []).extend(emission.output_ids)
         if emission.first:
             yield self._chunk([_delta(emission.index, role="assistant", content="")])
@@ -129,20 +105,22 @@ class _Chunks:
         if not deltas and logprobs and logprobs["content"]:
             deltas = [{"content": ""}]
         for place, delta in enumerate(deltas, 1):
-            more = {"usage": _usage([emission], [speech], self._served)} if call.continuous_usage else {}
+            more = {"usage": self._usage([emission], [speech])} if call.continuous_usage else {}
             of_step = logprobs if place == len(deltas) else None
             yield self._chunk([_delta(emission.index, of_step, **delta)], **more)
-        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
-            raise refusal
 
     def closing(self) -> Iterator[dict[str, Any]]:
-        finals = [self._last[index] for index in sorted(self._last)]
-        for final in finals:
+        for final in self.finals:
             yield self._chunk([{**_delta(final.index), **_finish(final, self._speeches[final.index])}])
-        if sglext := _sglext(finals, self._call, [self._ids[final.index] for final in finals]):
+        if sglext := _sglext(self.finals, self.call, [self._ids[final.index] for final in self.finals]):
             yield self._chunk([], usage=None, sglext=sglext)
-        if self._call.include_usage:
-            yield self._chunk([], usage=_usage(finals, self._speeches, self._served))
+        if self.call.include_usage:
+            yield self._chunk([], usage=self._usage(self.finals, self._speeches))
+
+    def _usage(self, choices: Sequence[Emission], speeches: Sequence[Speech]) -> dict[str, Any]:
+        reasoning = sum(speech.reasoning_tokens for speech in speeches)
+        consumed = Consumed.by(choices, len(choices), reasoning)
+        return consumed.sglang(cache_report=self.served.args.enable_cache_report)
 
 
 def _said(delta: Delta) -> dict[str, Any]:
@@ -204,12 +182,6 @@ def _token_logprob(entry: Sequence[Any], tokenizer: Tokenizer | None) -> dict[st
         "bytes": bytes_of_token(tokenizer, token_id),
         "logprob": logprob,
     }
-
-
-def _usage(choices: Sequence[Emission], speeches: Sequence[Speech], served: Served) -> dict[str, Any]:
-    reasoning = sum(speech.reasoning_tokens for speech in speeches)
-    consumed = Consumed.by(choices, len(choices), reasoning)
-    return consumed.sglang(cache_report=served.args.enable_cache_report)
 
 
 def _sglext(

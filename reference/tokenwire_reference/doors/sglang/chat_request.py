@@ -16,11 +16,11 @@ from tokenwire_reference.doors.openai_call import OpenAICall
 from tokenwire_reference.doors.prompts import template_ids
 from tokenwire_reference.doors.sampling_fields import (
     native_sampling_fields,
-    read_sampling_params,
     refuse_unknown_ids,
     refuse_what_does_not_fit,
 )
 from tokenwire_reference.doors.served import Served
+from tokenwire_reference.doors.sglang.sampling import read_sampling
 
 _UNSUPPORTED = (
     *(
@@ -90,7 +90,7 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
     if body.get("return_sampling_mask") and not body.get("return_meta_info"):
         raise RefusalError("return_sampling_mask stands in meta_info; set return_meta_info to true, too")
     prompt = _prompt(body, channels, served)
-    sampling = read_sampling_params(native_sampling_fields(body, _budget(body)), served)
+    sampling = read_sampling(native_sampling_fields(body, _budget(body)), served)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     return ChatCall.read(
         body,

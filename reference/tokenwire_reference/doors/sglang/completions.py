@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -10,18 +9,19 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.body import read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.openai_answer import OpenAIAnswer
 from tokenwire_reference.doors.reader import Emission
-from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.served import served_by
 from tokenwire_reference.doors.sglang.completions_request import CompletionCall, read_completion_call
 from tokenwire_reference.doors.sglang.meta_info import answer_metadata
 from tokenwire_reference.doors.sglang.token_names import token_name
 from tokenwire_reference.doors.usage import Consumed
 
 PATH = "/v1/completions"
+KIND = "text_completion"
 
 
 async def completions(http_request: HttpRequest) -> Response:
@@ -29,34 +29,34 @@ async def completions(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: read_completion_call(body, served))
-    return await answer(
-        http_request,
-        served,
-        call.requests,
-        group=call.id,
-        stream=call.stream,
-        write=lambda choices: _completion(choices, call, served),
-        chunks=lambda: _Chunks(call, served),
-        last_words=RefusalError.flat_event,
-    )
+    return await _CompletionAnswer(call, served).answer(http_request, RefusalError.flat_event)
 
 
-def _completion(choices: Sequence[Emission], call: CompletionCall, served: Served) -> dict[str, Any]:
-    return {
-        **_head(call),
-        "choices": [_choice(choice, call) for choice in choices],
-        "usage": Consumed.by(choices, call.n).sglang(cache_report=served.args.enable_cache_report),
-        "metadata": answer_metadata(served.args.weight_version, choices),
-    }
+class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
+    """A chunk for each emission, and the usage after all."""
 
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        return {
+            **self.head(KIND),
+            "choices": [_choice(choice, self.call) for choice in choices],
+            "usage": self._usage(choices),
+            "metadata": answer_metadata(self.served.args.weight_version, choices),
+        }
 
-def _head(call: CompletionCall) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": call.model,
-    }
+    def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        call = self.call
+        usage = Consumed.by([emission], 1).sglang(cache_report=False) if call.continuous_usage else None
+        yield {**self.head(KIND), "choices": [_choice(emission, call)], "usage": usage}
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        if self.call.include_usage:
+            usage = self._usage(self.finals)
+            known = {name: value for name, value in usage.items() if value is not None}
+            yield {**self.head(KIND), "choices": [], "usage": known}
+
+    def _usage(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        consumed = Consumed.by(choices, self.call.n)
+        return consumed.sglang(cache_report=self.served.args.enable_cache_report)
 
 
 def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
@@ -74,33 +74,6 @@ def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
         if emission.first:
             choice["prompt_token_ids"] = emission.record.prompt_token_ids
     return choice
-
-
-class _Chunks:
-    """One chunk for each emission, and the usage after all. A server's abort ends it with an error."""
-
-    def __init__(self, call: CompletionCall, served: Served) -> None:
-        self._call = call
-        self._cache_report = served.args.enable_cache_report
-        self._head = _head(call)
-        self._last: dict[int, Emission] = {}
-
-    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
-        call = self._call
-        self._last[emission.index] = emission
-        usage = Consumed.by([emission], 1).sglang(cache_report=False) if call.continuous_usage else None
-        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
-        if not refusal or emission.output_ids:
-            yield {**self._head, "choices": [_choice(emission, call)], "usage": usage}
-        if refusal:
-            raise refusal
-
-    def closing(self) -> Iterator[dict[str, Any]]:
-        if self._call.include_usage:
-            consumed = Consumed.by([self._last[index] for index in sorted(self._last)], self._call.n)
-            usage = consumed.sglang(cache_report=self._cache_report)
-            known = {name: value for name, value in usage.items() if value is not None}
-            yield {**self._head, "choices": [], "usage": known}
 
 
 def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:

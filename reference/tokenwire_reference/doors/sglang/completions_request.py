@@ -13,10 +13,10 @@ from tokenwire_reference.doors.openai_call import OpenAICall
 from tokenwire_reference.doors.prompts import read_prompts
 from tokenwire_reference.doors.sampling_fields import (
     native_sampling_fields,
-    read_sampling_params,
     refuse_what_does_not_fit,
 )
 from tokenwire_reference.doors.served import Served
+from tokenwire_reference.doors.sglang.sampling import read_sampling
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -53,7 +53,7 @@ def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCal
     prompts, is_batch = read_prompts(body["prompt"], "prompt", served)
     budget = body.get("max_tokens")
     fields = native_sampling_fields(body, DEFAULT_MAX_TOKENS if budget is None else budget)
-    sampling = read_sampling_params(fields, served)
+    sampling = read_sampling(fields, served)
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     echo = bool(body.get("echo"))

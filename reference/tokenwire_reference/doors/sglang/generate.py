@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.request import Request
 from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
@@ -19,13 +19,13 @@ from tokenwire_reference.doors.limits import refuse_many_samples
 from tokenwire_reference.doors.prompts import read_prompts, refused
 from tokenwire_reference.doors.reader import Delivery, Emission
 from tokenwire_reference.doors.sampling_fields import (
-    read_sampling_params,
     refuse_unknown_ids,
     refuse_what_does_not_fit,
     with_own_seed,
 )
 from tokenwire_reference.doors.served import Served, served_by
-from tokenwire_reference.doors.sglang.meta_info import LogprobsAsked, meta_info
+from tokenwire_reference.doors.sglang.meta_info import meta_info
+from tokenwire_reference.doors.sglang.sampling import read_sampling
 from tokenwire_reference.extras.images import put_images, takes_images
 
 _UNSUPPORTED = (
@@ -34,6 +34,10 @@ _UNSUPPORTED = (
     *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
     *("max_thinking_tokens", "watermark"),
 )
+
+_OF_LOGPROBS: Mapping[str, Any] = {"top_logprobs_num": 0, "token_ids_logprob": [], "logprob_start_len": -1}
+_FOR_EACH = ("return_logprob", "top_logprobs_num", "logprob_start_len", "extra_key", "return_sampling_mask")
+"""Fields with one value for all prompts, or a list of them."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,7 @@ async def generate(http_request: HttpRequest) -> Response:
 
 
 def _whole(choices: Sequence[Emission], call: GenerateCall, served: Served) -> Json:
-    asked = _logprobs_asked(call, served)
-    answers = [_answer(choice, call, asked[choice.index], served) for choice in choices]
+    answers = [_answer(choice, call, served) for choice in choices]
     return answers if call.is_batch else answers[0]
 
 
@@ -80,17 +83,16 @@ class _Events:
     def __init__(self, call: GenerateCall, served: Served) -> None:
         self._call = call
         self._served = served
-        self._asked = _logprobs_asked(call, served)
         self._states: dict[int, list[Any]] = {}
-        """The hidden states that were told, by choice."""
+        """The hidden states that were sent, by choice."""
 
     def of(self, emission: Emission) -> Iterable[dict[str, Any]]:
-        event = _answer(emission, self._call, self._asked[emission.index], self._served)
+        event = _answer(emission, self._call, self._served)
         if self._served.args.incremental_streaming_output and "hidden_states" in event["meta_info"]:
             # As in SGLang, whole in every event.
-            told = self._states.setdefault(emission.index, [])
-            told += event["meta_info"]["hidden_states"]
-            event["meta_info"]["hidden_states"] = list(told)
+            states = self._states.setdefault(emission.index, [])
+            states += event["meta_info"]["hidden_states"]
+            event["meta_info"]["hidden_states"] = list(states)
         if self._call.is_batch:
             event["index"] = emission.index
         return [event]
@@ -99,15 +101,11 @@ class _Events:
         return ()
 
 
-def _logprobs_asked(call: GenerateCall, served: Served) -> list[LogprobsAsked]:
-    tokenizer = served.tokenizer if call.return_text_in_logprobs else None
-    return [LogprobsAsked.by(request, tokenizer) for request in call.requests]
-
-
-def _answer(emission: Emission, call: GenerateCall, asked: LogprobsAsked, served: Served) -> dict[str, Any]:
+def _answer(emission: Emission, call: GenerateCall, served: Served) -> dict[str, Any]:
     answer: dict[str, Any] = {} if served.tokenizer is None else {"text": emission.text}
     answer["output_ids"] = emission.output_ids
-    answer["meta_info"] = meta_info(emission, asked, weight_version=served.args.weight_version)
+    tokenizer = served.tokenizer if call.return_text_in_logprobs else None
+    answer["meta_info"] = meta_info(emission, tokenizer, weight_version=served.args.weight_version)
     if call.return_prompt_token_ids:
         answer["prompt_token_ids"] = emission.record.prompt_token_ids
     return answer
@@ -134,40 +132,22 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
     prompts, is_batch = _prompts(body, served)
     given_params = _for_each(body.get("sampling_params"), "sampling_params", len(prompts))
     # One object for a whole batch is read once.
-    read = {id(params): read_sampling_params(params or {}, served) for params in _distinct(given_params)}
+    read = {id(params): read_sampling(params or {}, served) for params in _distinct(given_params)}
     sampling = [read[id(params)] for params in given_params]
     counts = {params.n for params in sampling}
     if len(counts) > 1:
         raise RefusalError(f"n differs between the prompts of a batch: {sorted(counts)}; send one n for all")
     n = counts.pop()
-    columns = {
-        name: _for_each(body.get(name), name, len(prompts))
-        for name in (
-            "return_logprob",
-            "logprob_start_len",
-            "top_logprobs_num",
-            "extra_key",
-            "return_sampling_mask",
-        )
-    }
-    for name in ("return_routed_experts", "routed_experts_start_len", "return_hidden_states"):
-        columns[name] = [body.get(name)] * len(prompts)
-    columns["token_ids_logprob"] = _id_lists(body.get("token_ids_logprob"), len(prompts))
+    wanted = _wanted(body, len(prompts))
     refuse_many_samples(prompts, n)
     rids = _rids(body.get("rid"), len(prompts), n, is_batch)
     stream = body.get("stream", False)
     requests = [
-        _request(
-            rids[i * n + j],
-            prompt,
-            with_own_seed(sampling[i], j),
-            {k: v[i] for k, v in columns.items()},
-            stream,
-        )
+        Request(rids[i * n + j], prompt, with_own_seed(sampling[i], j), stream, **wanted[i])
         for i, prompt in enumerate(map(tuple, prompts))
         for j in range(n)
     ]
-    _refuse_logprobs_without_asking(body, columns)
+    _refuse_logprobs_without_asking(body, requests)
     for request in requests[::n]:
         _check(request, served)
     rid = body.get("rid")
@@ -194,8 +174,8 @@ def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], boo
 def _with_images(text: str | list[str], images: Json) -> str | list[str]:
     """Texts with their images put in: image_data is one or a list of them, in a batch one such for each."""
     if isinstance(text, list):
-        each = _for_each(images, "image_data", len(text))
-        return [str(_with_images(one, own)) if own else one for one, own in zip(text, each, strict=True)]
+        pairs = zip(text, _for_each(images, "image_data", len(text)), strict=True)
+        return [str(_with_images(prompt, shown)) if shown else prompt for prompt, shown in pairs]
     sources = images if isinstance(images, list) else [images]
     if not all(isinstance(source, str) for source in sources):
         raise RefusalError(f"image_data is {images!r:.60}; send base64 strings", param="image_data")
@@ -219,11 +199,25 @@ def _distinct(values: Iterable[Any]) -> Iterable[Any]:
     return {id(value): value for value in values}.values()
 
 
-def _id_lists(value: list[Any] | None, count: int) -> list[tuple[int, ...]]:
-    """token_ids_logprob for each prompt: one list for all, or a list of lists."""
-    if value and isinstance(value[0], list):
-        return [tuple(ids) for ids in _for_each(value, "token_ids_logprob", count)]
-    return [tuple(value or ())] * count
+def _wanted(body: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """What a body asks for beside the output, for each prompt, by field of `Request`."""
+    columns = {name: _for_each(body.get(name), name, count) for name in _FOR_EACH}
+    ids = body.get("token_ids_logprob") or ()
+    nested = ids and isinstance(ids[0], list)
+    lists = _for_each(ids, "token_ids_logprob", count) if nested else [tuple(ids)] * count
+    columns["token_ids_logprob"] = list(map(tuple, lists))
+    for_all: dict[str, Any] = {"return_hidden_states": bool(body.get("return_hidden_states"))}
+    if body.get("return_routed_experts"):
+        for_all["routed_experts_start"] = body.get("routed_experts_start_len") or 0
+    return [
+        {
+            name: column[i]
+            for name, column in columns.items()
+            if column[i] not in (None, "") and (name not in _OF_LOGPROBS or columns["return_logprob"][i])
+        }
+        | for_all
+        for i in range(count)
+    ]
 
 
 def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> list[str]:
@@ -235,38 +229,13 @@ def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> 
     return names if n == 1 else [f"{name}_{j}" for name in names for j in range(n)]
 
 
-def _refuse_logprobs_without_asking(body: Mapping[str, Any], columns: Mapping[str, list[Any]]) -> None:
+def _refuse_logprobs_without_asking(body: Mapping[str, Any], requests: Sequence[Request]) -> None:
     """Refuse what would be ignored in silence: logprob fields where no prompt asks for logprobs."""
-    nothing = {"top_logprobs_num": 0, "token_ids_logprob": [], "logprob_start_len": -1}
-    named = [name for name, default in nothing.items() if body.get(name) not in (None, default)]
-    if named and not any(columns["return_logprob"]):
+    named = [name for name, default in _OF_LOGPROBS.items() if body.get(name) not in (None, default)]
+    if named and not any(request.return_logprob for request in requests):
         raise RefusalError(
             f"{' and '.join(named)} asks for logprobs, and return_logprob does not; set it to true"
         )
-
-
-def _request(
-    rid: str, prompt: tuple[int, ...], sampling: SamplingParams, asked: Mapping[str, Any], stream: bool
-) -> Request:
-    request = Request(
-        rid=rid,
-        prompt_token_ids=prompt,
-        sampling=sampling,
-        stream=stream,
-        return_logprob=bool(asked["return_logprob"]),
-        extra_key=asked["extra_key"] or None,
-        return_sampling_mask=bool(asked["return_sampling_mask"]),
-        routed_experts_start=asked["routed_experts_start_len"] or 0
-        if asked["return_routed_experts"]
-        else None,
-    )
-    request.return_hidden_states = bool(asked["return_hidden_states"])
-    if request.return_logprob:
-        start = asked["logprob_start_len"]
-        request.logprob_start_len = -1 if start is None else start
-        request.top_logprobs_num = asked["top_logprobs_num"] or 0
-        request.token_ids_logprob = asked["token_ids_logprob"]
-    return request
 
 
 def _check(request: Request, served: Served) -> None:

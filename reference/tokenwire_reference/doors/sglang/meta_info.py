@@ -5,36 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tokenwire_reference.core.request import OWN_SERIES, DraftCounts, Request
+from tokenwire_reference.core.request import MASK, MASK_LOGPROBS, OWN_SERIES, DraftCounts
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.reader import Emission
-
-
-@dataclass(frozen=True)
-class LogprobsAsked:
-    """Which logprob lists a request asked for."""
-
-    selected: bool = False
-    top: bool = False
-    chosen: bool = False
-    mask: bool = False
-    hidden_states: bool = False
-    tokenizer: Tokenizer | None = None
-    """Gives each entry its token's text; None leaves it null."""
-
-    @classmethod
-    def by(cls, request: Request, tokenizer: Tokenizer | None = None) -> LogprobsAsked:
-        return cls(
-            request.return_logprob,
-            request.return_logprob and request.top_logprobs_num > 0,
-            request.return_logprob and bool(request.token_ids_logprob),
-            request.return_sampling_mask,
-            request.return_hidden_states,
-            tokenizer,
-        )
 
 
 def weight_versions(version: str, emission: Emission) -> list[dict[str, Any]]:
@@ -48,40 +23,39 @@ def answer_metadata(version: str, choices: Sequence[Emission]) -> dict[str, Any]
 
 
 def meta_info(
-    emission: Emission, asked: LogprobsAsked, *, weight_version: str, reasoning_tokens: int = 0
+    emission: Emission, tokenizer: Tokenizer | None, *, weight_version: str, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """The meta_info of an emission.
+    """The meta_info of an emission. With a tokenizer, each logprob entry has its token's text.
 
     Lists of output tokens cover what the emission covers; counters count from the start.
     """
-    finish = emission.finish
+    finish, record = emission.finish, emission.record
     info: dict[str, Any] = {
-        "id": emission.record.rid,
+        "id": record.rid,
         "finish_reason": finish.to_wire() if finish else None,
-        "prompt_tokens": len(emission.record.prompt_token_ids),
+        "prompt_tokens": len(record.prompt_token_ids),
         "weight_version": weight_version,
-        "num_retractions": emission.record.num_retractions,
+        "num_retractions": record.num_retractions,
+        **_logprobs(emission, tokenizer),
+        "reasoning_tokens": reasoning_tokens,
+        "completion_tokens": emission.completion_tokens,
+        "cached_tokens": record.cached_tokens,
     }
-    if asked.selected or asked.mask:
-        info |= _logprobs(emission, asked)
-    info["reasoning_tokens"] = reasoning_tokens
-    info["completion_tokens"] = emission.completion_tokens
-    info["cached_tokens"] = emission.record.cached_tokens
-    if asked.hidden_states:
+    if record.return_hidden_states:
         info["hidden_states"] = list(emission.series.get("hidden_states", ()))
-    if finish and emission.record.routed_experts is not None:
-        info["routed_experts"] = emission.record.routed_experts
+    if finish and record.routed_experts is not None:
+        info["routed_experts"] = record.routed_experts
     if finish:
         info["weight_versions"] = weight_versions(weight_version, emission)
-    info["cached_tokens_details"] = emission.record.cached_tokens_details
+    info["cached_tokens_details"] = record.cached_tokens_details
     for name, values in emission.series.items():
         if name not in OWN_SERIES:
             info[name] = values
     info["dp_rank"] = None
     if finish:
         info["e2e_latency"] = emission.seconds
-        if emission.record.drafts:
-            info |= _drafts(emission.record.drafts, emission.completion_tokens)
+        if record.drafts:
+            info |= _drafts(record.drafts, emission.completion_tokens)
     if emission.first:
         info["response_sent_to_client_ts"] = time.time()
     return info
@@ -105,29 +79,32 @@ def _drafts(drafts: DraftCounts, completion_tokens: int) -> dict[str, Any]:
     return info
 
 
-def _logprobs(emission: Emission, asked: LogprobsAsked) -> dict[str, Any]:
+def _logprobs(emission: Emission, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The series that were asked for, of the prompt and of the output, and how long they are."""
     info: dict[str, Any] = {}
-    prompt, output = emission.record.prompt_series, emission.series
-    if asked.selected:
-        info["input_token_logprobs"] = _entries(prompt.get("input_token_logprobs", ()), asked)
-        info["output_token_logprobs"] = _entries(output.get("output_token_logprobs", ()), asked)
+    record, output = emission.record, emission.series
+    if record.return_logprob:
+        prompt = record.prompt_series
+        info["input_token_logprobs"] = _entries(prompt.get("input_token_logprobs", ()), tokenizer)
+        info["output_token_logprobs"] = _entries(output.get("output_token_logprobs", ()), tokenizer)
         info["output_token_logprobs_length"] = emission.completion_tokens
-    for wanted, kind in ((asked.top, "top_logprobs"), (asked.chosen, "token_ids_logprobs")):
-        if wanted:
-            info[f"input_{kind}"] = _rows(prompt.get(f"input_{kind}", ()), asked)
-            info[f"output_{kind}"] = _rows(output.get(f"output_{kind}", ()), asked)
-    if asked.mask:
-        for name in ("output_token_sampling_mask", "output_token_sampling_logprobs"):
+        top, chosen = record.top_logprobs_num, record.token_ids_logprob
+        for wanted, kind in ((top, "top_logprobs"), (chosen, "token_ids_logprobs")):
+            if wanted:
+                info[f"input_{kind}"] = _rows(prompt.get(f"input_{kind}", ()), tokenizer)
+                info[f"output_{kind}"] = _rows(output.get(f"output_{kind}", ()), tokenizer)
+    if record.return_sampling_mask:
+        for name in (MASK, MASK_LOGPROBS):
             info[name] = list(output.get(name, ()))
-        info["output_token_sampling_mask_length"] = emission.completion_tokens
+        info[f"{MASK}_length"] = emission.completion_tokens
     return info
 
 
-def _entries(entries: Sequence[Any], asked: LogprobsAsked) -> list[Any]:
-    if asked.tokenizer is None:
+def _entries(entries: Sequence[Any], tokenizer: Tokenizer | None) -> list[Any]:
+    if tokenizer is None:
         return list(entries)
-    return [[entry[0], entry[1], asked.tokenizer.decode([entry[1]])] for entry in entries]
+    return [[entry[0], entry[1], tokenizer.decode([entry[1]])] for entry in entries]
 
 
-def _rows(rows: Sequence[Any], asked: LogprobsAsked) -> list[Any]:
-    return [None if row is None else _entries(row, asked) for row in rows]
+def _rows(rows: Sequence[Any], tokenizer: Tokenizer | None) -> list[Any]:
+    return [None if row is None else _entries(row, tokenizer) for row in rows]

@@ -2,85 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-
 from tokenwire_reference import __version__
-from tokenwire_reference.doors import answering
-from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.openai_answer import OpenAIAnswer
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.call import VllmCall
+from tokenwire_reference.doors.vllm.logprob_shapes import LogprobWriter
 
 FINGERPRINT = {"system_fingerprint": f"tokenwire-reference-{__version__}"}
 
 
-async def answer(
-    http_request: HttpRequest,
-    served: Served,
-    call: VllmCall,
-    *,
-    whole: Callable[[Sequence[Emission]], dict[str, Any]],
-    chunks: Callable[[Emission], Sequence[dict[str, Any]]],
-    usage_chunk: Callable[[dict[str, Any]], dict[str, Any]],
-    closing: Mapping[str, Any],
-    reasoning: Callable[[], int | None] = lambda: None,
-) -> Response:
-    """Answer a call whole, or with what `chunks` makes of each emission and the usage after all.
+class VllmAnswer(OpenAIAnswer[VllmCall]):
+    """The shapes of one answer, and the usage after all chunks."""
 
-    `closing` stands in the last chunk of a stream. `reasoning` tells, in the end, how many tokens reasoned.
-    """
-    return await answering.answer(
-        http_request,
-        served,
-        call.requests,
-        group=call.id,
-        stream=call.stream,
-        write=whole,
-        chunks=lambda: _Chunks(call, chunks, usage_chunk, closing, reasoning),
-        last_words=RefusalError.nested,
-    )
+    last_fields: Mapping[str, Any] = FINGERPRINT
+    """They stand in the last chunk of a stream."""
 
+    def __init__(self, call: VllmCall, served: Served) -> None:
+        super().__init__(call, served)
+        self.logprobs = LogprobWriter(call.logprobs, call.tokenizer)
+        self._ended = 0
 
-@dataclass
-class _Chunks:
-    """What an endpoint makes of each emission, and the usage after all."""
+    def reasoning_tokens(self) -> int | None:
+        """Of all choices, in the end; None where no reasoning is looked for."""
+        return None
 
-    call: VllmCall
-    chunks: Callable[[Emission], Sequence[dict[str, Any]]]
-    usage_chunk: Callable[[dict[str, Any]], dict[str, Any]]
-    last_fields: Mapping[str, Any]
-    reasoning: Callable[[], int | None]
-    last: dict[int, Emission] = field(default_factory=dict)
-    ended: int = 0
+    @abstractmethod
+    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The chunk with the usage."""
 
-    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
-        self.last[emission.index] = emission
-        self.ended += emission.finish is not None
-        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
-        if not refusal or emission.output_ids:
-            *earlier, latest = self.chunks(emission)
-            yield from earlier
-            is_last = self.ended == len(self.call.requests) and not self.call.include_usage
-            yield {**latest, **self.last_fields} if is_last else latest
-        if refusal:
-            raise refusal
+    def usage(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        """The usage of a whole answer."""
+        consumed = Consumed.by(choices, self.call.n, self.reasoning_tokens())
+        return consumed.vllm(cache_report=self.served.args.enable_cache_report)
+
+    def token_ids(self, emission: Emission) -> Sequence[int] | None:
+        return emission.output_ids if self.call.return_token_ids else None
+
+    def prompt_token_ids(self, emission: Emission) -> Sequence[int] | None:
+        return emission.record.prompt_token_ids if self.call.return_token_ids else None
+
+    @abstractmethod
+    def chunks_of(self, emission: Emission) -> Sequence[dict[str, Any]]:
+        """The chunks of an emission, one at least."""
+
+    def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        self._ended += emission.finish is not None
+        *earlier, latest = self.chunks_of(emission)
+        yield from earlier
+        is_last = self._ended == len(self.call.requests) and not self.call.include_usage
+        yield {**latest, **self.last_fields} if is_last else latest
 
     def closing(self) -> Iterator[dict[str, Any]]:
         if self.call.include_usage:
-            choices = [self.last[index] for index in sorted(self.last)]
-            consumed = Consumed.by(choices, self.call.n, self.reasoning())
-            told = {} if consumed.details is None else {"completion_tokens_details": consumed.details}
-            yield {**self.usage_chunk({**consumed.totals, **told}), **self.last_fields}
-
-
-def whole_usage(
-    choices: Sequence[Emission], call: VllmCall, served: Served, reasoning: int | None = None
-) -> dict[str, Any]:
-    """The usage of a whole answer."""
-    return Consumed.by(choices, call.n, reasoning).vllm(cache_report=served.args.enable_cache_report)
+            consumed = Consumed.by(self.finals, self.call.n, self.reasoning_tokens())
+            details = {} if consumed.details is None else {"completion_tokens_details": consumed.details}
+            yield {**self.usage_chunk({**consumed.totals, **details}), **self.last_fields}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -17,9 +16,8 @@ from tokenwire_reference.doors.prompts import template_ids
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
-from tokenwire_reference.doors.vllm.answering import FINGERPRINT, answer, whole_usage
+from tokenwire_reference.doors.vllm.answering import FINGERPRINT, VllmAnswer
 from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
-from tokenwire_reference.doors.vllm.logprob_shapes import LogprobWriter
 from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
@@ -63,17 +61,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
             as_token_ids=bool(body.get("return_tokens_as_token_ids")),
         ),
     )
-    written = _ChatAnswer(call, channels, served)
-    return await answer(
-        http_request,
-        served,
-        call,
-        whole=written.whole,
-        chunks=written.chunks,
-        usage_chunk=lambda usage: {**written.head("chat.completion.chunk"), "choices": [], "usage": usage},
-        closing=FINGERPRINT,
-        reasoning=written.reasoning_tokens,
-    )
+    return await _ChatAnswer(call, channels, served).answer(http_request, RefusalError.nested)
 
 
 def _opening() -> dict[str, str]:
@@ -81,32 +69,26 @@ def _opening() -> dict[str, str]:
     return {"id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}", "type": "function"}
 
 
-class _ChatAnswer:
+class _ChatAnswer(VllmAnswer):
     """The shapes of one answer."""
 
     def __init__(self, call: VllmCall, channels: ChannelsAsked, served: Served) -> None:
-        self._call = call
+        super().__init__(call, served)
         self._speeches = [Speech(request, channels, call.tokenizer) for request in call.requests]
         self._parses = channels.format is not None
-        self._served = served
-        self._logprobs = LogprobWriter(call.logprobs, call.tokenizer)
-        self._created = int(time.time())
 
-    def head(self, kind: str) -> dict[str, Any]:
-        call = self._call
-        return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
+    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {**self.head("chat.completion.chunk"), "choices": [], "usage": usage}
 
     def reasoning_tokens(self) -> int | None:
-        """Of all choices; None where no reasoning is looked for."""
         return self._reasoning_of(self._speeches)
 
     def _reasoning_of(self, speeches: Sequence[Speech]) -> int | None:
-        if self._served.args.reasoning_parser is None:
+        if self.served.args.reasoning_parser is None:
             return None
         return sum(speech.reasoning_tokens for speech in speeches)
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
-        call = self._call
         for choice in choices:
             self._speeches[choice.index].hear(choice)
         return {
@@ -114,9 +96,9 @@ class _ChatAnswer:
             "choices": [self._choice(choice) for choice in choices],
             "service_tier": None,
             **FINGERPRINT,
-            "usage": whole_usage(choices, call, self._served, self.reasoning_tokens()),
-            "prompt_logprobs": self._logprobs.of_prompt(choices[0]),
-            "prompt_token_ids": choices[0].record.prompt_token_ids if call.return_token_ids else None,
+            "usage": self.usage(choices),
+            "prompt_logprobs": self.logprobs.of_prompt(choices[0]),
+            "prompt_token_ids": self.prompt_token_ids(choices[0]),
             "prompt_text": None,
             "kv_transfer_params": None,
             "ec_transfer_params": None,
@@ -132,30 +114,30 @@ class _ChatAnswer:
         }
         if said.calls:
             message["tool_calls"] = [
-                {**_opening(), "function": {"name": each.name, "arguments": each.arguments}}
-                for each in said.calls
+                {**_opening(), "function": {"name": made.name, "arguments": made.arguments}}
+                for made in said.calls
             ]
         return {
             "index": choice.index,
             "message": message | {"reasoning": said.reasoning or None},
             "logprobs": self._content(choice),
             **self._finish(choice),
-            "token_ids": self._ids(choice),
+            "token_ids": self.token_ids(choice),
             "routed_experts": None,
         }
 
-    def chunks(self, emission: Emission) -> list[dict[str, Any]]:
+    def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
         """A role chunk with the prompt's ids before all content; the finish stands on the last content."""
         chunks = []
         if emission.first:
-            prompt = emission.record.prompt_token_ids if self._call.return_token_ids else None
+            prompt = self.prompt_token_ids(emission)
             role = self._delta(emission, {"role": "assistant", "content": ""}, None)
             chunks.append(self._chunk(role, emission, 0) | {"prompt_token_ids": prompt, "prompt_text": None})
         said = self._said(self._speeches[emission.index].hear(emission))
         content = self._delta(emission, said, self._content(emission))
         if emission.finish:
             content |= self._finish(emission)
-        content["token_ids"] = self._ids(emission)
+        content["token_ids"] = self.token_ids(emission)
         chunks.append(self._chunk(content, emission, emission.completion_tokens))
         return chunks
 
@@ -178,7 +160,7 @@ class _ChatAnswer:
         return said if self._parses else {"content": "", **said}
 
     def _finish(self, emission: Emission) -> dict[str, Any]:
-        fields = self._call.finish_fields(emission)
+        fields = self.call.finish_fields(emission)
         if emission.finish is not None:
             fields["finish_reason"] = self._speeches[emission.index].finish_reason(emission.finish)
         return fields
@@ -190,14 +172,11 @@ class _ChatAnswer:
 
     def _chunk(self, choice: dict[str, Any], emission: Emission, completion: int) -> dict[str, Any]:
         chunk = {**self.head("chat.completion.chunk"), "choices": [choice]}
-        if self._call.continuous_usage:
+        if self.call.continuous_usage:
             reasoning = self._reasoning_of([self._speeches[emission.index]])
             consumed = Consumed(len(emission.record.prompt_token_ids), completion, 0, reasoning)
             chunk["usage"] = {**consumed.totals, "completion_tokens_details": consumed.details}
         return chunk
 
     def _content(self, emission: Emission) -> dict[str, Any] | None:
-        return None if self._call.logprobs.top is None else self._logprobs.as_content(emission)
-
-    def _ids(self, emission: Emission) -> Sequence[int] | None:
-        return emission.output_ids if self._call.return_token_ids else None
+        return None if self.call.logprobs.top is None else self.logprobs.as_content(emission)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +14,12 @@ from tokenwire_reference.doors.prompts import read_prompts
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
-from tokenwire_reference.doors.vllm.answering import FINGERPRINT, answer, whole_usage
+from tokenwire_reference.doors.vllm.answering import FINGERPRINT, VllmAnswer
 from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
-from tokenwire_reference.doors.vllm.logprob_shapes import LogprobWriter
 from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
 
 DEFAULT_MAX_TOKENS = 16
+KIND = "text_completion"
 
 
 async def completions(http_request: HttpRequest) -> Response:
@@ -49,65 +48,50 @@ async def completions(http_request: HttpRequest) -> Response:
             as_token_ids=bool(body.get("return_tokens_as_token_ids")),
         ),
     )
-    written = _CompletionAnswer(call, served, echo=echo)
-    return await answer(
-        http_request,
-        served,
-        call,
-        whole=written.whole,
-        chunks=written.chunks,
-        usage_chunk=lambda usage: {**written.head(), "choices": [], "usage": usage},
-        closing=FINGERPRINT,
-    )
+    return await _CompletionAnswer(call, served, echo=echo).answer(http_request, RefusalError.nested)
 
 
-class _CompletionAnswer:
+class _CompletionAnswer(VllmAnswer):
     """The shapes of one answer, and where the tokens of its choices begin."""
 
     def __init__(self, call: VllmCall, served: Served, *, echo: bool) -> None:
-        self._call = call
-        self._served = served
+        super().__init__(call, served)
         self._echo = echo
-        self._logprobs = LogprobWriter(call.logprobs, call.tokenizer)
-        self._offsets = [self._logprobs.offsets(request) for request in call.requests]
-        self._created = int(time.time())
+        self._offsets = [self.logprobs.offsets(request) for request in call.requests]
 
-    def head(self) -> dict[str, Any]:
-        call = self._call
-        return {"id": call.id, "object": "text_completion", "created": self._created, "model": call.model}
+    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {**self.head(KIND), "choices": [], "usage": usage}
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         return {
-            **self.head(),
+            **self.head(KIND),
             "choices": [self._choice(choice) for choice in choices],
             "service_tier": None,
             **FINGERPRINT,
-            "usage": whole_usage(choices, self._call, self._served),
+            "usage": self.usage(choices),
             "kv_transfer_params": None,
             "ec_transfer_params": None,
             "metrics": None,
         }
 
     def _choice(self, choice: Emission) -> dict[str, Any]:
-        ids = self._call.return_token_ids
         return {
             **self._text(choice),
-            "token_ids": choice.output_ids if ids else None,
-            "prompt_logprobs": self._logprobs.of_prompt(choice),
-            "prompt_token_ids": choice.record.prompt_token_ids if ids else None,
+            "token_ids": self.token_ids(choice),
+            "prompt_logprobs": self.logprobs.of_prompt(choice),
+            "prompt_token_ids": self.prompt_token_ids(choice),
             "routed_experts": None,
         }
 
-    def chunks(self, emission: Emission) -> list[dict[str, Any]]:
+    def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
         """One chunk; the prompt's ids stand in the first of each choice."""
-        ids = self._call.return_token_ids
         choice = {
             **self._text(emission),
-            "prompt_token_ids": emission.record.prompt_token_ids if ids and emission.first else None,
-            "token_ids": emission.output_ids if ids else None,
+            "prompt_token_ids": self.prompt_token_ids(emission) if emission.first else None,
+            "token_ids": self.token_ids(emission),
         }
-        chunk = {**self.head(), "choices": [choice]}
-        if self._call.continuous_usage:
+        chunk = {**self.head(KIND), "choices": [choice]}
+        if self.call.continuous_usage:
             chunk["usage"] = Consumed.by([emission], 1).totals
         return [chunk]
 
@@ -116,17 +100,17 @@ class _CompletionAnswer:
         return {
             "index": emission.index,
             # As in vLLM, the ids say the prompt where they are asked for; its text is not repeated then.
-            "text": (self._prompt_text(emission) if echo and not self._call.return_token_ids else "")
+            "text": (self._prompt_text(emission) if echo and not self.call.return_token_ids else "")
             + emission.text,
             "logprobs": self._lists(emission, echo=echo),
-            **self._call.finish_fields(emission),
+            **self.call.finish_fields(emission),
         }
 
     def _prompt_text(self, emission: Emission) -> str:
-        assert self._call.tokenizer is not None, "an echo without a tokenizer is refused"
-        return self._call.tokenizer.decode(emission.record.prompt_token_ids)
+        assert self.call.tokenizer is not None, "an echo without a tokenizer is refused"
+        return self.call.tokenizer.decode(emission.record.prompt_token_ids)
 
     def _lists(self, emission: Emission, *, echo: bool) -> dict[str, Any] | None:
-        if self._call.logprobs.top is None:
+        if self.call.logprobs.top is None:
             return None
-        return self._logprobs.as_lists(emission, self._offsets[emission.index], echo=echo)
+        return self.logprobs.as_lists(emission, self._offsets[emission.index], echo=echo)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -14,9 +13,8 @@ from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.doors.served import Served, served_by
-from tokenwire_reference.doors.vllm.answering import answer, whole_usage
+from tokenwire_reference.doors.vllm.answering import VllmAnswer
 from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
-from tokenwire_reference.doors.vllm.logprob_shapes import LogprobWriter
 from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
 
 ID_PREFIX = "generate-tokens-"
@@ -48,60 +46,51 @@ async def generate(http_request: HttpRequest) -> Response:
             top=params.get("logprobs"), prompt=params.get("prompt_logprobs"), as_token_ids=False
         ),
     )
-    written = _GenerateAnswer(call, served, text=text)
-    return await answer(
-        http_request,
-        served,
-        call,
-        whole=written.whole,
-        chunks=written.chunks,
-        usage_chunk=lambda usage: written.chunk([], usage=usage),
-        closing={},
-    )
+    return await _GenerateAnswer(call, served, text=text).answer(http_request, RefusalError.nested)
 
 
-class _GenerateAnswer:
+class _GenerateAnswer(VllmAnswer):
     """The shapes of one answer, with text or without."""
 
+    last_fields: Mapping[str, Any] = {}
+
     def __init__(self, call: VllmCall, served: Served, *, text: bool) -> None:
-        self._call = call
-        self._served = served
+        super().__init__(call, served)
         self._text = text
         self._mode = "text" if text else "tokens"
-        self._logprobs = LogprobWriter(call.logprobs, call.tokenizer)
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
-        call, nothing = self._call, ("mm_placeholders", "metrics", "kv_transfer_params", "ec_transfer_params")
+        call, nothing = self.call, ("mm_placeholders", "metrics", "kv_transfer_params", "ec_transfer_params")
         return {
             "request_id": call.id,
             "model": call.model,
-            "created": int(time.time()),
-            "usage": whole_usage(choices, call, self._served),
-            "prompt_logprobs": self._logprobs.of_prompt(choices[0]),
+            "created": self._created,
+            "usage": self.usage(choices),
+            "prompt_logprobs": self.logprobs.of_prompt(choices[0]),
             "prompt_token_id_logprobs": None,
-            "prompt_token_ids": choices[0].record.prompt_token_ids if call.return_token_ids else None,
+            "prompt_token_ids": self.prompt_token_ids(choices[0]),
             **dict.fromkeys(nothing),
             "output_mode": self._mode,
             "choices": [self._choice(choice) for choice in choices],
         }
 
-    def chunks(self, emission: Emission) -> list[dict[str, Any]]:
+    def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
         """One chunk; the prompt's ids stand in the first of each choice."""
-        if emission.first and self._call.return_token_ids:
-            return [self.chunk([self._choice(emission)], prompt_token_ids=emission.record.prompt_token_ids)]
-        return [self.chunk([self._choice(emission)])]
+        prompt = self.prompt_token_ids(emission) if emission.first else None
+        return [self._chunk([self._choice(emission)], **({"prompt_token_ids": prompt} if prompt else {}))]
 
-    def chunk(
-        self, choices: list[dict[str, Any]], *, usage: dict[str, Any] | None = None, **more: Sequence[int]
-    ) -> dict[str, Any]:
-        head = {"request_id": self._call.id, "usage": usage, **more}
+    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return self._chunk([], usage=usage)
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        head = {"request_id": self.call.id, "usage": None, **more}
         return {**head, "output_mode": self._mode, "choices": choices}
 
     def _choice(self, emission: Emission) -> dict[str, Any]:
-        version = {"version": self._served.args.weight_version, "start": 0, "end": emission.completion_tokens}
+        version = {"version": self.served.args.weight_version, "start": 0, "end": emission.completion_tokens}
         return {
             "index": emission.index,
-            **self._call.finish_fields(emission),
+            **self.call.finish_fields(emission),
             "token_ids": emission.output_ids,
             "routed_experts": None,
             "sampling_mask": None,
@@ -111,6 +100,6 @@ class _GenerateAnswer:
         }
 
     def _content(self, emission: Emission) -> dict[str, Any] | None:
-        if self._call.logprobs.top is None:
+        if self.call.logprobs.top is None:
             return None
-        return self._logprobs.as_content(emission) if self._text else self._logprobs.as_ids(emission)
+        return self.logprobs.as_content(emission) if self._text else self.logprobs.as_ids(emission)

@@ -33,7 +33,7 @@ def refuse_unsupported(body: Mapping[str, Any], *, offered: Collection[str] = ()
 def native_fields(body: Mapping[str, Any], budget: int | None, server_interval: int) -> dict[str, Any]:
     """What a body says of sampling. A request can only raise the interval that the server has."""
     given = native_sampling_fields(body, budget)
-    given["vllm_stops"] = True
+    given["min_tokens_before_stop"] = body.get("min_tokens")
     if given.get("top_k") == 0:
         given["top_k"] = -1
     given["no_stop_trim"] = bool(body.get("include_stop_str_in_output"))

@@ -341,7 +341,7 @@ def _python_calls(parser: ChannelParser) -> Parse[list[tuple[str, str]]]:
 
 def _python_call(call: ast.expr) -> tuple[str, str]:
     """Raises ValueError for anything but a call of a function by its name, with literals by their names."""
-    if not isinstance(call, ast.Call) or call.args or any(each.arg is None for each in call.keywords):
+    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
         raise ValueError(f"{ast.unparse(call)} is no call with named arguments")
-    arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     return ast.unparse(call.func), json.dumps(arguments, ensure_ascii=False, allow_nan=False)

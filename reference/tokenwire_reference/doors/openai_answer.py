@@ -1,0 +1,79 @@
+"""Answers of OpenAI's endpoints, in SGLang's dialect and in vLLM's: whole, or chunk by chunk."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.doors.answering import answer
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.openai_call import OpenAICall
+from tokenwire_reference.doors.reader import Emission
+from tokenwire_reference.doors.served import Served
+
+Call = TypeVar("Call", bound=OpenAICall)
+
+
+class OpenAIAnswer(ABC, Generic[Call]):
+    """The shapes of the answer to one call."""
+
+    def __init__(self, call: Call, served: Served) -> None:
+        self.call = call
+        self.served = served
+        self._created = int(time.time())
+        self._last: dict[int, Emission] = {}
+
+    async def answer(self, http_request: HttpRequest, last_words: Callable[[RefusalError], Json]) -> Response:
+        """Run the requests of the call and answer once, or as they go."""
+        call = self.call
+        return await answer(
+            http_request,
+            self.served,
+            call.requests,
+            group=call.id,
+            stream=call.stream,
+            write=self.whole,
+            chunks=lambda: self,
+            last_words=last_words,
+        )
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What the answer and each of its chunks begins with; `kind` is its `object`."""
+        call = self.call
+        return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
+
+    @property
+    def finals(self) -> list[Emission]:
+        """The last emission of each choice that came."""
+        return [self._last[index] for index in sorted(self._last)]
+
+    @abstractmethod
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        """The answer as a whole."""
+
+    @abstractmethod
+    def chunks(self, emission: Emission) -> Iterable[dict[str, Any]]:
+        """The chunks of an emission."""
+
+    def shows(self, emission: Emission) -> bool:
+        """Whether an emission that ends in a refusal has chunks before it."""
+        return bool(emission.output_ids)
+
+    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        """The chunks of an emission; an abort by the server ends the whole stream with an error."""
+        self._last[emission.index] = emission
+        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
+        if not refusal or self.shows(emission):
+            yield from self.chunks(emission)
+        if refusal:
+            raise refusal
+
+    @abstractmethod
+    def closing(self) -> Iterable[dict[str, Any]]:
+        """The chunks after all emissions."""

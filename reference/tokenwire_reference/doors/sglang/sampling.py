@@ -1,0 +1,15 @@
+"""SGLang's sampling parameters: `ignore_eos` also ignores stop ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokenwire_reference.core.request import SamplingParams
+from tokenwire_reference.doors.sampling_fields import read_sampling_params
+from tokenwire_reference.doors.served import Served
+
+
+def read_sampling(given: Mapping[str, Any], served: Served) -> SamplingParams:
+    """Sampling parameters from their native names. Raises RefusalError for values that cannot be used."""
+    return read_sampling_params({**given, "ignore_stop_token_ids": given.get("ignore_eos")}, served)
