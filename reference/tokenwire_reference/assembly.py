@@ -12,6 +12,7 @@ from tokenwire_reference.core.kv import PADDING_PAGE, PageStore, Tiers
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.extras.decode_graphs import DecodeGraphs
 from tokenwire_reference.extras.near_ties import NearTies
+from tokenwire_reference.extras.ngram_drafts import NgramDrafter
 from tokenwire_reference.extras.page_files import PageFiles
 from tokenwire_reference.extras.prefix_tiers import PrefixTiers
 
@@ -52,4 +53,4 @@ def make_engine(model: Model, args: EngineArgs | None = None, extra: ExtraArgs |
         return DecodeGraphs(model, cache, most_rows=most_rows if captured else 0)
 
     logits = NearTies(extra.near_ties, args.random_seed) if extra.near_ties else Logits()
-    return Engine(model, args, Hooks(tiers, passes, logits))
+    return Engine(model, args, Hooks(tiers, passes, NgramDrafter, logits))

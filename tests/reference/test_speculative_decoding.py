@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenwire_reference.assembly import make_engine
-from tokenwire_reference.core.drafting import LONGEST, NgramDrafter
 from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.extras.ngram_drafts import LONGEST, NgramDrafter
 from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]

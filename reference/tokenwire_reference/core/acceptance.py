@@ -58,13 +58,9 @@ class TokenAcceptance:
         self._follow(requests, logits)
         sampling = [self._sampling_row(rows.segment, j) for rows in sampled for j in range(len(rows.sampled))]
         adjusted = adjust(_rows(logits, sampled), sampling)
-        if self._moved.share:
-            positions = [
-                (rows.segment.sequence.request, len(rows.segment.sequence.request.output_ids) + j)
-                for rows in sampled
-                for j in range(len(rows.sampled))
-            ]
-            adjusted = self._moved.sway(adjusted, positions)
+        rows_of = zip(requests, sampling, strict=True)
+        positions = ((request, row.position + 1 - len(request.prompt_token_ids)) for request, row in rows_of)
+        adjusted = self._moved.sway(adjusted, positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
         for row in rows_without_numbers(adjusted):

@@ -6,17 +6,19 @@ from collections.abc import Collection
 
 from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.detokenizer import Detokenizer, spelling
-from tokenwire_reference.core.drafting import Drafter, NgramDrafter
+from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.request import HIDDEN_STATES, MASK, MASK_LOGPROBS, Request
 from tokenwire_reference.core.scheduler import Sequence
 from tokenwire_reference.core.stopping import StopRules
 
 
-def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_tokens: int) -> Sequence:
+def sequence_of(
+    request: Request, model: Model, *, capacity: int, num_draft_tokens: int, drafter: Drafter | None
+) -> Sequence:
     """The sequence of a request. Raises ValueError, naming the numbers, for one that can never run.
 
-    `capacity` is the size of the KV cache in positions.
+    `capacity` is the size of the KV cache in positions; `drafter` drafts where the model itself does not.
     """
     prompt, sampling = request.prompt_token_ids, request.sampling
     room = model.context_length - len(prompt)
@@ -59,10 +61,7 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
         )
         detokenizer = Detokenizer(spelled, prompt)
     rules = StopRules(sampling, model.eos_token_ids, budget, detokenizer)
-    drafter: Drafter | None = model.drafter(request)
-    if drafter is None and num_draft_tokens:
-        drafter = NgramDrafter(num_draft_tokens)
-    return Sequence(request, request.seams.stop_rules(rules), list(prompt), drafter)
+    return Sequence(request, request.seams.stop_rules(rules), list(prompt), model.drafter(request) or drafter)
 
 
 def begin_series(sequence: Sequence) -> None:

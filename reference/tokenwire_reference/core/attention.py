@@ -27,17 +27,10 @@ from tokenwire_reference.core.batch import Batch
 from tokenwire_reference.core.kv import PADDING_PAGE, PageStore
 
 ATTENTION_NAME = "tokenwire_paged"
-IGNORED_ARGUMENTS = frozenset(
-    {
-        "dropout",
-        "is_causal",
-        "output_router_logits",
-        "position_ids",
-        "use_cache",
-        "output_attentions",
-        "cache_position",
-    }
-)
+IGNORED_ARGUMENTS = {
+    *("dropout", "is_causal", "position_ids", "use_cache", "cache_position"),
+    *("output_router_logits", "output_attentions"),
+}
 """What layers pass along that means nothing here: no training, always causal, positions already applied."""
 
 

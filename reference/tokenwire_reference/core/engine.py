@@ -62,7 +62,7 @@ class Engine:
     def __init__(self, model: Model, args: EngineArgs | None = None, hooks: Hooks | None = None) -> None:
         self.model = model
         self.args = args = args or EngineArgs()
-        hooks = hooks or Hooks()
+        self._hooks = hooks = hooks or Hooks()
         tokens = args.max_total_tokens or _default_total_tokens(model, args.max_running_requests)
         num_pages = -(-tokens // args.page_size) + 1
         self._cache = model.new_cache(num_pages, args.page_size, args.max_running_requests)
@@ -73,8 +73,7 @@ class Engine:
             max_running_requests=args.max_running_requests,
             chunked_prefill_size=args.chunked_prefill_size,
         )
-        self._moved = hooks.logits
-        self._acceptance = TokenAcceptance(args.sampling_backend, model.eos_token_ids, self._moved)
+        self._acceptance = TokenAcceptance(args.sampling_backend, model.eos_token_ids, hooks.logits)
         most_drafts = args.max_running_requests * args.speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
         self._experts = model.experts.room(num_pages * args.page_size)
@@ -122,22 +121,22 @@ class Engine:
         """
         if self.scheduler.find(request.rid) is not None:
             raise ValueError(f"request id {request.rid!r} is in use; wait for its end or choose another")
+        drafts = self.args.speculative_num_draft_tokens
         sequence = sequence_of(
             request,
             self.model,
             capacity=self.max_total_tokens,
-            num_draft_tokens=self.args.speculative_num_draft_tokens,
+            num_draft_tokens=drafts,
+            drafter=self._hooks.drafter(drafts) if drafts else None,
         )
-        if (
-            self.args.max_queued_requests is not None
-            and len(self.scheduler.waiting) >= self.args.max_queued_requests
-        ):
-            raise QueueFullError
+        most = self.args.max_queued_requests
+        if most is not None and len(self.scheduler.waiting) >= most:
+            raise QueueFullError("The request queue is full.")
         self.scheduler.add(sequence)
         seed = request.sampling.sampling_seed
         request.seed = self._seeds.getrandbits(63) if seed is None else seed
         request.storage_backend = self._tiers.storage_backend
-        if self.args.speculative_num_draft_tokens:
+        if drafts:
             request.drafts = DraftCounts()
         begin_series(sequence)
 
@@ -145,8 +144,7 @@ class Engine:
         """End a request with what it has. The next step returns it. An unknown id changes nothing."""
         sequence = self.scheduler.find(rid)
         if sequence is not None:
-            waiting = sequence.seat < 0
-            message = "Abort in waiting queue" if waiting else "Aborted"
+            message = "Abort in waiting queue" if sequence.seat < 0 else "Aborted"
             self._end(sequence, FinishReason("abort", message=message))
 
     def abort_all(self) -> None:
@@ -265,7 +263,7 @@ class Engine:
         if positions:
             request = rows.segment.sequence.request
             token_ids = [request.prompt_token_ids[position + 1] for position in positions]
-            moved = self._moved.jitter(logits[rows.prompt.start : rows.prompt.stop])
+            moved = self._hooks.logits.jitter(logits[rows.prompt.start : rows.prompt.stop])
             for entries in logprobs.score(moved, token_ids, [request] * len(token_ids)):
                 for family, entry in entries.items():
                     request.prompt_series[f"input_{family}"].append(entry)

@@ -5,13 +5,14 @@ The core runs with the defaults alone; `assembly` hooks in what lies in `extras`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.kv import PageStore, Tiers
 
 if TYPE_CHECKING:
@@ -81,14 +82,11 @@ class PassesOf(Protocol):
 class Logits:
     """Sees all logits before they are scored or sampled; gives them as they are."""
 
-    share = 0.0
-    """Of the greedy answers, how many go another way."""
-
     def jitter(self, logits: Tensor) -> Tensor:
         """Rows of logits [R, V] of a prompt."""
         return logits
 
-    def sway(self, logits: Tensor, positions: Sequence[tuple[Request, int]]) -> Tensor:
+    def sway(self, logits: Tensor, positions: Iterable[tuple[Request, int]]) -> Tensor:
         """Adjusted logits [R, V]; each row belongs to a position in the output of a request."""
         del positions
         return logits
@@ -101,4 +99,6 @@ class Hooks:
     tiers: Callable[[PageStore], Tiers] = lambda _: Tiers()
     """Makes what keeps the pages that the cache evicts."""
     passes: PassesOf = Passes
+    drafter: Callable[[int], Drafter | None] = lambda _: None
+    """Makes what drafts at most so many tokens in a step, for one sequence."""
     logits: Logits = Logits()  # noqa: RUF009 - it has no state

@@ -16,8 +16,6 @@ from typing import Any, Literal, Protocol
 from tokenwire_reference.core.prefix_keys import PageKey
 
 PADDING_PAGE = 0
-
-
 Payload = Any
 """The contents of one page, in all layers. Only stores look into it."""
 

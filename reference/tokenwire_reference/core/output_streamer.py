@@ -28,7 +28,6 @@ class OutputStreamer:
     """
 
     def __init__(self, *, stream_interval: int) -> None:
-        """Take the server's default interval, in tokens."""
         self._stream_interval = stream_interval
         self._live: dict[str, _Live] = {}
 

@@ -95,9 +95,7 @@ def _count(times: Tensor, ids: Sequence[int]) -> Tensor:
 
 def rows_without_numbers(adjusted: Tensor) -> list[int]:
     """The rows of adjusted logits [R, V] from which no id can be chosen: one is NaN or infinite, or all are
-    banned.
-
-    A checkpoint may have such a weight for a single id. What `choose` gives for these rows means nothing.
+    banned. A checkpoint may have such a weight for a single id.
     """
     return [index for index, best in enumerate(adjusted.amax(-1).tolist()) if not math.isfinite(best)]
 

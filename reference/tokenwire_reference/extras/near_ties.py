@@ -6,7 +6,7 @@ blame a server for that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from random import Random
 
 import torch
@@ -38,7 +38,7 @@ class NearTies(Logits):
         noise = torch.rand(logits.shape, generator=self._generator, dtype=logits.dtype)
         return logits + (2 * noise - 1).to(logits.device) * JITTER
 
-    def sway(self, logits: Tensor, positions: Sequence[tuple[Request, int]]) -> Tensor:
+    def sway(self, logits: Tensor, positions: Iterable[tuple[Request, int]]) -> Tensor:
         """Adjusted logits [R, V], moved; each row belongs to a position in the output of a request."""
         if not self.share:
             return logits

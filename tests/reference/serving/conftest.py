@@ -60,7 +60,7 @@ class ScriptedEngine:
         if not request.prompt_token_ids:
             raise ValueError("the prompt is empty")
         if request.rid == self.too_many:
-            raise QueueFullError
+            raise QueueFullError("The request queue is full.")
         if request.return_logprob and request.logprob_start_len == 0:
             first, *rest = ([-0.25, i, None] for i in request.prompt_token_ids)
             request.prompt_series["input_token_logprobs"] = [[None, first[1], None], *rest]

@@ -136,7 +136,7 @@ def test_one_object_for_all_prompts_is_read_once(answer, scripted_engine, monkey
     """And kept once: 1,024 copies of a list of two million ids were 15 GB."""
     read, engine = [], scripted_engine([[5]])
     monkeypatch.setattr(
-        generate, "read_sampling_params", lambda *given: read.append(given) or read_sampling_params(*given)
+        generate, "read_sampling", lambda *given: read.append(given) or read_sampling_params(*given)
     )
     body = {"input_ids": [[5, 6]] * 20, "sampling_params": {"n": 2, "stop_token_ids": [7]}}
     added = []

@@ -1,0 +1,38 @@
+"""Drafts by n-grams: what followed the last few tokens before may follow them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LONGEST = 4
+"""Tokens that an n-gram has at most. Longer matches are tried first: they are right more often."""
+
+
+class NgramDrafter:
+    """Drafts what followed the last few tokens when they last occurred in the sequence; it may only grow."""
+
+    takes_time = False
+
+    def __init__(self, num_draft_tokens: int) -> None:
+        self._count = num_draft_tokens
+        self._followed: dict[tuple[int, ...], int] = {}
+        """An n-gram to the position that followed it when it was last seen."""
+        self._seen = 0
+
+    def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
+        """What followed the longest n-gram at the end of `token_ids` before; nothing where it is new."""
+        # The n-grams at the very end have no follower yet, so they are not in the index.
+        for end in range(self._seen + 1, len(token_ids)):
+            for n in range(1, min(LONGEST, end) + 1):
+                self._followed[tuple(token_ids[end - n : end])] = end
+        self._seen = max(self._seen, len(token_ids) - 1)
+        for n in range(min(LONGEST, len(token_ids)), 0, -1):
+            begin = self._followed.get(tuple(token_ids[-n:]))
+            if begin is not None:
+                wanted = min(self._count, room)
+                draft = list(token_ids[begin : begin + wanted])
+                while len(draft) < wanted:
+                    # What repeats with a short period is copied from the draft itself.
+                    draft += draft[: wanted - len(draft)]
+                return draft
+        return ()
