@@ -33,7 +33,7 @@ def _experts(fault: Fault, info: Object) -> tuple[list[bytes], int]:
     ] - start
 
 
-def _tell_experts(info: Object, rows: Sequence[bytes]) -> None:
+def _set_experts(info: Object, rows: Sequence[bytes]) -> None:
     info["routed_experts"] = base64.b64encode(b"".join(rows)).decode()
 
 
@@ -42,7 +42,7 @@ def _experts_of_the_last_token_missing(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts") and info["completion_tokens"] > 8:
             rows, _ = _experts(fault, info)
-            _tell_experts(info, rows[:-1])
+            _set_experts(info, rows[:-1])
 
 
 @at("answers")
@@ -50,7 +50,7 @@ def _experts_of_the_prompt_are_zero(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
             rows, prompt = _experts(fault, info)
-            _tell_experts(info, [bytes(len(row)) if i < prompt else row for i, row in enumerate(rows)])
+            _set_experts(info, [bytes(len(row)) if i < prompt else row for i, row in enumerate(rows)])
 
 
 @at("answers")
@@ -58,7 +58,7 @@ def _experts_shifted_in_streams(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
             rows, _ = _experts(fault, info)
-            _tell_experts(info, [rows[-1], *rows[:-1]])
+            _set_experts(info, [rows[-1], *rows[:-1]])
 
 
 @at("answered")

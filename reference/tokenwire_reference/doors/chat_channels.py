@@ -115,8 +115,8 @@ def _named(schema: object) -> tuple[str, ...]:
             return ()
 
 
-class Speech:
-    """One choice: what was heard of it, in channels."""
+class ChoiceChannels:
+    """The text of one choice so far, in channels."""
 
     def __init__(self, request: Request, channels: ChannelsAsked, tokenizer: Tokenizer | None) -> None:
         self.message = Message()
@@ -125,7 +125,7 @@ class Speech:
         self._parser = None if channels.format is None else ChannelParser(self._seams.format(channels.format))
         self._places = None if tokenizer is None or self._parser is None else _Places(tokenizer, request)
 
-    def hear(self, emission: Emission) -> list[Delta]:
+    def consume(self, emission: Emission) -> list[Delta]:
         """Take what is new of the choice apart. No id and no logprob waits for its text."""
         if self._parser is None:
             deltas = [Delta(Channel.CONTENT, emission.text)] if emission.text else []

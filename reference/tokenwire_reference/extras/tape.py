@@ -55,7 +55,7 @@ class Tapes:
         if self.refused:
             return self._run(paged, *inputs)
         calls: list[Call] = []
-        recorded = _HeardAttention(paged, calls)
+        recorded = _RecordedAttention(paged, calls)
         try:
             with NoHostSync(), _Recorder(calls):  # type: ignore[no-untyped-call,unused-ignore]  # torch
                 result = self._run(recorded, *inputs)
@@ -97,7 +97,7 @@ class _Recorder(TorchFunctionMode):
         return result
 
 
-class _HeardAttention:
+class _RecordedAttention:
     """Attention that is noted as one call, whatever it does."""
 
     def __init__(self, paged: PagedAttention, calls: list[Call]) -> None:

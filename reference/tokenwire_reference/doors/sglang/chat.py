@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.body import read_object, understood
-from tokenwire_reference.doors.chat_channels import Speech
+from tokenwire_reference.doors.chat_channels import ChoiceChannels
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.openai_answer import OpenAIAnswer
@@ -43,16 +43,16 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
 
     def __init__(self, call: ChatCall, served: Served) -> None:
         super().__init__(call, served)
-        self._speeches = [Speech(request, call.channels, call.tokenizer) for request in call.requests]
+        self._channels = [ChoiceChannels(request, call.channels, call.tokenizer) for request in call.requests]
         self._ids: dict[int, list[int]] = {}
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         for choice in choices:
-            self._speeches[choice.index].hear(choice)
+            self._channels[choice.index].consume(choice)
         answer = {
             **self.head("chat.completion"),
             "choices": [self._choice(choice) for choice in choices],
-            "usage": self._usage(choices, self._speeches),
+            "usage": self._usage(choices, self._channels),
             "metadata": answer_metadata(self.served.args.weight_version, choices),
         }
         if sglext := _sglext(choices, self.call):
@@ -60,8 +60,8 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
         return answer
 
     def _choice(self, choice: Emission) -> dict[str, Any]:
-        call, speech = self.call, self._speeches[choice.index]
-        said = speech.message
+        call, channels = self.call, self._channels[choice.index]
+        said = channels.message
         message: dict[str, Any] = {
             "role": "assistant",
             "content": said.content,
@@ -75,14 +75,14 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
             "index": choice.index,
             "message": message,
             "logprobs": _logprobs(choice, call),
-            **_finish(choice, speech),
+            **_finish(choice, channels),
         }
         if call.return_prompt_token_ids:
             answer["prompt_token_ids"] = choice.record.prompt_token_ids
         if call.return_token_ids:
             answer["response_token_ids"] = choice.output_ids
         if call.return_meta_info:
-            version, reasoning = self.served.args.weight_version, speech.reasoning_tokens
+            version, reasoning = self.served.args.weight_version, channels.reasoning_tokens
             answer["meta_info"] = meta_info(
                 choice, call.tokenizer, weight_version=version, reasoning_tokens=reasoning
             )
@@ -96,29 +96,29 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
         return True  # the parser may hold text
 
     def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
-        call, speech = self.call, self._speeches[emission.index]
+        call, channels = self.call, self._channels[emission.index]
         self._ids.setdefault(emission.index, []).extend(emission.output_ids)
         if emission.first:
             yield self._chunk([_delta(emission.index, role="assistant", content="")])
         logprobs = _logprobs(emission, call)
-        deltas = list(map(_said, speech.hear(emission)))
+        deltas = list(map(_said, channels.consume(emission)))
         if not deltas and logprobs and logprobs["content"]:
             deltas = [{"content": ""}]
         for place, delta in enumerate(deltas, 1):
-            more = {"usage": self._usage([emission], [speech])} if call.continuous_usage else {}
+            more = {"usage": self._usage([emission], [channels])} if call.continuous_usage else {}
             of_step = logprobs if place == len(deltas) else None
             yield self._chunk([_delta(emission.index, of_step, **delta)], **more)
 
     def closing(self) -> Iterator[dict[str, Any]]:
         for final in self.finals:
-            yield self._chunk([{**_delta(final.index), **_finish(final, self._speeches[final.index])}])
+            yield self._chunk([{**_delta(final.index), **_finish(final, self._channels[final.index])}])
         if sglext := _sglext(self.finals, self.call, [self._ids[final.index] for final in self.finals]):
             yield self._chunk([], usage=None, sglext=sglext)
         if self.call.include_usage:
-            yield self._chunk([], usage=self._usage(self.finals, self._speeches))
+            yield self._chunk([], usage=self._usage(self.finals, self._channels))
 
-    def _usage(self, choices: Sequence[Emission], speeches: Sequence[Speech]) -> dict[str, Any]:
-        reasoning = sum(speech.reasoning_tokens for speech in speeches)
+    def _usage(self, choices: Sequence[Emission], channels_of: Sequence[ChoiceChannels]) -> dict[str, Any]:
+        reasoning = sum(channels.reasoning_tokens for channels in channels_of)
         consumed = Consumed.by(choices, len(choices), reasoning)
         return consumed.sglang(cache_report=self.served.args.enable_cache_report)
 
@@ -154,9 +154,9 @@ def _delta(index: int, logprobs: dict[str, Any] | None = None, **delta: Any) -> 
     }
 
 
-def _finish(choice: Emission, speech: Speech) -> dict[str, Any]:
+def _finish(choice: Emission, channels: ChoiceChannels) -> dict[str, Any]:
     assert choice.finish is not None, "only an ended choice has a finish"
-    return {"finish_reason": speech.finish_reason(choice.finish), "matched_stop": choice.finish.matched}
+    return {"finish_reason": channels.finish_reason(choice.finish), "matched_stop": choice.finish.matched}
 
 
 def _logprobs(emission: Emission, call: ChatCall) -> dict[str, Any] | None:

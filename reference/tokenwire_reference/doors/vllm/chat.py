@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
-from tokenwire_reference.doors.chat_channels import ChannelsAsked, Speech, read_channels
+from tokenwire_reference.doors.chat_channels import ChannelsAsked, ChoiceChannels, read_channels
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.prompts import template_ids
 from tokenwire_reference.doors.reader import Emission
@@ -74,23 +74,23 @@ class _ChatAnswer(VllmAnswer):
 
     def __init__(self, call: VllmCall, channels: ChannelsAsked, served: Served) -> None:
         super().__init__(call, served)
-        self._speeches = [Speech(request, channels, call.tokenizer) for request in call.requests]
+        self._channels = [ChoiceChannels(request, channels, call.tokenizer) for request in call.requests]
         self._parses = channels.format is not None
 
     def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {**self.head("chat.completion.chunk"), "choices": [], "usage": usage}
 
     def reasoning_tokens(self) -> int | None:
-        return self._reasoning_of(self._speeches)
+        return self._reasoning_of(self._channels)
 
-    def _reasoning_of(self, speeches: Sequence[Speech]) -> int | None:
+    def _reasoning_of(self, channels_of: Sequence[ChoiceChannels]) -> int | None:
         if self.served.args.reasoning_parser is None:
             return None
-        return sum(speech.reasoning_tokens for speech in speeches)
+        return sum(channels.reasoning_tokens for channels in channels_of)
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         for choice in choices:
-            self._speeches[choice.index].hear(choice)
+            self._channels[choice.index].consume(choice)
         return {
             **self.head("chat.completion"),
             "choices": [self._choice(choice) for choice in choices],
@@ -106,7 +106,7 @@ class _ChatAnswer(VllmAnswer):
         }
 
     def _choice(self, choice: Emission) -> dict[str, Any]:
-        said = self._speeches[choice.index].message
+        said = self._channels[choice.index].message
         message: dict[str, Any] = {
             "role": "assistant",
             "content": None if not said.content and (said.reasoning or said.calls) else said.content,
@@ -133,7 +133,7 @@ class _ChatAnswer(VllmAnswer):
             prompt = self.prompt_token_ids(emission)
             role = self._delta(emission, {"role": "assistant", "content": ""}, None)
             chunks.append(self._chunk(role, emission, 0) | {"prompt_token_ids": prompt, "prompt_text": None})
-        said = self._said(self._speeches[emission.index].hear(emission))
+        said = self._said(self._channels[emission.index].consume(emission))
         content = self._delta(emission, said, self._content(emission))
         if emission.finish:
             content |= self._finish(emission)
@@ -162,7 +162,7 @@ class _ChatAnswer(VllmAnswer):
     def _finish(self, emission: Emission) -> dict[str, Any]:
         fields = self.call.finish_fields(emission)
         if emission.finish is not None:
-            fields["finish_reason"] = self._speeches[emission.index].finish_reason(emission.finish)
+            fields["finish_reason"] = self._channels[emission.index].finish_reason(emission.finish)
         return fields
 
     def _delta(
@@ -173,7 +173,7 @@ class _ChatAnswer(VllmAnswer):
     def _chunk(self, choice: dict[str, Any], emission: Emission, completion: int) -> dict[str, Any]:
         chunk = {**self.head("chat.completion.chunk"), "choices": [choice]}
         if self.call.continuous_usage:
-            reasoning = self._reasoning_of([self._speeches[emission.index]])
+            reasoning = self._reasoning_of([self._channels[emission.index]])
             consumed = Consumed(len(emission.record.prompt_token_ids), completion, 0, reasoning)
             chunk["usage"] = {**consumed.totals, "completion_tokens_details": consumed.details}
         return chunk
