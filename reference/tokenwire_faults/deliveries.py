@@ -110,7 +110,7 @@ class EditedDetokenizer(Detokenizer):
     """Changes, by primitives, the text that ids give (`push`) and the rest at the end (`flush`)."""
 
     def __init__(self, true: Detokenizer, push: Change = "same", flush: Change = "same") -> None:
-        super().__init__(true._spelling)
+        super().__init__(true.spelling)
         self._push, self._flush = push, flush
 
     def push(self, ids: Sequence[int]) -> str:

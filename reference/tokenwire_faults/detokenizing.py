@@ -14,7 +14,7 @@ from tokenwire_reference.doors.reader import Emission, Reader
 
 class _DecodesAlone(Detokenizer):
     def push(self, ids: Sequence[int]) -> str:
-        return self._spelling.decode(list(ids)) if ids else ""
+        return self.spelling.decode(list(ids)) if ids else ""
 
     def flush(self) -> str:
         return ""
@@ -48,14 +48,14 @@ class _Prints(Detokenizer):
 
     def push(self, ids: Sequence[int]) -> str:
         self._open += ids
-        text = self._spelling.decode(self._open)
+        text = self.spelling.decode(self._open)
         if text and not text.endswith(HALF):
             self._finished += text
             self._open, text = [], ""
         return self._print(_printable(text))
 
     def flush(self) -> str:
-        return self._print(self._spelling.decode(self._open))
+        return self._print(self.spelling.decode(self._open))
 
     def _print(self, unfinished: str) -> str:
         text = self._finished + unfinished
@@ -100,7 +100,7 @@ _DETOKENIZERS = {
 
 @at("detokenizer", *_DETOKENIZERS)
 def _take_its_place(fault: Fault, detokenizer: Detokenizer) -> Detokenizer:
-    return _DETOKENIZERS[fault.known.name](detokenizer._spelling)
+    return _DETOKENIZERS[fault.known.name](detokenizer.spelling)
 
 
 @at("taken")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tokenwire_reference.core import logprobs
-from tokenwire_reference.core.detokenizer import Detokenizer, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.request import HIDDEN_STATES, MASK, MASK_LOGPROBS, Request
@@ -51,15 +51,8 @@ def sequence_of(
         )
     if budget is None:
         budget = max(0, min(room, capacity - len(prompt)))
-    detokenizer = None
-    if model.tokenizer is not None:
-        # Stops are sought in the text that is shown.
-        spelled = spelling(
-            model.tokenizer,
-            skip_special_tokens=sampling.skip_special_tokens,
-            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
-        )
-        detokenizer = Detokenizer(spelled, prompt)
+    # Stops are sought in the text that is shown.
+    detokenizer = None if model.tokenizer is None else Detokenizer.of(model.tokenizer, sampling, prompt)
     rules = StopRules(sampling, model.eos_token_ids, budget, detokenizer)
     return Sequence(request, request.seams.stop_rules(rules), list(prompt), model.drafter(request) or drafter)
 

@@ -8,6 +8,7 @@ from enum import Enum
 from functools import cache, lru_cache, partial
 from itertools import dropwhile, groupby, islice
 
+from tokenwire_reference.core.request import SamplingParams
 from tokenwire_reference.core.tokenizer import BYTE_PIECE, Tokenizer, token_bytes
 
 CONTEXT = 5
@@ -108,7 +109,7 @@ class Detokenizer:
     """
 
     def __init__(self, spelling: Spelling, prompt_token_ids: Sequence[int] = ()) -> None:
-        self._spelling = spelling
+        self.spelling = spelling
         spoken = (i for i in reversed(prompt_token_ids) if spelling.kind(i) is not Kind.SILENT)
         # What may be half a character of the prompt must not swallow the beginning of the output.
         whole = dropwhile(
@@ -128,12 +129,22 @@ class Detokenizer:
         self.waiting = 0
         """How many ids there are from the beginning of an open run on."""
 
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> Detokenizer:
+        """That of an output, spelled as its request wants."""
+        spelled = spelling(
+            tokenizer,
+            skip_special_tokens=sampling.skip_special_tokens,
+            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+        )
+        return cls(spelled, prompt)
+
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and give the text that is final with them; it may be empty."""
-        if len(ids) == 1 and not self._open and (text := self._spelling.apart(ids[0])) is not None:
+        if len(ids) == 1 and not self._open and (text := self.spelling.apart(ids[0])) is not None:
             return text  # as most ids are: nothing waits before it or behind it
         pieces = []
-        for kind, group in groupby(ids, key=self._spelling.kind):
+        for kind, group in groupby(ids, key=self.spelling.kind):
             match kind:
                 case Kind.WORD:
                     pieces.append(self._push_words(list(group)))
@@ -147,12 +158,12 @@ class Detokenizer:
         self._open += ids
         self._unread, self.tail, self.waiting = [], "", 0
         text = self._text(self._open)
-        waits = text.endswith(HALF) and self._spelling.is_open(self._open)
+        waits = text.endswith(HALF) and self.spelling.is_open(self._open)
         final = text.removesuffix(HALF) if waits else text
         piece = final[self._given :]
         self._given = len(final)
         if final == text:
-            self._settle(len(self._open), text, apart=self._spelling.joins_bytes)
+            self._settle(len(self._open), text, apart=self.spelling.joins_bytes)
         elif final.startswith(but_last := self._text(self._open[:-1])):
             # No later id reaches back beyond the last: halves that nothing completes do not pile up.
             self._settle(len(self._open) - 1, but_last)
@@ -179,12 +190,12 @@ class Detokenizer:
     def _settle(self, count: int, text: str, *, apart: bool = False) -> None:
         """Move on: `count` open ids are `text`, whatever comes. `apart`: that may be decoded without them."""
         self._context = [] if apart else [*self._context, *self._open[:count]][-CONTEXT:]
-        self._before = len(self._spelling.decode(self._context)) if self._context else 0
+        self._before = len(self.spelling.decode(self._context)) if self._context else 0
         self._given = max(0, self._given - len(text))
         del self._open[:count]
 
     def _text(self, ids: Sequence[int]) -> str:
-        return self._spelling.decode([*self._context, *ids])[self._before :]
+        return self.spelling.decode([*self._context, *ids])[self._before :]
 
     def flush(self) -> str:
         """Give what waited for ids that will not come."""

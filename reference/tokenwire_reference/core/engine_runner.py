@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Deliver = Callable[[Sequence[Row]], None]
 
 STOP_SECONDS = 1.0
 """How long the end of a step is waited for."""
@@ -33,12 +34,7 @@ STOP_SECONDS = 1.0
 class EngineRunner(ABC):
     """Runs an engine. The public methods may be called from any thread."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        streamer: OutputStreamer,
-        deliver: Callable[[Sequence[Row]], None],
-    ) -> None:
+    def __init__(self, engine: Engine, streamer: OutputStreamer, deliver: Deliver) -> None:
         """`deliver` is called where the engine runs, at most once a step, with at least one row."""
         self._engine = engine
         self._streamer = streamer
@@ -181,11 +177,7 @@ class EngineOnLoop(EngineRunner):
     """Runs an engine on the event loop, a step for each of its turns; a step that takes time, in a thread."""
 
     def __init__(
-        self,
-        engine: Engine,
-        streamer: OutputStreamer,
-        deliver: Callable[[Sequence[Row]], None],
-        loop: asyncio.AbstractEventLoop,
+        self, engine: Engine, streamer: OutputStreamer, deliver: Deliver, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(engine, streamer, deliver)
         self._loop = loop

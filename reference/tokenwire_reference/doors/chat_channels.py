@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenwire_reference.core.detokenizer import Detokenizer, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.request import FinishReason, Request
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.errors import RefusalError
@@ -156,12 +156,7 @@ class _Places:
     """Where the text of each id begins and ends."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
-        spelled = spelling(
-            tokenizer,
-            skip_special_tokens=request.sampling.skip_special_tokens,
-            spaces_between_special_tokens=request.sampling.spaces_between_special_tokens,
-        )
-        self._detokenizer = Detokenizer(spelled, request.prompt_token_ids)
+        self._detokenizer = Detokenizer.of(tokenizer, request.sampling, request.prompt_token_ids)
         self._ends: list[int] = []
 
     def add(self, ids: Sequence[int]) -> None:

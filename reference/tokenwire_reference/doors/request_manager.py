@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from tokenwire_reference.core.detokenizer import Detokenizer, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.engine_runner import EngineRunner
 from tokenwire_reference.core.request import Request, Row
 from tokenwire_reference.core.seams import current_seams
@@ -158,12 +158,8 @@ class RequestManager:
     def _reader(self, index: int, request: Request) -> Reader:
         detokenizer = None
         if self._tokenizer is not None:
-            spelled = spelling(
-                self._tokenizer,
-                skip_special_tokens=request.sampling.skip_special_tokens,
-                spaces_between_special_tokens=request.sampling.spaces_between_special_tokens,
-            )
-            detokenizer = request.seams.detokenizer(Detokenizer(spelled, request.prompt_token_ids))
+            detokenizer = Detokenizer.of(self._tokenizer, request.sampling, request.prompt_token_ids)
+            detokenizer = request.seams.detokenizer(detokenizer)
         return Reader(index, request, detokenizer)
 
     def deliver(self, rows: Sequence[Row]) -> None:

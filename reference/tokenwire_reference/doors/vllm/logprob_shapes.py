@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire_reference.core.detokenizer import Detokenizer, Kind, Spelling, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer, Kind, spelling
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.reader import Emission
@@ -60,30 +60,28 @@ class TextOffsets:
     """Where the tokens of one choice begin in its text, as far as that shows them."""
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> None:
-        self._shown = spelling(
-            tokenizer,
-            skip_special_tokens=sampling.skip_special_tokens,
-            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
-        )
         self._tokenizer = tokenizer
-        self._output = Detokenizer(self._shown, prompt)
+        self._output = Detokenizer.of(tokenizer, sampling, prompt)
         self._length = 0
 
     def echoed(self, prompt: Sequence[int]) -> Iterator[int]:
         """Those of a prompt that stands before the output."""
         spelled = spelling(self._tokenizer, skip_special_tokens=False)
-        yield from self._passed(Detokenizer(spelled), spelled, prompt)
+        yield from self._passed(Detokenizer(spelled), prompt)
         self._length = len(spelled.decode(prompt))
 
     def of(self, ids: Sequence[int]) -> Iterator[int]:
         """Those of the next output ids."""
-        return self._passed(self._output, self._shown, ids)
+        return self._passed(self._output, ids)
 
-    def _passed(self, detokenizer: Detokenizer, spelled: Spelling, ids: Sequence[int]) -> Iterator[int]:
+    def _passed(self, detokenizer: Detokenizer, ids: Sequence[int]) -> Iterator[int]:
         for token_id in ids:
             # Whole characters complete no other: bytes that wait for more are broken, and stand before them.
             # A token that the text hides breaks none: what waits may go on behind it.
-            ends = token_text(self._tokenizer, token_id) and spelled.kind(token_id) is not Kind.SILENT
+            ends = (
+                token_text(self._tokenizer, token_id)
+                and detokenizer.spelling.kind(token_id) is not Kind.SILENT
+            )
             yield self._length + (len(detokenizer.flush()) if ends else 0)
             self._length += len(detokenizer.push([token_id]))
 
