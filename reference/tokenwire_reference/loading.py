@@ -45,21 +45,10 @@ def load_model(
         return ScriptedModel(script=script, context_length=context_length, tokenizer=tokenizer)
     if script is not None:
         raise ValueError(f"--script {script} is for {SCRIPTED}, and the model is {model}")
-    if device not in {"cpu", "cuda"}:
-        raise ValueError(
-            f"device {device!r} is not supported; use cpu or cuda, "
-            "which is the first of what CUDA_VISIBLE_DEVICES lists"
-        )
+    _refuse_device(device)
+    torch_dtype = _type_of_weights(dtype)
     if device == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError("device 'cuda' was asked for, and torch sees no CUDA device; use cpu")
         _add_in_full_precision()
-    torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype, None)
-    if torch_dtype != "auto" and not (isinstance(torch_dtype, torch.dtype) and torch_dtype.is_floating_point):
-        raise ValueError(
-            f"dtype {dtype!r} is not a type of torch that weights can have; "
-            "use auto, float32, bfloat16 or float16"
-        )
     AttentionInterface.register(ATTENTION_NAME, paged_attention)
     transformers.utils.logging.disable_progress_bar()
     if model.startswith(BUILTIN_PREFIX):
@@ -91,6 +80,26 @@ def load_model(
         experts=RoutedExperts(module),
         tapes=tapes,
         gpu_cache=TritonPagedAttention if device == "cuda" else None,
+    )
+
+
+def _refuse_device(device: str) -> None:
+    """Raise ValueError for a device that is not there."""
+    if device not in {"cpu", "cuda"}:
+        raise ValueError(
+            f"device {device!r} is not supported; use cpu or cuda, "
+            "which is the first of what CUDA_VISIBLE_DEVICES lists"
+        )
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked for, and torch sees no CUDA device; use cpu")
+
+
+def _type_of_weights(name: str) -> torch.dtype | str:
+    dtype = name if name == "auto" else getattr(torch, name, None)
+    if dtype == "auto" or (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        return dtype
+    raise ValueError(
+        f"dtype {name!r} is not a type of torch that weights can have; use auto, float32, bfloat16 or float16"
     )
 
 
