@@ -143,6 +143,9 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
     yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)
     yield from (where + words for words in run.honesty.remarks())
     yield from (where + words for words in rules_seen(run.answers))
+    if run.unknown_lists:
+        names = ", ".join(sorted(run.unknown_lists))
+        yield f"{where}not taken for customized_info, as it has no entry for each output id: {names}"
 
 
 @few_collections()

@@ -112,7 +112,7 @@ def of_streams(
     by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
     target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
     for position, stream in enumerate(streams, start):
-        scenario, loaded = stream.exchange.scenario, stream.load()
+        scenario, loaded = stream.exchange.scenario, run.load(stream)
         traits = traits_of(loaded)
         if traits not in by_traits:
             by_traits[traits] = [
@@ -134,7 +134,7 @@ def _of_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[
         comparing = [row for row in wanted if pairs_for(row, run) is pairs]
         for position, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
             scenario = pair.other.exchange.scenario
-            loaded = pair.load()
+            loaded = run.load_pair(pair)
             for requirement in comparing:
                 check = CHECKS[requirement.id].on_comparison
                 if check is not None:

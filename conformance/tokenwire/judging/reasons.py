@@ -12,7 +12,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from tokenwire.checks.about import traits_of
 from tokenwire.checks.check import CHECKS
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.judging.observing import may_observe, pairs_for
@@ -116,7 +115,7 @@ def _stages(requirement: Requirement, run: Run) -> Iterator[tuple[str, int]]:
     if check.on_comparison is not None:
         yield "pairs for one request", sum(asks(pair.other) for pair in pairs_for(requirement, run))
     for words, passes in check.about.stages():
-        left = [stream for stream in left if passes(traits_of(stream))]
+        left = [stream for stream in left if passes(run.traits[stream.exchange.name])]
         yield words, len(left)
 
 

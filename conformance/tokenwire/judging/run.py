@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tokenwire.checks.about import Traits, traits_of
 from tokenwire.checks.check import Answers, Target
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading.deeds import Deeds, disturbed
@@ -20,6 +21,7 @@ from tokenwire.target.capability import Capability, capabilities, shows
 from tokenwire.target.death import Death, clouded, deaths
 from tokenwire.target.determinism import (
     AnswerPair,
+    Comparison,
     Determinism,
     Doubt,
     comparisons,
@@ -27,6 +29,7 @@ from tokenwire.target.determinism import (
     doubt,
 )
 from tokenwire.target.honesty import Honesty, honesty
+from tokenwire.target.sampler_lists import unknown_lists, without_lists
 from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
 
 _OK = 200
@@ -78,7 +81,24 @@ class Run:
     def answers(self) -> Answers:
         """The streams that are judged: all but those that a death of the server cut off."""
         cut = frozenset().union(*(death.cut for death in self.deaths))
-        return Answers(stream for stream in self.streams if stream.exchange.name not in cut)
+        left = (stream for stream in self.streams if stream.exchange.name not in cut)
+        # The content of an evicted answer is read again, and loses such lists where checks get it (`load`).
+        return Answers(self.load(stream) if isinstance(stream, Stream) else stream for stream in left)
+
+    @cached_property
+    def unknown_lists(self) -> frozenset[str]:
+        """Lists in `meta_info` that are neither known to the dialect nor a sampler's."""
+        return frozenset() if "customized-info" in self.declared else unknown_lists(self.streams)
+
+    def load(self, answer: Answer) -> Stream:
+        """An answer with its content, as checks get it."""
+        return without_lists(answer.load(), self.unknown_lists)
+
+    def load_pair(self, pair: AnswerPair) -> Comparison:
+        loaded = pair.load()
+        if not self.unknown_lists:
+            return loaded
+        return replace(loaded, baseline=self.load(loaded.baseline), other=self.load(loaded.other))
 
     @cached_property
     def scenarios(self) -> tuple[str, ...]:
@@ -156,6 +176,11 @@ class Run:
             for stream in every
             if stream.exchange.status == _OK and stream.error is None and not has_record(stream)
         )
+
+    @cached_property
+    def traits(self) -> dict[str, Traits]:
+        """What each answer that is judged is, by the name of its exchange."""
+        return {stream.exchange.name: traits_of(stream) for stream in self.answers}
 
     @cached_property
     def by_exchange(self) -> dict[str, Answer]:

@@ -1,0 +1,67 @@
+"""Lists that no dialect knows: a sampler's only if they were seen to have an entry for each output id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from stream_builder import IDS, Told, incremental, named, whole
+
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.replay import remarks
+from tokenwire.requirement import load_requirements
+
+RED = {Verdict.FAIL, Verdict.WARN}
+OUT_OF_STEP = {"customized-info-whole", "whole-accumulates"}
+
+
+def told(entries: Sequence[object], ids: Sequence[int] = IDS) -> Told:
+    return Told(ids=tuple(ids), series={"histogram": list(entries)}, customized=frozenset({"histogram"}))
+
+
+def answers(*sizes: tuple[int, int]) -> tuple[Stream, ...]:
+    """Whole answers: of so many ids, and with so many entries."""
+    return tuple(
+        named(whole(told(range(entries), IDS[:ids]), key=f"key-{n}"), f"generate/{n}")
+        for n, (ids, entries) in enumerate(sizes)
+    )
+
+
+def red(run: Run) -> set[str]:
+    rows = [row for row in load_requirements().values() if row.chapter in {"metadata", "delivery", "record"}]
+    return {
+        one.requirement.id for one in judge([run], rows) if one.verdict in RED and "histogram" in one.message
+    }
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        (((6, 4), (5, 4), (4, 4)), set()),
+        (((6, 3), (5, 3)), set()),
+        (((6, 6), (5, 5), (4, 3)), OUT_OF_STEP),
+        (((6, 6), (5, 5)), set()),
+    ],
+    ids=["in step by chance, once", "never in step", "in step twice", "always in step"],
+)
+def test_a_list_is_a_samplers_if_it_was_in_step_with_two_numbers_of_ids(
+    sizes: tuple[tuple[int, int], ...], found: set[str]
+) -> None:
+    assert red(Run(answers(*sizes))) == found
+
+
+def test_a_list_that_is_declared_has_to_be_in_step() -> None:
+    out_of_step = Run(answers((6, 3), (5, 3)))
+    assert red(replace(out_of_step, declared=frozenset({"customized-info"}))) == OUT_OF_STEP
+
+
+def test_no_comparison_takes_an_unknown_list_for_a_series_and_a_remark_names_it() -> None:
+    whole_answer = named(whole(told([1, 2, 3])), "generate/whole")
+    run = Run((whole_answer, named(incremental(Told()), "generate/stream"), *answers((5, 3))))
+    assert red(run) == set()
+    assert any(words.endswith("each output id: histogram") for words in remarks(run))
+    assert "histogram" in whole_answer.choices[0].series_names, "the answer itself stays as it was"
