@@ -249,12 +249,20 @@ def _ids_of_markers_are_lost(event: Object) -> Iterable[Object]:
     return [] if silent else [event]
 
 
-@at("answers")
-def _tool_calls_hide_length(fault: Fault, answer: Json) -> None:
+@at("answers", "tool-calls-hide-length", "tool-calls-hide-the-stop")
+def _claim_calls(fault: Fault, answer: Json) -> None:
+    hidden = "length" if fault.known.name == "tool-calls-hide-length" else "stop"
     for choice, message in zip(choices_of(answer), messages_of(answer), strict=True):
         if message.get("tool_calls"):
             fault.memory["calling"] = True
-        if "calling" in fault.memory and choice.get("finish_reason") == "length":
+        if "calling" in fault.memory and choice.get("finish_reason") == hidden:
+            choice["finish_reason"] = "tool_calls"
+
+
+@at("answers")
+def _tool_calls_without_a_call(answer: Json) -> None:
+    for choice in choices_of(answer):
+        if choice.get("finish_reason") == "stop" and {"message", "delta"} & choice.keys():
             choice["finish_reason"] = "tool_calls"
 
 

@@ -18,6 +18,7 @@ LEAKED = streamed(SAID, thought("hm\n"), text("</think>"), text("Look."), OPENED
 CUT = CALL[: CALL.index("ris")]
 BEHIND = f"{CALL}\nDone."
 TWO = f"{CALL}\n{PING}"
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 def against(baseline: Stream, other: Stream) -> Comparison:
@@ -152,6 +153,51 @@ CHANNEL_PAIRS = [
         3,
         "/choices/0/finish_reason",
         HERMES,
+    ),
+    Pair(
+        "finish-of-calls-has-a-call",
+        streamed(CALL, OPENED, FILLED),
+        streamed("Look.", text("Look."), finish="tool_calls"),
+        2,
+        "/choices/0/finish_reason",
+    ),
+    Pair(
+        "calls-finish-as-calls",
+        streamed(CALL, OPENED, FILLED),
+        streamed(CALL, OPENED, FILLED, finish="stop"),
+        3,
+        "/choices/0/finish_reason",
+    ),
+    Pair(
+        "stop-within-a-call-is-told",
+        streamed(CUT, OPENED, call(piece(arguments='{"city": "Pa')), finish="stop", stop=["Pa"]),
+        streamed(CUT, OPENED, call(piece(arguments='{"city": "Pa')), finish="tool_calls", stop=["Pa"]),
+        3,
+        "/choices/0/finish_reason",
+        HERMES,
+    ),
+    Pair(
+        "tool-choice-is-kept",
+        streamed(CALL, text(CALL), tool_choice="none"),
+        streamed(CALL, OPENED, FILLED, tool_choice="none"),
+        2,
+        "/choices/0/delta/tool_calls/0",
+    ),
+    Pair(
+        "tool-choice-is-kept",
+        streamed(CALL, OPENED, FILLED, tool_choice="required"),
+        streamed("Look.", text("Look."), tool_choice="required"),
+        2,
+        "/choices/0/finish_reason",
+        why="required",
+    ),
+    Pair(
+        "tool-choice-is-kept",
+        streamed(CALL, OPENED, FILLED, tool_choice=NAMED),
+        streamed(PING, call(piece("ping", "{}")), tool_choice=NAMED),
+        1,
+        "/choices/0/delta/tool_calls/0",
+        why="another tool",
     ),
     Pair(
         "reasoning-tokens-equal-whole",

@@ -24,6 +24,7 @@ BROKEN = {
     "usage-on-the-way": {"usage-comes-once": Verdict.INFO},
     "null-content-of-others": {"chat-content-never-null": Verdict.WARN},
     "null-content-of-sglang": {"chat-content-never-null": Verdict.FAIL},
+    "tool-calls-without-a-call": {"finish-of-calls-has-a-call": Verdict.FAIL},
     "tiers-of-nothing": {"cached-details-where-cached": Verdict.FAIL},
 }
 """Answers, and the verdict on the requirement whose sentence they break."""

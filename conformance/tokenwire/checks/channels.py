@@ -357,6 +357,66 @@ def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observatio
         yield expect(one.place("finish"), SPENT, finish.type, message, holds=finish.type == SPENT)
 
 
+@check("stop-within-a-call-is-told", _TAKEN_APART)
+def _stop_within_a_call_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
+    """A choice that a stop string ended within a tool call does not finish as if the call were complete."""
+    for one in _finished(stream):
+        stated = _said(stream, one, target)
+        stopped = stated is not None and (stated.stopped or stated.unfound) and not stated.spent
+        if stated is not None and stopped and stated.reading.cut:
+            message = "a stop string ended the choice within a tool call, and it finished with 'tool_calls'"
+            finish = CALLED if one.called else "another"
+            yield expect(one.place("finish"), "another", finish, message)
+
+
+@check("finish-of-calls-has-a-call", _TAKEN_APART)
+def _finish_of_calls_has_a_call(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Who is told to call finds what to call."""
+    for one in _finished(stream):
+        if one.called:
+            message = "the choice finished with tool_calls, and has none"
+            yield expect(one.place("finish"), "a tool call", written(one), message, holds=bool(one.calls))
+
+
+@check("calls-finish-as-calls", _TAKEN_APART)
+def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A choice that comes to its end with calls that are complete says so."""
+    asked = stream.asked
+    if isinstance(_tool_choice(stream), Mapping) or asked.stop or asked.stop_regex or asked.stop_token_ids:
+        return
+    for one in _finished(stream):
+        finish = one.choice.finish
+        if finish is None or finish.type not in {CALLED, "stop"}:
+            continue
+        if one.calls and all(as_object(call.arguments) is not None for call in one.calls):
+            message = f"the choice has {len(one.calls)} tool calls, and finished with {finish.type!r}"
+            yield expect(one.place("finish"), CALLED, finish.type, message)
+
+
+def _tool_choice(stream: Stream) -> Any:
+    body = stream.exchange.request.body
+    return body.get("tool_choice") if isinstance(body, Mapping) else None
+
+
+@check("tool-choice-is-kept", _TAKEN_APART)
+def _tool_choice_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Calls where they are demanded, of the tool that is named, and none where none is wanted."""
+    choice = _tool_choice(stream)
+    function = choice.get("function") if isinstance(choice, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if choice not in ("none", "required") and name is None:
+        return
+    for one in _finished(stream):
+        finish, names = one.choice.finish, [call.name for call in one.calls]
+        early = finish is None or finish.type not in {CALLED, "stop"} or stream.asked.stop
+        if choice == "none" or names or not early:
+            wanted = bool(names) and (name is None or {*names} == {name})
+            kept = not names if choice == "none" else wanted
+            message = f"the request says tool_choice {choice!r}, and the choice calls {names or 'nothing'}"
+            place = one.place(CALLED if names else "finish")
+            yield expect(place, choice, names, message, holds=kept)
+
+
 @check("parsed-tokens-are-delivered", _TAKEN_APART)
 def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that a parser holds back or takes out leaves its ids and logprobs where they are."""

@@ -1,14 +1,15 @@
 """Channels: a model says what it is told, with markup, so that the server's own parsers take it apart."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import Conversation, only_choice, scenario, text_of
+from tokenwire.asking.scenario import Conversation, Steps, only_choice, scenario, text_of
 from tokenwire.dialects.markup import Form, load_markup
 from tokenwire.record import Stream
-from tokenwire.scenarios.forms import forms, intervals_taken
+from tokenwire.scenarios.forms import forms, intervals_taken, worded
 
 _HELLO = "Hello there, this is plain text: é 😀 done."
 _PARAMETERS = {
@@ -130,6 +131,12 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     yield "unmatched-stop", f"{thought}Look.\n{call}", {"stop": _STOPS}
     yield "samples", f"{thought}Looking.\n{call}", {"n": 2, "temperature": 1.0, "top_k": 1}
     yield "behind-a-call", f"{call}\nThat is all.", {}
+    yield "between-calls", f"{call}\nAnd then\n{form.spelled(_PING)}", {}
+    yield "marker-in-arguments", form.spelled(("lookup", {"note": f"a{form.closes}b"})), {}
+    yield "arguments-first", re.sub(r'("name": "\w+"), (.*)\}', r"\2, \1}", call), {}
+    yield "stop-in-arguments", call, {"stop": ("Par",)}
+    yield "malformed", call.replace("}", "", 1), {}
+    yield "cut-name", call, {"max_new_tokens": len(call.partition("_weather")[0].encode())}
     yield _WITHOUT_TOOLS, call, {}
     yield "call-in-reasoning", f"{think.opens}\nI could {call} now.\n{think.closes}\n\nNo.", {}
 
@@ -137,9 +144,10 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 @scenario(chat=True)
 async def _channels(talk: Conversation) -> None:
     """Texts with reasoning and tool calls, which a parrot says or a grammar admits alone: content, reasoning,
-    one call and two, before and behind content, nested and empty arguments, cut by the budget, in an answer
-    without tools, look-alikes of markers, stop strings that do not match, two samples; whole, and streamed at
-    several intervals.
+    one call and two, before, behind and between content, nested and empty arguments, arguments that hold a
+    marker or stand before the name, cut by the budget or a stop, malformed, in an answer without tools,
+    look-alikes of markers, stop strings that do not match, two samples; whole, and streamed at several
+    intervals.
     """
     script = await _scripted(talk)
     if script is None:
@@ -147,16 +155,36 @@ async def _channels(talk: Conversation) -> None:
     form = await _form(talk, script)
     for label, text, more in _texts(form):
         for spelled, in_bytes in ((label, False), (f"{label}-in-bytes", True)):
-            if in_bytes and (script.way is not None or label not in _ALSO_IN_BYTES):
+            if in_bytes and (script.way is not None or label not in (*_ALSO_IN_BYTES, _IN_BYTES_ALONE)):
                 continue
-            ask = script.ask(text, in_bytes=in_bytes)
+            ask = None if label == _IN_BYTES_ALONE and not in_bytes else script.ask(text, in_bytes=in_bytes)
             if ask is not None:
                 offers = form is not None and label != _WITHOUT_TOOLS
                 asked = replace(_with_tools(ask) if offers else ask, **more)
-                cut = intervals_taken(talk, asked, _INTERVALS[talk.budget])
-                asks = forms(asked, spelled, intervals=cut, usage=True)
+                intervals = _INTERVALS[talk.budget][2:3] if label in _RARE else _INTERVALS[talk.budget]
+                asks = forms(asked, spelled, intervals=intervals_taken(talk, asked, intervals), usage=True)
                 await talk.ask_all({label: ask for label, ask in asks.items() if talk.can_say(ask)})
 
 
 _ALSO_IN_BYTES = ("calls", "reasoning-content-call", "rich-arguments")
 """What is said in tokens of one byte each, too: markers come in many pieces."""
+_IN_BYTES_ALONE = "cut-name"
+"""Its budget ends it within the name, where each byte is a token."""
+_RARE = (
+    *("between-calls", "marker-in-arguments", "arguments-first", "stop-in-arguments", "malformed"),
+    _IN_BYTES_ALONE,
+)
+"""What is asked at one interval only."""
+
+
+@scenario(chat=True)
+def _tool_choice(talk: Conversation) -> Steps:
+    """Tools that may not be called, must be, and of which one must be, where a parrot says a call and other
+    models are asked for the weather; whole and streamed.
+    """
+    ask = replace(worded(talk, "What is the weather in Paris?"), max_new_tokens=talk.fitting(200, _PROMPT))
+    form = load_markup()[1][talk.tool_calls or "hermes"]
+    ask = (_Script(talk).ask(form.spelled(_CITY)) if talk.parrot is not None else None) or ask
+    named = {"type": "function", "function": {"name": _CITY[0]}}
+    for label, choice in (("none", "none"), ("required", "required"), ("named", named)):
+        yield forms(replace(ask, raw={**ask.raw, "tools": TOOLS, "tool_choice": choice}), label)

@@ -237,7 +237,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
     ),
     "forced-text": (_says_what_is_forced, "no grammar was seen to make the model say a text"),
-    "tool-calls": (_any(lambda e: e.calls), "no answer carries a tool call"),
+    "tool-calls": (
+        _any(lambda e: e.calls or (e.finish is not None and e.finish.type == "tool_calls")),
+        "no answer carries a tool call",
+    ),
     "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
     "channels": (
         _any(lambda e: e.calls or e.reasoning),
