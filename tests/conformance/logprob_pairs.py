@@ -54,7 +54,8 @@ def chat(entries: Any, *, text: str = TEXT, stop: bool = False, **asked: Any) ->
         finish=Finish("stop" if stop else "length"),
     )
     options: dict[str, Any] = {"dialect": CHAT, "logprobs": True, "usage": USAGE, "input_ids": None}
-    return whole(one, **options | asked)
+    stream = whole(one, **options | asked)
+    return change(stream, series={"logprobs_content": entries}) if isinstance(entries, list) else stream
 
 
 def lists(ids: Sequence[int] = IDS, **changed: Any) -> dict[str, Any]:

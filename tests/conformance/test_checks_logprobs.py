@@ -27,8 +27,18 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.checks.logprob_entry import ids_named, illegal_logprobs, read_by_id, read_by_text, read_entry
 from tokenwire.checks.rescoring import Pair, observe_agreement
+from tokenwire.dialects.logprobs import (
+    CONTENT,
+    NAMED,
+    NAMED_TOP,
+    RANKED,
+    SAMPLED,
+    TOP,
+    Logprob,
+    LogprobSeries,
+    read_series,
+)
 from tokenwire.record import Place, Stream
 
 
@@ -44,64 +54,92 @@ def violated(requirement: str, *streams: Stream) -> list[Observation]:
     return [one for one in seen(requirement, *streams) if not one.holds]
 
 
+def read(name: str, value: object) -> LogprobSeries:
+    return read_series(name, [value])
+
+
 @pytest.mark.parametrize(
-    ("value", "token_id"),
+    ("name", "value", "token_id"),
     [
-        ([-1.0, 7, None], 7),
-        ({"logprob": -1.0, "token_id": 7}, 7),
-        ({"logprob": -1.0, "id": 7, "token": "x"}, 7),
-        ({"logprob": -1.0, "token": "token_id:7"}, 7),
-        ({"logprob": -1.0, "token": "x"}, None),
+        (SAMPLED, [-1.0, 7], 7),
+        (SAMPLED, [-1.0, 7, None], 7),
+        (CONTENT, {"logprob": -1.0, "token_id": 7}, 7),
+        (CONTENT, {"logprob": -1.0, "id": 7, "token": "x"}, 7),
+        (CONTENT, {"logprob": -1.0, "token": "token_id:7"}, 7),
+        (CONTENT, {"logprob": -1.0, "token": "x"}, None),
+        (NAMED, -1.0, None),
     ],
 )
-def test_an_entry_is_read_in_every_shape(value: object, token_id: int | None) -> None:
-    entry = read_entry(value)
+def test_an_entry_is_read_in_every_shape(name: str, value: object, token_id: int | None) -> None:
+    (entry,) = read(name, value).tokens
     assert entry is not None
-    assert (entry.logprob, entry.token_id) == (-1.0, token_id)
+    assert (entry.value, entry.id) == (-1.0, token_id)
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", [], [-1.0], [[-1.0, 7, None]], {"token": "x"}])
+def test_a_value_that_is_no_entry_stands_for_itself(value: object) -> None:
+    series = read(SAMPLED, value)
+    assert (series.tokens, series.illegal, series.ids) == ([None], [value], [])
 
 
 @pytest.mark.parametrize(
-    ("value", "ids"),
+    ("name", "value", "ids"),
     [
-        ([-1.0, 7, None], [7]),
-        ([-1.0, None, None], [None]),
-        ([-1.0, "7", None], ["7"]),
-        ([-1.0, None, "x"], []),
-        ([[-1.0, 7, None], [-2.0, 8, None]], [7, 8]),
-        ([[-1.0, 7, None], [-2.0, None, "x"]], [7]),
-        ([[-1.0, 7, None], [-2.0, None, None]], [7, None]),
-        ({"logprob": -1.0, "token": "x"}, []),
-        ([], []),
+        (SAMPLED, [-1.0, 7, None], [7]),
+        (SAMPLED, [-1.0, None, None], [None]),
+        (SAMPLED, [-1.0, "7", None], ["7"]),
+        (SAMPLED, [-1.0, None, "x"], []),
+        (TOP, [[-1.0, 7, None], [-2.0, 8, None]], [7, 8]),
+        (TOP, [[-1.0, 7, None], [-2.0, None, "x"]], [7]),
+        (TOP, [[-1.0, 7, None], [-2.0, None, None]], [7, None]),
+        (TOP, [], []),
+        (CONTENT, {"logprob": -1.0, "token": "x"}, []),
+        (CONTENT, {"logprob": -1.0, "id": 7, "top_logprobs": [{"logprob": -1.0, "id": 8}]}, [7, 8]),
+        (NAMED, -1.0, []),
     ],
 )
 def test_an_entry_names_an_id_or_should_but_where_it_stands_by_its_text(
-    value: object, ids: list[Any]
+    name: str, value: object, ids: list[Any]
 ) -> None:
-    assert ids_named(value) == ids
+    assert read(name, value).ids == ids
 
 
 def test_alternatives_are_read_by_id_and_by_text() -> None:
-    by_id, by_text = read_by_id({"7": {"logprob": -1.0, "rank": 2}}), read_by_text({"x": -2.0})
-    assert by_id is not None
-    assert by_text is not None
-    assert (by_id[0].token_id, by_id[0].logprob) == (7, -1.0)
-    assert (by_text[0].text, by_text[0].logprob) == ("x", -2.0)
-    assert read_by_id({"x": {"logprob": -1.0}}) is None
+    by_id, by_text = read(RANKED, {"7": {"logprob": -1.0, "rank": 2}}), read(NAMED_TOP, {"x": -2.0})
+    assert by_id.positions == [[Logprob(-1.0, 7)]]
+    assert by_text.positions == [[Logprob(-2.0, None, "x")]]
+    assert read(RANKED, {"x": {"logprob": -1.0}}).positions == [None]
+
+
+def test_digits_without_end_are_no_id() -> None:
+    """Python refuses to read so many, and a check would end there."""
+    digits = "9" * 5000
+    assert read(RANKED, {digits: {"logprob": -1.0}}).positions == [None]
+    assert read(CONTENT, {"token": f"token_id:{digits}", "logprob": -1.0}).ids == []
 
 
 @pytest.mark.parametrize(
-    ("value", "illegal"),
+    ("name", "value", "illegal"),
     [
-        (-1.5, []),
-        (0.5, [0.5]),
-        ({"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": 3.0}]}, [3.0]),
-        ({"a": -1.0, "b": 2.0}, [2.0]),
-        ({"5": {"logprob": 1.0}}, [1.0]),
-        (None, [None]),
+        (NAMED, -1.5, []),
+        (NAMED, 0.5, [0.5]),
+        (NAMED, None, [None]),
+        (CONTENT, {"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": 3.0}]}, [3.0]),
+        (NAMED_TOP, {"a": -1.0, "b": 2.0}, [2.0]),
+        (RANKED, {"5": {"logprob": 1.0}}, [1.0]),
+        (TOP, [[-1.0, 7, None], [float("inf"), 8, None], [True, 9, None]], [float("inf"), True]),
     ],
 )
-def test_illegal_logprobs_are_found_in_every_shape(value: object, illegal: list[Any]) -> None:
-    assert list(illegal_logprobs(value)) == illegal
+def test_illegal_logprobs_are_found_in_every_shape(name: str, value: object, illegal: list[Any]) -> None:
+    assert read(name, value).illegal == illegal
+
+
+@pytest.mark.parametrize("data", [2**40, "x", [256], [-1], ["x"], {}])
+def test_bytes_that_are_none_take_no_memory(data: object) -> None:
+    """A number is no list of bytes: `bytes(2**40)` would make so many."""
+    (entry,) = read(CONTENT, {"token": "x", "logprob": -1.0, "bytes": data}).tokens
+    assert entry is not None
+    assert entry.bytes is None
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 from tokenwire.checks.about import about, is_error
 from tokenwire.checks.check import Target, check, check_finished
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.logprob_entry import SAMPLED, read_entry
 from tokenwire.checks.reading.fields import carries
+from tokenwire.dialects.logprobs import SAMPLED, joined_series
 from tokenwire.record import Choice, Delivery, Stream, as_list
 
 
@@ -82,10 +82,8 @@ def _chat_meta_info_only_on_request(
 
 
 def _logprob_ids(choice: Choice) -> list[Any] | None:
-    entries = [read_entry(value) for value in choice.series(SAMPLED) or []]
-    return (
-        None if choice.series(SAMPLED) is None else [entry.token_id if entry else None for entry in entries]
-    )
+    series = joined_series(choice, SAMPLED)
+    return None if series is None else [entry.id if entry else None for entry in series.tokens]
 
 
 @check("chat-ids-agree-with-meta-info", about(chat=True, delivery=Delivery.WHOLE))

@@ -9,11 +9,21 @@ from typing import Any
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Target, check, check_choices
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import count_of, details, end_place
 from tokenwire.checks.usage import part_of
 from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.logprobs import (
+    CONTENT,
+    LISTS,
+    NAMED,
+    NAMED_TOP,
+    NAMES,
+    OFFSETS,
+    Logprob,
+    id_in_text,
+    joined_series,
+)
 from tokenwire.record import Choice, Emission, Stream, integer
 
 FIELD = "logprobs"
@@ -29,17 +39,6 @@ def _object(emission: Emission) -> Any:
 def _tells(stream: Stream) -> bool:
     """Whether any choice has logprobs objects."""
     return any(FIELD in emission.details for choice in stream.choices for emission in choice.emissions)
-
-
-def _content(choice: Choice) -> list[Any] | None:
-    """The entries of all content of a choice; None where no emission has a list of them."""
-    objects = choice.details(FIELD)
-    lists = [one["content"] for one in objects if isinstance(one, Mapping) and _is_list(one.get("content"))]
-    return [entry for part in lists for entry in part] if lists else None
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
 
 
 def _fault_in_bytes(value: object) -> str:
@@ -98,9 +97,9 @@ def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obse
 def _entries(choice: Choice) -> int:
     """How many tokens the logprobs of a choice have an entry for, those of its thoughts among them."""
     thoughts = choice.details("reasoning_logprobs")
-    return len(_content(choice) or ()) + sum(
-        len(thought) for thought in thoughts if isinstance(thought, list)
-    )
+    content = joined_series(choice, CONTENT)
+    entries = len(content.values) if content else 0
+    return entries + sum(len(thought) for thought in thoughts if isinstance(thought, list))
 
 
 def _unlisted(stream: Stream) -> int:
@@ -128,7 +127,7 @@ def chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[
     if stream.asked.max_new_tokens == 0:
         return
     choices = finished_choices(stream)
-    contents = [_content(choice) for choice in choices]
+    contents = [joined_series(choice, CONTENT) for choice in choices]
     if len(choices) < len(stream.choices) or all(content is None for content in contents):
         return
     entries = sum(map(_entries, choices))
@@ -145,13 +144,13 @@ def chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[
     yield expect(place or end_place(stream), due, entries, message, holds=holds)
 
 
-def _bytes_of(entry: object) -> bytes | None:
+def _bytes_of(entry: Logprob) -> bytes | None:
     """The bytes of the token of an entry; None where the entry does not tell them."""
-    if _fault_in_entry(entry) or not isinstance(entry, Mapping):
+    token = entry.text
+    if not isinstance(token, str) or type(entry.value) not in {int, float}:
         return None
-    if entry.get("bytes"):
-        return bytes(entry["bytes"])
-    token = str(entry["token"])
+    if entry.data:
+        return entry.bytes
     is_spelled = token and "�" not in token and id_in_text(token) is None
     return token.encode(errors="surrogatepass") if is_spelled else None
 
@@ -192,8 +191,8 @@ def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
 def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tokens of the logprobs are those whose text is shown."""
     for choice in finished_choices(stream):
-        content, text = _content(choice), choice.text
-        tokens = [_bytes_of(entry) for entry in content or ()]
+        content, text = joined_series(choice, CONTENT), choice.text
+        tokens = [_bytes_of(entry) if entry else None for entry in content.tokens] if content else []
         if not text or taken_apart(stream, choice) or not tokens or None in tokens:
             continue
         known = [token for token in tokens if token is not None]

@@ -18,9 +18,9 @@ from tokenwire.checks.check import (
 )
 from tokenwire.checks.evidence import Observation, Row, condition_seen, expect, expect_equal
 from tokenwire.checks.lockstep import lockstep
-from tokenwire.checks.logprob_entry import LISTS
 from tokenwire.checks.reading.fields import read_once, untold_count
 from tokenwire.dialects.dialect import dialect_of, policy_of
+from tokenwire.dialects.logprobs import LISTS
 from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
 
 LONG_ANSWER = 50

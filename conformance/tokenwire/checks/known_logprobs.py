@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,10 @@ from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.known_answers import SOURCE, Known, ids_due, known_choices
-from tokenwire.checks.logprob_entry import (
+from tokenwire.checks.prompt import prompt_logprobs
+from tokenwire.checks.reading.fields import bringing, names_of_prompt
+from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.logprobs import (
     CHOSEN,
     CONTENT,
     NAMED,
@@ -22,16 +25,14 @@ from tokenwire.checks.logprob_entry import (
     PROMPT_TOP,
     SAMPLED,
     TOP,
-    LogprobEntry,
+    Logprob,
+    Logprobs,
+    LogprobSeries,
     id_in_text,
+    joined_series,
     number_of,
-    read_by_text,
-    read_entry,
-    read_position,
+    read_series,
 )
-from tokenwire.checks.prompt import prompt_logprobs
-from tokenwire.checks.reading.fields import bringing, names_of_prompt
-from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
 from tokenwire.parrot.recognition import Ids
 from tokenwire.parrot.script import Truth
@@ -79,22 +80,16 @@ class _Right:
         return 0 < len(reported) <= len(due) and all(of_some)
 
 
-def _told_entry(entry: LogprobEntry | None, written: object) -> Entry:
-    """What an entry says; what is none says itself, which is never right."""
-    if entry is None:
-        return [written]
-    return [entry.logprob] if entry.token_id is None else [entry.logprob, entry.token_id]
+def _reported(entry: Logprob) -> Entry:
+    return [entry.value] if entry.id is None else [entry.value, entry.id]
 
 
 def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
-    """What each series of a choice says of its own ids."""
-    for name in (SAMPLED, CONTENT):
-        if (entries := choice.series(name)) is not None:
-            yield name, [_told_entry(read_entry(entry), entry) for entry in entries]
-    if (numbers := choice.series(NAMED)) is not None:
-        texts = choice.series(NAMES) or []
-        named = [id_in_text(text) for text in texts] if len(texts) == len(numbers) else [None] * len(numbers)
-        yield NAMED, [[n] if token is None else [n, token] for n, token in zip(numbers, named, strict=True)]
+    """What each series of a choice says of its own ids; a value that is no entry says itself."""
+    for name in (SAMPLED, CONTENT, NAMED):
+        if (series := joined_series(choice, name)) is not None:
+            both = zip(series.values, series.tokens, strict=True)
+            yield name, [_reported(entry) if entry else [value] for value, entry in both]
 
 
 def _numbers_of(target: Target) -> Parrot | None:
@@ -183,15 +178,12 @@ def script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Ob
             yield _observed_series(known.choice, OFFSETS, shown, reported[: len(due)], _same_beginning)
 
 
-def _ranked(choice: Choice) -> Iterator[tuple[str, list[list[LogprobEntry] | None]]]:
+def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
     """What each series of a choice says of the likeliest at its ids."""
-    if (rows := choice.series(TOP)) is not None:
-        yield TOP, [read_position(row) for row in rows]
-    if (entries := choice.series(CONTENT)) is not None:
-        inner = [entry.get(NAMED_TOP) if isinstance(entry, Mapping) else None for entry in entries]
-        yield CONTENT, [read_position(row) for row in inner]
-    if (rows := choice.series(NAMED_TOP)) is not None:
-        yield NAMED_TOP, [read_by_text(row) for row in rows]
+    for name in (TOP, CONTENT, NAMED_TOP):
+        if (series := joined_series(choice, name)) is not None:
+            own = name == CONTENT  # stands before its alternatives
+            yield name, [entries[own:] if entries else None for entries in series.positions]
 
 
 @dataclass(frozen=True)
@@ -204,24 +196,24 @@ class _Position:
     """The id that stands at the position: itself, but in a prompt."""
     count: int
 
-    def is_told(self, entries: list[LogprobEntry] | None) -> bool:
+    def is_told(self, entries: Logprobs | None) -> bool:
         """Whether entries are the likeliest: by value, each with its own id where it has one."""
         law, is_right = self.right.law, self.right.number
         if entries is None:
             return False
-        numbers = [number_of(entry.logprob) for entry in entries]
+        numbers = [entry.number for entry in entries]
         known = sorted((number for number in numbers if number is not None), reverse=True)
         right = [logprob for _, logprob in law.top(self.said, self.count + 1)]
         own = law.logprob(self.said, self.own)
         for entry in entries:
-            token = integer(entry.token_id)
+            token = integer(entry.id)
             if token is not None and not (
-                0 <= token < law.vocab_size and is_right(law.logprob(self.said, token), entry.logprob)
+                0 <= token < law.vocab_size and is_right(law.logprob(self.said, token), entry.value)
             ):
                 return False
         if len(known) < len(entries) or not known:
             return False
-        if any(entry.token_id is None for entry in entries):
+        if any(entry.id is None for entry in entries):
             # Those of one text may share an entry; the likeliest is there, and no other than they.
             among = [*right, own]
             return is_right(right[0], known[0]) and all(
@@ -237,12 +229,12 @@ class _Position:
         return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.said, self.count)]
 
 
-def _same_ranked(due: _Position, reported: list[LogprobEntry] | None) -> bool:
+def _same_ranked(due: _Position, reported: Logprobs | None) -> bool:
     return due.is_told(reported)
 
 
 def _observed_ranks(
-    place: Place, name: str, due: Sequence[_Position], reported: Sequence[list[LogprobEntry] | None]
+    place: Place, name: str, due: Sequence[_Position], reported: Sequence[Logprobs | None]
 ) -> Observation:
     position = first_difference(due, reported, _same_ranked)
     if position is None:
@@ -250,7 +242,7 @@ def _observed_ranks(
         return expect(place, words, words, holds=True)
     expected: Any = due[position].shown if position < len(due) else "nothing"
     entries = (reported[position] or []) if position < len(reported) else []
-    actual = [_told_entry(entry, None) for entry in entries] or "nothing"
+    actual = [_reported(entry) for entry in entries] or "nothing"
     message = f"{name} entry {position} is {actual}, but {expected} in {SOURCE}"
     return expect(place, expected, actual, message, holds=False)
 
@@ -268,8 +260,8 @@ def script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Ob
                 yield _observed_ranks(place, name, due, reported)
 
 
-def _row(value: object) -> list[Entry]:
-    return [_told_entry(entry, value) for entry in read_position(value) or []]
+def _rows(series: LogprobSeries) -> list[list[Entry]]:
+    return [list(map(_reported, entries or ())) for entries in series.positions]
 
 
 @check("script-chosen-logprobs-are-right")
@@ -277,10 +269,10 @@ def script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator
     """At each id the logprobs of the asked ids, in the order in which they were asked for."""
     asked = stream.asked.chosen_ids
     for known, right in _with_logprobs(stream, target) if asked else ():
-        law, rows = right.law, known.choice.series(CHOSEN)
-        if rows is None or not all(0 <= token < law.vocab_size for token in asked):
+        law, series = right.law, joined_series(known.choice, CHOSEN)
+        if series is None or not all(0 <= token < law.vocab_size for token in asked):
             continue
-        reported = [_row(row) for row in rows]
+        reported = _rows(series)
         ids = _due(stream, known, len(reported), CHOSEN)
         if ids:
             due = [_chosen_row(law, asked, token) for token in ids]
@@ -296,7 +288,7 @@ def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
         for name, rows in (
             _ranked(known.choice) if all(0 <= token < law.vocab_size for token in asked) else ()
         ):
-            reported = [[_told_entry(entry, None) for entry in row or []] for row in rows]
+            reported = [list(map(_reported, row or ())) for row in rows]
             ids = _due(stream, known, len(reported), name)
             if ids:
                 due = [_chosen_row(law, tuple(dict.fromkeys((token, *asked))), token) for token in ids]
@@ -335,7 +327,7 @@ def _beside_the_prompt(stream: Stream, one: Known, right: _Right) -> Iterator[Ob
                 _Position(right, token, prompt[position], asked.top_logprobs)
                 for position, token in zip(positions, stated, strict=True)
             ]
-            reported = [read_position(row) for row in ranks[1:]]
+            reported = read_series(PROMPT_TOP, ranks[1:]).positions
             yield _observed_ranks(emission.at(PROMPT_TOP), PROMPT_TOP, due, reported)
         rows = as_list(emission.prompt_series.get(PROMPT_CHOSEN))
         known = all(0 <= token < law.vocab_size for token in asked.chosen_ids)
@@ -344,7 +336,7 @@ def _beside_the_prompt(stream: Stream, one: Known, right: _Right) -> Iterator[Ob
                 emission.at(PROMPT_CHOSEN),
                 f"{PROMPT_CHOSEN} entry",
                 expected=[_chosen_row(law, asked.chosen_ids, token) for token in stated],
-                actual=[_row(value) for value in rows[1:]],
+                actual=_rows(read_series(PROMPT_CHOSEN, rows[1:])),
                 source=SOURCE,
                 same=right.row,
             )

@@ -9,8 +9,8 @@ from itertools import chain
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Relation, Target, check_rows
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, in_wire_order
-from tokenwire.checks.logprob_entry import LISTS, NAMED_TOP
 from tokenwire.checks.reading.fields import untold_count
+from tokenwire.dialects.logprobs import LISTS, NAMED_TOP
 from tokenwire.record import Choice, Delivery, Emission, Stream, as_list
 
 

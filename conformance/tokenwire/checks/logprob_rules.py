@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import Target, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.logprob_entry import LogprobEntry, number_of, reported_at
+from tokenwire.dialects.logprobs import Logprob, reported_along
 from tokenwire.record import Answer, Asked, Place, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
@@ -57,9 +57,9 @@ class _Top:
         return self.dialect, self.asked.prompt_key
 
 
-def _name(entry: LogprobEntry) -> object:
+def _name(entry: Logprob) -> object:
     """What an entry is known by: its id, or its text where that is whole characters."""
-    return entry.token_id if type(entry.token_id) is int else entry.whole_text
+    return entry.id if type(entry.id) is int else entry.whole_text
 
 
 def _first_top(stream: Answer) -> _Top | None:
@@ -75,15 +75,14 @@ def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
         return None
     if not finished_choices(stream):
         return None
-    for emission in stream.choices[0].delivered:
-        for reported in reported_at(emission):
-            top = reported.positions[0].top if reported.positions else None
-            read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
-            known = {token: number for token, number in read.items() if number is not None}
-            if len(known) >= _FOR_A_DIFFERENCE:
-                return emission.at(reported.top_series), known
-        if emission.after:
+    for emission, reported in reported_along(stream.choices[0]):
+        if emission.before:
             return None
+        top = reported.positions[0].top if reported.positions else None
+        read = {name: entry.number for entry in top or () if (name := _name(entry)) is not None}
+        known = {token: number for token, number in read.items() if number is not None}
+        if len(known) >= _FOR_A_DIFFERENCE:
+            return emission.at(reported.top_series), known
     return None
 
 

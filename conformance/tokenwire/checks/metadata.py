@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -13,25 +13,6 @@ from tokenwire.checks.about import ANSWERED, FINISHED, about, ended, finished_ch
 from tokenwire.checks.check import Target, check, check_choices, check_run
 from tokenwire.checks.difference import observe_sequence, observe_sequences
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, expect_equal
-from tokenwire.checks.logprob_entry import (
-    CHOSEN,
-    CONTENT,
-    NAMED_TOP,
-    PROMPT,
-    PROMPT_CHOSEN,
-    RANKED,
-    SAMPLED,
-    TOP,
-    LogprobEntry,
-    Position,
-    ReportedLogprobs,
-    illegal_logprobs,
-    new_logprobs,
-    number_of,
-    read_entry,
-    read_position,
-    reported_along,
-)
 from tokenwire.checks.reading.fields import (
     first_of_prompt,
     first_prompt_ids,
@@ -40,6 +21,24 @@ from tokenwire.checks.reading.fields import (
 )
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.logprobs import (
+    CHOSEN,
+    CONTENT,
+    NAMED_TOP,
+    PROMPT,
+    PROMPT_CHOSEN,
+    RANKED,
+    SAMPLED,
+    TOP,
+    Logprob,
+    Position,
+    ReportedLogprobs,
+    is_logprob_series,
+    joined_series,
+    read_series,
+    reported_along,
+    series_along,
+)
 from tokenwire.record import Answer, Choice, Emission, Place, Stream, Wanted, as_list, fact, integer
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
@@ -47,11 +46,6 @@ from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 MIRRORED_POSITION = "mirror_position"
 """What the mirror sampler attaches to each token beside the id that it chose: the position of its choice."""
-
-
-def is_logprob_series(name: str) -> bool:
-    """Whether a series of the server holds logprobs of the model, not of the sampler's own distribution."""
-    return "logprob" in name and "sampling" not in name
 
 
 def _own(choice: Choice) -> frozenset[str]:
@@ -110,7 +104,7 @@ def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -
     def rows() -> Iterator[tuple[Emission, str, list[Any], list[Any]]]:
         for emission, reported in reported_along(choice):
             ids, series = emission.unseen(emission.output_ids or []), reported.series
-            named = [entry.sampled.token_id if entry.sampled else None for entry in reported.positions]
+            named = [one.sampled.id if one.sampled else None for one in reported.positions]
             names_ids = series == SAMPLED or any(token is not None for token in named)
             if ids and len(named) == len(ids) and names_ids:
                 yield emission, series, ids, named
@@ -121,14 +115,13 @@ def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -
 @check_choices("logprob-values-are-legal")
 def _logprob_values_are_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logarithms of probabilities: finite, and not above 0."""
-
-    def rows() -> Iterator[Row]:
-        for emission, name, values, sound in new_logprobs(choice):
-            if is_logprob_series(name):
-                wrong = [] if sound else [number for value in values for number in illegal_logprobs(value)]
-                yield emission, name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
-
-    yield from expect_each(rows(), "{field} holds {actual[0]!r}, which is no logprob")
+    expected = "finite numbers not above 0"
+    rows = (
+        (emission, series.name, not wrong, expected, wrong[:3] or "as expected")
+        for emission, series in series_along(choice)
+        for wrong in [series.illegal]
+    )
+    yield from expect_each(rows, "{field} holds {actual[0]!r}, which is no logprob")
 
 
 _ENOUGH_IDS = 8
@@ -181,9 +174,9 @@ def _varying(stream: Stream) -> tuple[_Varying, ...]:
     return tuple(found)
 
 
-def _known_by(entry: LogprobEntry) -> Hashable:
+def _known_by(entry: Logprob) -> Hashable:
     """What tells a token from others: its id, or else its text; anything else as JSON, as it may be."""
-    token = entry.token_id or entry.text
+    token = entry.id or entry.text
     return token if type(token) in {int, str} else (json.dumps(token),)
 
 
@@ -196,8 +189,7 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
         for _, reported in reported_along(choice):
             tokens, numbers = series.setdefault(reported.series, (set(), set()))
             for entry in (position.sampled for position in reported.positions):
-                number = number_of(entry.logprob) if entry else None
-                if entry and number is not None:
+                if entry is not None and (number := entry.number) is not None:
                     tokens.add(_known_by(entry))
                     numbers.add(number)
         for name, (tokens, numbers) in series.items():
@@ -222,77 +214,65 @@ def _logprob_counter_follows(choice: Choice, _stream: Stream, _target: Target) -
     yield from expect_equal(rows(), "{field} is {actual!r} after {expected} delivered entries")
 
 
-def _fault_in_top(told: ReportedLogprobs, position: Position, k: int, *, fewer: bool) -> str:
-    """What is wrong with one position of the top logprobs, in words; empty for nothing."""
-    entries = position.top if position.top is not None else read_position(position.written_top)
+Fault = Callable[[ReportedLogprobs, Position], str]
+"""What is wrong with the top logprobs at a position, in words; empty for nothing."""
+
+
+def _fault_in_top(reported: ReportedLogprobs, position: Position, *, k: int, fewer: bool) -> str:
+    """Whether a position has another number of top logprobs than it should, or names an id twice."""
+    entries = position.top
     if entries is None:
         return f"is {position.written_top!r}, not a list of entries"
-    if told.by_text:
+    if reported.by_text:
         # The sampled token may stand beside the k likeliest, and tokens of one text share an entry.
         return "" if 1 <= len(entries) <= k + 1 else f"holds {len(entries)} entries for {k} and the sampled"
     if len(entries) > k or len(entries) < (1 if fewer else k):
         return f"holds {len(entries)} entries instead of {k}"
-    ids = [entry.token_id for entry in entries if entry.token_id is not None or entry.text is None]
-    if any(one == other for place, one in enumerate(ids) for other in ids[:place]):
-        return "names an id twice"
-    return ""
+    ids = [entry.id for entry in entries if entry.names_id]
+    return "names an id twice" if any(ids.count(token) > 1 for token in ids) else ""
 
 
-def _fault_in_order(position: Position, *, sampled_first: bool) -> str:
-    """Whether the likeliest at a position do not fall, in words; empty where they do."""
-    entries = position.top if position.top is not None else read_position(position.written_top)
-    in_order = (entries or [])[sampled_first:]
-    numbers = [entry.logprob for entry in in_order if type(entry.logprob) in {int, float}]
+def _fault_in_order(_reported: ReportedLogprobs, position: Position, *, sampled_first: bool) -> str:
+    """Whether the logprobs of the likeliest do not fall."""
+    in_order = (position.top or [])[sampled_first:]
+    numbers = [entry.value for entry in in_order if type(entry.value) in {int, float}]
     return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
 
 
-def _first_fault(seen: int, told: ReportedLogprobs, fault_in: Callable[[Position], str]) -> str:
-    """What is wrong at the first of an emission's new ids at which anything is, counted as in its lists."""
-    faults = [fault_in(one) for one in told.positions]
-    if not any(faults):
-        return ""
-    position, words = next((position, words) for position, words in enumerate(faults) if words)
-    return f"position {position + seen} of {told.top_series} {words}"
+def _observe_top(
+    every: Iterable[tuple[Emission, ReportedLogprobs]], fault_in: Fault, expected: str
+) -> Iterator[Observation]:
+    """Observe the top logprobs of all positions, emission by emission; words count as the lists do."""
+
+    def rows() -> Iterator[Row]:
+        for emission, reported in every:
+            if reported.top_series and reported.positions:
+                faults = [fault_in(reported, position) for position in reported.positions]
+                words = ""
+                if any(faults):
+                    wrong = next(position for position, fault in enumerate(faults) if fault)
+                    place = f"position {wrong + emission.seen_entries} of {reported.top_series}"
+                    words = f"{place} {faults[wrong]}"
+                yield emission, reported.top_series, not words, expected, words or expected
+
+    yield from expect_each(rows(), "{actual}")
 
 
 @check_choices("top-logprobs-have-k", about("top_logprobs", answered=True))
 def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for."""
     k, fewer = stream.asked.top_logprobs, policy_of(stream).fewer_top_logprobs
-
-    def fault(reported: ReportedLogprobs) -> Callable[[Position], str]:
-        return partial(_fault_in_top, reported, k=k, fewer=fewer)
-
-    yield from _observe_top(choice, fault, f"{k} entries with different ids")
+    fault_in = partial(_fault_in_top, k=k, fewer=fewer)
+    yield from _observe_top(reported_along(choice), fault_in, f"{k} entries with different ids")
 
 
 @check_choices("top-logprobs-fall", about("top_logprobs", answered=True))
 def _top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """The most likely comes first; objects by text have no order."""
     sampled_first = policy_of(stream).top_logprobs_begin_with_sampled
-
-    def fault(reported: ReportedLogprobs) -> Callable[[Position], str] | None:
-        return None if reported.by_text else partial(_fault_in_order, sampled_first=sampled_first)
-
-    yield from _observe_top(choice, fault, "logprobs in falling order")
-
-
-def _observe_top(
-    choice: Choice, fault: Callable[[ReportedLogprobs], Callable[[Position], str] | None], expected: str
-) -> Iterator[Observation]:
-    """Observe the top logprobs of all positions, emission by emission.
-
-    `fault` gives what says in words what is wrong at one position; None where there is nothing to say.
-    """
-
-    def rows() -> Iterator[Row]:
-        for emission, reported in reported_along(choice):
-            fault_in = fault(reported) if reported.top_series and reported.positions else None
-            if fault_in is not None:
-                words = _first_fault(emission.seen_entries, reported, fault_in)
-                yield emission, reported.top_series, not words, expected, words or expected
-
-    yield from expect_each(rows(), "{actual}")
+    fault_in = partial(_fault_in_order, sampled_first=sampled_first)
+    ranked = (pair for pair in reported_along(choice) if not pair[1].by_text)
+    yield from _observe_top(ranked, fault_in, "logprobs in falling order")
 
 
 def _chose_the_first(stream: Stream) -> bool:
@@ -307,36 +287,32 @@ def _chose_the_first(stream: Stream) -> bool:
     return asked.greedy and not asked.other_sampling and not may_differ
 
 
-def _is_own(entry: LogprobEntry, sampled: LogprobEntry) -> bool:
-    return entry.token_id == sampled.token_id and sampled.token_id is not None
-
-
-def _fault_in_belonging(position: Position, *, told: ReportedLogprobs, greedy: bool) -> str:
-    """How the sampled id and the top logprobs of a position contradict each other; empty if they do not.
+def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greedy: bool) -> str:
+    """Whether the sampled id and the top logprobs contradict each other.
 
     Where an entry names no id, several tokens may have one text: then only the greatest logprob is compared.
     """
     sampled, top = position.sampled, position.top
     if sampled is None or not top:
         return ""
-    own = next((entry for entry in top if _is_own(entry, sampled)), None)
-    if own is not None and not alike(own.logprob, sampled.logprob):
-        return f"gives id {own.token_id!r} the logprob {own.logprob!r}, but {told.series} {sampled.logprob!r}"
+    value, own = sampled.value, None
+    if sampled.id is not None:
+        own = next((entry for entry in top if entry.id == sampled.id), None)
+    if own is not None and not alike(own.value, value):
+        return f"gives id {own.id!r} the logprob {own.value!r}, but {reported.series} {value!r}"
     if not greedy:
         return ""
-    if sampled.token_id is None or any(one.token_id is None for one in top):
-        numbers = [one.logprob for one in top if type(one.logprob) in {int, float}]
-        if numbers and not alike(max(numbers), sampled.logprob):
-            if told.by_text and sampled.text in [one.text for one in top]:
+    if sampled.id is None or any(entry.id is None for entry in top):
+        numbers = [entry.value for entry in top if type(entry.value) in {int, float}]
+        if numbers and not alike(max(numbers), value):
+            if reported.by_text and sampled.text in [entry.text for entry in top]:
                 return (
-                    f"gives {sampled.text!r} another logprob than the sampled token's {sampled.logprob!r}: "
+                    f"gives {sampled.text!r} another logprob than the sampled token's {value!r}: "
                     "two tokens share a key"
                 )
-            return f"is headed by {max(numbers)!r}, but greedy sampling chose {sampled.logprob!r}"
-    elif top[0].token_id != sampled.token_id:
-        tied = own is not None and alike(top[0].logprob, sampled.logprob)
-        if not tied:
-            return f"is headed by id {top[0].token_id!r}, but greedy sampling chose {sampled.token_id!r}"
+            return f"is headed by {max(numbers)!r}, but greedy sampling chose {value!r}"
+    elif top[0].id != sampled.id and not (own is not None and alike(top[0].value, value)):
+        return f"is headed by id {top[0].id!r}, but greedy sampling chose {sampled.id!r}"
     return ""
 
 
@@ -348,12 +324,8 @@ def _top_logprobs_belong_to_position(
 
     Two ids of equal logprob may stand in either order.
     """
-    greedy = _chose_the_first(stream)
-
-    def fault(reported: ReportedLogprobs) -> Callable[[Position], str]:
-        return partial(_fault_in_belonging, told=reported, greedy=greedy)
-
-    yield from _observe_top(choice, fault, "the sampled id with its own logprob")
+    fault_in = partial(_fault_in_belonging, greedy=_chose_the_first(stream))
+    yield from _observe_top(reported_along(choice), fault_in, "the sampled id with its own logprob")
 
 
 @check_choices("chosen-logprobs-are-the-asked-ids", about("chosen_ids"))
@@ -364,14 +336,15 @@ def _chosen_logprobs_are_the_asked_ids(
     asked = list(stream.asked.chosen_ids)
     first = choice.delivered[0]
     of_prompt = as_list(first.prompt_series.get(PROMPT_CHOSEN)) if first.position == 0 else None
-    lists = [(emission, name, values) for emission, name, values, _ in new_logprobs(choice) if name == CHOSEN]
+    chosen = [(emission, series) for emission, series in series_along(choice) if series.name == CHOSEN]
+    chosen.append((first, read_series(PROMPT_CHOSEN, (of_prompt or [])[1:])))
 
     def rows() -> Iterator[Row]:
-        for emission, name, positions in (*lists, (first, PROMPT_CHOSEN, (of_prompt or [])[1:])):
-            if positions:
-                named = [[entry.token_id for entry in read_position(value) or []] for value in positions]
-                wrong = next((ids for ids in named if ids != asked), None)
-                yield emission, name, wrong is None, asked, asked if wrong is None else wrong
+        for emission, series in chosen:
+            named = [[entry.id for entry in position or ()] for position in series.positions]
+            wrong = next((ids for ids in named if ids != asked), None)
+            if named:
+                yield emission, series.name, wrong is None, asked, asked if wrong is None else wrong
 
     yield from expect_each(rows(), "a position of {field} names {actual} instead of {expected}")
 
@@ -413,7 +386,7 @@ def _prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterat
                     source="the prompt",
                 )
         elif prompt is not None:
-            named = [entry.token_id if entry else None for entry in map(read_entry, entries)]
+            named = [entry.id if entry else None for entry in read_series(PROMPT, entries).tokens]
             yield observe_sequence(
                 emission.at(PROMPT),
                 f"the id of {PROMPT} entry",
@@ -437,11 +410,11 @@ def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterato
             carried = first_of_prompt(choice, name)
             if carried is None or not carried[1] or not is_logprob_series(name):
                 continue
-            emission, (first, *rest) = carried
-            entry = read_entry(first)
-            first_is_null = first is None or (entry is not None and entry.logprob is None)
-            judged = rest if first_is_null else [first, *rest]
-            wrong = [value for entry in judged for value in illegal_logprobs(entry)]
+            emission, values = carried
+            entry = read_series(name, values[:1]).tokens[0]
+            first_is_null = values[0] is None or (entry is not None and entry.value is None)
+            judged = values[first_is_null:]
+            wrong = read_series(name, judged).illegal
             if judged:
                 message = f"{name} holds {wrong[0]!r} after its first entry" if wrong else ""
                 expected = "null in the first entry only, then finite numbers not above 0"
@@ -489,8 +462,8 @@ def _has_top(choice: Choice) -> bool:
     """Whether the top logprobs are there, by position or in a flat form that a request may prefer."""
     if choice.series_names & {TOP, NAMED_TOP}:
         return True
-    content = as_list(choice.series(CONTENT))
-    if content == [] or any(isinstance(one, Mapping) and one.get(NAMED_TOP) for one in content or ()):
+    content = joined_series(choice, CONTENT)
+    if content and (not content.values or any(entries and len(entries) > 1 for entries in content.positions)):
         return True
     infos = choice.details("meta_info")
     return any(isinstance(info, Mapping) and any(str(key).startswith(TOP) for key in info) for info in infos)
@@ -498,13 +471,8 @@ def _has_top(choice: Choice) -> bool:
 
 def _has_texts(choice: Choice) -> bool:
     """Whether the entries of the sampled ids carry texts; where there are none, they need not."""
-    entries = as_list(choice.series(SAMPLED))
-    if entries and set(map(type, entries)) == {list} and set(map(len, entries)) == {3}:
-        kinds = {(type(logprob), type(text)) for logprob, _, text in entries}
-        if kinds == {(float, str)}:
-            return True
-    read = [read_entry(entry) for entry in entries or []]
-    return entries is not None and all(one is not None and isinstance(one.text, str) for one in read)
+    series = joined_series(choice, SAMPLED)
+    return series is not None and all(entry and isinstance(entry.text, str) for entry in series.tokens)
 
 
 def _holds(emission: Emission, name: str) -> bool:
@@ -559,14 +527,15 @@ def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterato
         carried = first_of_prompt(choice, PROMPT)
         if carried is not None and carried[1]:
             emission, entries = carried
-            entry = read_entry(entries[0])
-            reported = None if entry is None else entry.logprob
+            entry = read_series(PROMPT, entries[:1]).tokens[0]
+            reported = None if entry is None else entry.value
             message = (
                 f"{PROMPT} begins at position {start} with {reported!r}, though a token stands before it"
             )
             expected = "a number for each prompt token but the first of the prompt"
             place = emission.at(PROMPT)
-            yield expect(place, expected, reported, message, holds=number_of(reported) is not None)
+            holds = entry is not None and entry.number is not None
+            yield expect(place, expected, reported, message, holds=holds)
 
 
 @check("asked-or-refused", about(finished=True, ended=True))

@@ -12,27 +12,24 @@ from tokenwire.checks.about import about, ended, finished_choices, streamed
 from tokenwire.checks.check import Target, check, check_run, compare, select
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.logprob_entry import (
-    LISTS,
-    NAMED,
-    NAMED_TOP,
-    NAMES,
-    PROMPT,
-    PROMPT_TOP,
-    RANKED,
-    LogprobEntry,
-    is_legal_logprob,
-    number_of,
-    read_by_id,
-    read_by_text,
-    read_entry,
-    read_position,
-)
 from tokenwire.checks.reading.chance import DRIFT, goes_apart, sampled_logprobs
 from tokenwire.checks.reading.fields import count_of, first_of_prompt, names_of_prompt, prompt_of, told_prompt
 from tokenwire.checks.rescoring import Pair, observe_agreement
 from tokenwire.checks.round_trips import Ids, Whole, related_streams
 from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.logprobs import (
+    LISTS,
+    NAMED,
+    NAMED_TOP,
+    PROMPT,
+    PROMPT_TOP,
+    RANKED,
+    Logprob,
+    Logprobs,
+    is_legal,
+    number_of,
+    prompt_series,
+)
 from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
@@ -47,59 +44,63 @@ def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
 # The top logprobs of the prompt.
 
 
-def _fault_in_prompt_top(own: LogprobEntry, entries: list[LogprobEntry] | None, k: int) -> str:
+def _fault_in_prompt_top(own: Logprob, entries: Logprobs | None, k: int) -> str:
     """What is wrong with the alternatives at one prompt position, in words; empty for nothing."""
     if entries is None:
         return "is not a list of entries"
     if len(entries) != k:
         return f"holds {len(entries)} entries instead of {k}"
-    numbers = [entry.logprob for entry in entries]
-    if not all(map(is_legal_logprob, numbers)) or any(after > before for before, after in pairwise(numbers)):
+    numbers = [entry.value for entry in entries]
+    if not _legal_and_falling(entries):
         return f"holds {numbers}, which are not logprobs in falling order"
-    same = next((entry for entry in entries if entry.token_id == own.token_id), None)
-    if same is not None and not alike(same.logprob, own.logprob):
-        return f"gives the prompt id {own.token_id} {same.logprob!r}, but {PROMPT} {own.logprob!r}"
-    head, mine = number_of(numbers[0]), number_of(own.logprob)
+    same = next((entry for entry in entries if entry.id == own.id), None)
+    if same is not None and not alike(same.value, own.value):
+        return f"gives the prompt id {own.id} {same.value!r}, but {PROMPT} {own.value!r}"
+    head, mine = number_of(numbers[0]), own.number
     if same is None and head is not None and mine is not None and mine > head + ROUNDING:
-        return f"is headed by {numbers[0]!r}, below the {own.logprob!r} of the prompt id itself"
+        return f"is headed by {numbers[0]!r}, below the {own.value!r} of the prompt id itself"
     return ""
 
 
-def _fault_in_ranked(own: object, value: Any, k: int) -> str:
+def _legal_and_falling(entries: Logprobs, *, behind: int = 0) -> bool:
+    """Whether all entries have logprobs, and those behind some fall."""
+    if not all(is_legal(entry.value) for entry in entries):
+        return False
+    return not any(after.value > before.value for before, after in pairwise(entries[behind:]))
+
+
+def _fault_in_ranked(own: object, entries: Logprobs | None, k: int) -> str:
     """What is wrong with the alternatives at a prompt position that stand by id, the prompt's own first."""
-    entries = read_by_id(value)
     if entries is None:
         return "is not an object of entries by id"
-    if type(own) is int and all(entry.token_id != own for entry in entries):
+    if type(own) is int and all(entry.id != own for entry in entries):
         return f"leaves the prompt id {own} out"
     if not k <= len(entries) <= k + 1:
         return f"holds {len(entries)} entries for {k} and the prompt id's own"
-    numbers = [entry.logprob for entry in entries]
-    falling = not any(after > before for before, after in pairwise(numbers[1:]))
-    if not (all(map(is_legal_logprob, numbers)) and falling):
+    if not _legal_and_falling(entries, behind=1):
+        numbers = [entry.value for entry in entries]
         return f"holds {numbers}, which are not logprobs in falling order behind the prompt id's own"
     return ""
 
 
-def _fault_by_text(own: LogprobEntry, value: Any, k: int) -> str:
+def _fault_by_text(own: Logprob, entries: Logprobs | None, k: int) -> str:
     """What is wrong with the alternatives at a position of an echoed prompt that stand by text.
 
     Tokens of one text share an entry, and those that are no whole characters have one.
     """
-    entries = read_by_text(value)
     if entries is None:
         return "is not an object of logprobs by text"
     if not 1 <= len(entries) <= k + 1:
         return f"holds {len(entries)} entries for {k} and the prompt token's own"
-    numbers = [entry.logprob for entry in entries]
-    if not all(map(is_legal_logprob, numbers)):
+    numbers = [entry.value for entry in entries]
+    if not all(is_legal(entry.value) for entry in entries):
         return f"holds {numbers}, which are not logprobs"
-    text, mine = own.whole_text, number_of(own.logprob)
+    text, mine = own.whole_text, own.number
     same = next((entry for entry in entries if text and entry.text == text), None)
-    if same is not None and not alike(same.logprob, own.logprob):
-        return f"gives the prompt token {text!r} {same.logprob!r}, but {NAMED} {own.logprob!r}"
+    if same is not None and not alike(same.value, own.value):
+        return f"gives the prompt token {text!r} {same.value!r}, but {NAMED} {own.value!r}"
     if same is None and mine is not None and mine > max(numbers) + ROUNDING:
-        return f"is headed by {max(numbers)!r}, below the {own.logprob!r} of the prompt token itself"
+        return f"is headed by {max(numbers)!r}, below the {own.value!r} of the prompt token itself"
     return ""
 
 
@@ -110,38 +111,35 @@ def _count_by_rank(stream: Stream) -> int:
     return stream.asked.top_logprobs if own is None else own
 
 
+_BESIDE = ((PROMPT, PROMPT_TOP, _fault_in_prompt_top), (NAMED, NAMED_TOP, _fault_by_text))
+"""A series of the prompt, that of its alternatives, and what tells their faults."""
+
+
 def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, list[tuple[int, str]]] | None:
     """What is wrong with each scored position of the alternatives of a prompt, where and in which series they
     stand; None where there are none.
     """
     k = stream.asked.top_logprobs
-    own, top = first_of_prompt(choice, PROMPT), first_of_prompt(choice, PROMPT_TOP)
-    if own is not None and top is not None and len(own[1]) == len(top[1]):
-        pairs = zip(map(read_entry, own[1]), top[1], strict=True)
-        read = [(position, one, row) for position, (one, row) in enumerate(pairs)]
-        scored = [
-            (position, one, row) for position, one, row in read if one is not None and one.logprob is not None
-        ]
-        faults = [
-            (position, _fault_in_prompt_top(one, read_position(row), k)) for position, one, row in scored
-        ]
-        return top[0], PROMPT_TOP, faults
-    ranked, ids = first_of_prompt(choice, RANKED), _prompt_ids(stream, choice)
-    if ranked is not None and ids is not None and len(ids) == len(ranked[1]):
-        pairs = zip(ids[1:], ranked[1][1:], strict=True)
-        k = _count_by_rank(stream)
-        faults = [(position, _fault_in_ranked(own, row, k)) for position, (own, row) in enumerate(pairs, 1)]
-        return ranked[0], RANKED, faults
-    named, rows, texts = (first_of_prompt(choice, name) for name in (NAMED, NAMED_TOP, NAMES))
-    if named is not None and rows is not None and texts is not None:
-        three = zip(named[1], texts[1], rows[1], strict=False)
-        faults = [
-            (position, _fault_by_text(LogprobEntry(number, text=text), row, k))
-            for position, (number, text, row) in enumerate(three)
-            if number is not None
-        ]
-        return rows[0], NAMED_TOP, faults
-    return None
+    for own_name, top_name, fault_in in _BESIDE:
+        own, top = prompt_series(choice, own_name), prompt_series(choice, top_name)
+        if own is not None and top is not None:
+            if own_name == PROMPT and len(own[1].values) != len(top[1].values):
+                continue
+            both = enumerate(zip(own[1].tokens, top[1].positions, strict=False))
+            faults = [
+                (position, fault_in(entry, entries, k))
+                for position, (entry, entries) in both
+                if entry is not None and entry.value is not None
+            ]
+            return top[0], top_name, faults
+    ranked, ids = prompt_series(choice, RANKED), _prompt_ids(stream, choice)
+    if ranked is None or ids is None or len(ids) != len(ranked[1].values):
+        return None
+    k, positions = _count_by_rank(stream), ranked[1].positions
+    faults = [
+        (position, _fault_in_ranked(ids[position], positions[position], k)) for position in range(1, len(ids))
+    ]
+    return ranked[0], RANKED, faults
 
 
 @check("prompt-top-logprobs-belong-to-position", about("top_logprobs", finished=True))
@@ -203,38 +201,27 @@ def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) ->
             )
 
 
-Logprobs = dict[int, Any]
-"""Logprobs of prompt tokens by position; the first of a series, which may be null, is left out."""
-
-
-def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, Logprobs] | None:
-    """What an answer says of the tokens of its prompt, by position; None where it says nothing."""
-    choice = facts.load()
-    ids = _prompt_ids(stream, choice) or []
-    carried, start = first_of_prompt(choice, PROMPT), stream.asked.logprob_start
-    if carried is not None and start is not None:
-        emission, entries = carried
-        read = ((position, read_entry(value)) for position, value in enumerate(entries, start))
-        known = (
-            (position, entry)
-            for position, entry in read
-            if entry and (position > start or entry.logprob is not None)
-        )
-        return emission.at(PROMPT), {position: entry.logprob for position, entry in known if position > 0}
-    carried = first_of_prompt(choice, RANKED)
-    if carried is not None:
-        emission, entries = carried
-        found: Logprobs = {}
-        for position, (value, token) in enumerate(zip(entries, ids, strict=False)):
-            own = next((e for e in read_by_id(value) or [] if e.token_id == token), None)
-            if position and own is not None:
-                found[position] = own.logprob
-        return emission.at(RANKED), found
-    carried = first_of_prompt(choice, NAMED)
-    if carried is not None:
-        emission, entries = carried
-        return emission.at(NAMED), dict(list(enumerate(entries))[1:])
-    return None
+def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, dict[int, Any]] | None:
+    """The logprobs of the tokens of a prompt by position, without the first, which nothing stands before;
+    None where an answer tells none.
+    """
+    choice, start = facts.load(), stream.asked.logprob_start
+    first = start or 0
+    if start is not None and (carried := prompt_series(choice, PROMPT)) is not None:
+        tokens = carried[1].tokens
+        if tokens and tokens[0] is not None and tokens[0].value is None:
+            tokens[0] = None
+    elif (carried := prompt_series(choice, RANKED)) is not None:
+        first, ids = 0, _prompt_ids(stream, choice) or ()
+        every = zip(carried[1].positions, ids, strict=False)
+        tokens = [next((e for e in entries or () if e.id == token), None) for entries, token in every]
+    elif (carried := prompt_series(choice, NAMED)) is not None:
+        first, tokens = 0, carried[1].tokens
+    else:
+        return None
+    emission, series = carried
+    known = ((position, entry) for position, entry in enumerate(tokens, first) if position and entry)
+    return emission.at(series.name), {position: entry.value for position, entry in known}
 
 
 _SOME_PROMPTS = 3

@@ -16,10 +16,10 @@ from tokenwire.checks.check import (
     check_run,
 )
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
-from tokenwire.checks.logprob_entry import ids_named, new_logprobs
 from tokenwire.checks.reading.fields import count_of, counters, details, end_place, start_place
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.dialects.dialect import known_as, policy_of
+from tokenwire.dialects.logprobs import series_along
 from tokenwire.record import ID_LIMIT, Answer, Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
@@ -161,8 +161,7 @@ def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def _is_token_id(value: object) -> bool:
-    number = integer(value)
-    return number is not None and 0 <= number < ID_LIMIT
+    return type(value) is int and 0 <= value < ID_LIMIT
 
 
 def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]]:
@@ -182,9 +181,7 @@ def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]
             if prompt is None or prompt != last_prompt:
                 yield emission, "prompt_token_ids", prompt
             last_prompt = prompt or last_prompt
-    for emission, name, values, sound in new_logprobs(choice):
-        if not sound:
-            yield emission, name, [token for value in values for token in ids_named(value)]
+    yield from ((emission, series.name, series.ids) for emission, series in series_along(choice))
 
 
 @check_choices("ids-are-token-ids")
@@ -192,9 +189,6 @@ def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iter
     """Every id on the wire is a JSON integer in the range of token ids."""
     expected = "integers t with 0 <= t < 2^31"
     rows: list[Row] = []
-    for emission, name, values, sound in new_logprobs(choice):
-        if sound:
-            rows.append((emission, name, True, expected, ids_named(values[0])[:3]))
     for emission, name, ids in _id_lists(choice):
         if ids is None:
             yield expect(

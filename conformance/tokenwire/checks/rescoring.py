@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.logprob_entry import number_of
+from tokenwire.dialects.logprobs import number_of
 from tokenwire.record import Place
 from tokenwire.requirement import tolerance
 

@@ -13,10 +13,10 @@ from tokenwire.checks.check import Relation, Target, compare, compare_rows
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
 from tokenwire.checks.reading.chance import DRIFT, LoadedPair, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.reading.channels import CALLED, taken_apart
 from tokenwire.checks.reading.fields import bringing, end_place
+from tokenwire.dialects.logprobs import CONTENT, NAMED_TOP, TOP
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison

@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_finished, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
+from tokenwire.dialects.logprobs import Position, reported_along, sampled_entries
 from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
@@ -175,7 +175,7 @@ class _Drawn:
 
 @fact(Choice)
 def _loglikelihood(choice: Choice) -> float | None:
-    numbers = [number_of(entry.logprob) if entry else None for entry in sampled_entries(choice)]
+    numbers = [entry.number if entry else None for entry in sampled_entries(choice)]
     known = [number for number in numbers if number is not None]
     return sum(known) if known and len(known) == len(numbers) else None
 
@@ -288,8 +288,8 @@ def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observ
 
 def _left_out(position: Position, asked: Asked) -> str:
     """Why the request leaves out what was sampled at a position; empty where it does not."""
-    sampled = number_of(position.sampled.logprob) if position.sampled else None
-    numbers = [number_of(entry.logprob) for entry in position.top or ()]
+    sampled = position.sampled.number if position.sampled else None
+    numbers = [entry.number for entry in position.top or ()]
     if sampled is None or not numbers:
         return ""
     likelier = [number for number in numbers if number is not None and number > sampled + _TIED]

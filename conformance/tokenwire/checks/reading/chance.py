@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.logprob_entry import number_of, reported_logprobs, sampled_entries
+from tokenwire.dialects.logprobs import logprobs_of, sampled_entries
 from tokenwire.record import Choice, ChoiceFacts, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
@@ -31,7 +31,7 @@ LoadedPair = tuple[Choice, Choice]
 
 def sampled_logprobs(choice: ChoiceFacts) -> list[Any]:
     """The logprobs of the output ids of a choice, by position, in whatever shape they are told."""
-    return [entry.logprob if entry else None for entry in sampled_entries(choice.load())]
+    return [entry.value if entry else None for entry in sampled_entries(choice.load())]
 
 
 @fact(Choice)
@@ -54,18 +54,18 @@ class _Position:
 
 def _told_at(choice: Choice, position: int) -> _Position:
     found = _Position()
-    for emission, several in zip(choice.emissions, reported_logprobs(choice), strict=True):
+    for emission, _, several in logprobs_of(choice):
         for reported in several:
             index = position - emission.before
             if not 0 <= index < len(reported.positions):
                 continue
             own, top = reported.positions[index].sampled, reported.positions[index].top or []
-            read = [(e.token_id, number) for e in top if (number := number_of(e.logprob)) is not None]
+            read = [(entry.id, number) for entry in top if (number := entry.number) is not None]
             if len(read) > 1:
-                found.others = _of_others(read, number_of(own.logprob) if own is not None else None)
-            if own is not None and (number := number_of(own.logprob)) is not None:
+                found.others = _of_others(read, own.number if own is not None else None)
+            if own is not None and (number := own.number) is not None:
                 found.sampled = number
-                read.append((own.token_id, number))
+                read.append((own.id, number))
             found.by_id |= {token: number for token, number in read if integer(token) is not None}
     return found
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from tokenwire.checks.logprob_entry import CONTENT
 from tokenwire.checks.reading.fields import count_of
 from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.logprobs import CONTENT, joined_series
 from tokenwire.dialects.markup import (
     BEHIND,
     Form,
@@ -21,7 +21,7 @@ from tokenwire.dialects.markup import (
     load_markup,
     read_markup,
 )
-from tokenwire.record import BROKEN, Answer, Choice, Place, Stream, ToolCall, as_list
+from tokenwire.record import BROKEN, Answer, Choice, Place, Stream, ToolCall
 from tokenwire.target.tokenizer import Tokenizer
 
 CALLED = "tool_calls"
@@ -245,17 +245,10 @@ def _is_begun(reading: Reading, form: Form, more: tuple[ToolCall, ...]) -> bool:
 
 def tokens_of(choice: Choice) -> list[bytes] | None:
     """The bytes of the tokens of a choice, as its logprobs tell them; None where they do not tell all."""
-    entries = as_list(choice.series(CONTENT))
-    if not entries:
-        return None
-    reported: list[bytes] = []
-    for entry in entries:
-        spelled = entry.get("bytes") if isinstance(entry, Mapping) else None
-        try:
-            reported.append(bytes(spelled))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            return None
-    return reported
+    content = joined_series(choice, CONTENT)
+    reported = [entry.bytes if entry else None for entry in content.tokens] if content else []
+    known = [token for token in reported if token is not None]
+    return known if known and len(known) == len(reported) else None
 
 
 def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool) -> str | None:

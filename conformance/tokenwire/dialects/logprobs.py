@@ -1,0 +1,328 @@
+"""Logprobs in the one shape in which checks see them, whatever shape their server writes.
+
+SGLang writes `[logprob, id, text]`; chat and vLLM write objects with those names under `logprobs.content`,
+the alternatives inside; completions write four parallel lists, in which tokens have texts and no ids; vLLM
+writes an object by id for each position of a prompt. The names of the record's series say which is which.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from tokenwire.record import BROKEN, Choice, Emission
+
+SAMPLED = "output_token_logprobs"
+TOP = "output_top_logprobs"
+CHOSEN = "output_token_ids_logprobs"
+PROMPT = "input_token_logprobs"
+PROMPT_TOP = "input_top_logprobs"
+PROMPT_CHOSEN = "input_token_ids_logprobs"
+CONTENT = "logprobs_content"
+"""One object for each token, as chat has them."""
+NAMES, NAMED, NAMED_TOP, OFFSETS = "tokens", "token_logprobs", "top_logprobs", "text_offset"
+"""The parallel lists of completions: the text of each token, its logprob, the likeliest by text, offsets."""
+LISTS = frozenset({NAMES, NAMED, NAMED_TOP, OFFSETS})
+RANKED = "prompt_logprobs"
+"""For each prompt position an object from token ids to logprob, rank and text, as vLLM has it."""
+
+_LARGE = 2**53
+_ID_AS_TEXT = re.compile(r"token_id:(\d{1,19})")
+"""How vLLM writes an id where the shape has room for a text only; no longer than Python reads at once."""
+_ID_AS_KEY = re.compile(r"\d{1,19}")
+
+
+class Logprob(NamedTuple):
+    """One token and the logprob that it had at its position; each may be any JSON value."""
+
+    value: Any
+    id: Any = None
+    """None where the entry names no id."""
+    text: Any = None
+    data: Any = None
+    """The bytes of the token, where the entry has them."""
+
+    @property
+    def whole_text(self) -> str | None:
+        """The text by which the token is known; None for a part of a character, whose text others share."""
+        text = self.text
+        return text if isinstance(text, str) and text and BROKEN not in text else None
+
+    @property
+    def names_id(self) -> bool:
+        """Whether it names its token by an id, or should: it has no text either."""
+        return self.id is not None or self.text is None
+
+    @property
+    def bytes(self) -> bytes | None:
+        """The bytes of its token; None where it has none, or no bytes."""
+        data = self.data
+        fits = isinstance(data, list) and all(type(byte) is int and 0 <= byte < 256 for byte in data)
+        return bytes(data) if fits else None
+
+    @property
+    def number(self) -> float | None:
+        return number_of(self.value)
+
+
+Logprobs = list[Logprob]
+
+
+def id_in_text(text: object) -> int | None:
+    """The id in a text of the form `token_id:7`; None for every other text."""
+    found = _ID_AS_TEXT.fullmatch(text) if isinstance(text, str) else None
+    return int(found[1]) if found else None
+
+
+def _entry(value: object) -> Logprob | None:
+    """`[logprob, id]`, `[logprob, id, text]`, or an object with these; None for anything else."""
+    if type(value) is list:
+        if len(value) < 2 or isinstance(value[0], (list, dict)):
+            return None
+        return Logprob(*value[:3])
+    if not isinstance(value, dict) or "logprob" not in value:
+        return None
+    text = value.get("token", value.get("decoded_token"))
+    token = value.get("token_id", value.get("id"))
+    return Logprob(value["logprob"], id_in_text(text) if token is None else token, text, value.get("bytes"))
+
+
+def _single(value: object) -> Logprobs | None:
+    entry = _entry(value)
+    return None if entry is None else [entry]
+
+
+def _several(value: object) -> Logprobs | None:
+    if not isinstance(value, list):
+        return None
+    read = [_entry(entry) for entry in value]
+    known = [entry for entry in read if entry is not None]
+    return known if len(known) == len(read) else None
+
+
+def _with_alternatives(value: object) -> Logprobs | None:
+    entry = _entry(value)
+    if entry is None:
+        return None
+    return [entry, *(_several(value.get(NAMED_TOP)) or ())] if isinstance(value, dict) else [entry]
+
+
+def _by_text(value: object) -> Logprobs | None:
+    if not isinstance(value, dict):
+        return None
+    return [Logprob(number, id_in_text(text), text) for text, number in value.items()]
+
+
+def _by_id(value: object) -> Logprobs | None:
+    if not isinstance(value, dict) or not all(map(_ID_AS_KEY.fullmatch, value)):
+        return None
+    read = [(int(key), _entry(entry)) for key, entry in value.items()]
+    known = [Logprob(entry.value, token, entry.text) for token, entry in read if entry is not None]
+    return known if len(known) == len(read) else None
+
+
+def _named(number: object, text: object = None) -> Logprob:
+    """An entry of a list of numbers, whose tokens are named by texts and never should by ids."""
+    return Logprob(number, id_in_text(text), text if isinstance(text, str) else "")
+
+
+def _number(value: object) -> Logprobs | None:
+    return [_named(value)]
+
+
+_SHAPES: Mapping[str, Callable[[Any], Logprobs | None]] = {
+    SAMPLED: _single,
+    PROMPT: _single,
+    **dict.fromkeys((TOP, CHOSEN, PROMPT_TOP, PROMPT_CHOSEN), _several),
+    CONTENT: _with_alternatives,
+    NAMED: _number,
+    NAMED_TOP: _by_text,
+    RANKED: _by_id,
+}
+"""How a position of each series is read; None for a value that is not in the shape."""
+
+
+class LogprobSeries(NamedTuple):
+    """A logprob series of an emission, read."""
+
+    name: str
+    values: list[Any]
+    """As they stand on the wire."""
+    positions: list[Logprobs | None]
+    """The entries of each value, that of the token itself before its alternatives; None for a value that is
+    not in the shape of its series.
+    """
+
+    @property
+    def tokens(self) -> list[Logprob | None]:
+        """The entry of the token itself at each position."""
+        return [position[0] if position else None for position in self.positions]
+
+    @property
+    def illegal(self) -> list[Any]:
+        """The logprobs that are not finite numbers up to 0; a value itself that holds no entry."""
+        found: list[Any] = []
+        for value, position in zip(self.values, self.positions, strict=True):
+            found += [entry[0] for entry in position if not is_legal(entry[0])] if position else [value]
+        return found
+
+    @property
+    def ids(self) -> list[Any]:
+        """What stands for an id, in each entry that names its token by one or should."""
+        return [entry.id for position in self.positions for entry in position or () if entry.names_id]
+
+
+def read_series(name: str, values: list[Any], texts: object = None) -> LogprobSeries:
+    """Read a logprob series; `texts` are those of its tokens, where they stand in a list of their own."""
+    if name == NAMED and isinstance(texts, list):
+        named = zip_longest(values, texts[: len(values)])
+        return LogprobSeries(name, values, [[_named(value, text)] for value, text in named])
+    return LogprobSeries(name, values, list(map(_SHAPES[name], values)))
+
+
+class Position(NamedTuple):
+    """What an emission tells of the logprobs at one output id."""
+
+    sampled: Logprob | None
+    """None for a value that is no entry."""
+    top: Logprobs | None = None
+    """None where no alternatives are told, or in no known shape."""
+    written_top: Any = None
+    """The alternatives as they stand on the wire."""
+
+
+class ReportedLogprobs(NamedTuple):
+    """One way in which an emission tells the logprobs of its new output ids."""
+
+    series: str
+    """The series of the sampled entries."""
+    top_series: str
+    """The series of the alternatives; empty where the emission tells none."""
+    positions: list[Position]
+    by_text: bool = False
+    """The alternatives stand under their texts, of which several may be equal."""
+
+
+def _beside(sampled: LogprobSeries, top: LogprobSeries | None) -> list[Position]:
+    """The positions of a series with the alternatives that a series of their own has for them."""
+    tokens = sampled.tokens
+    if top is None:
+        return [Position(token) for token in tokens]
+    none = [None] * len(tokens)
+    return list(map(Position, tokens, [*top.positions, *none], [*top.values, *none]))
+
+
+def _of_content(content: LogprobSeries) -> ReportedLogprobs:
+    positions = []
+    for value, entries in zip(content.values, content.positions, strict=True):
+        inner = value.get(NAMED_TOP) if isinstance(value, dict) else None
+        sampled, top = (entries[0], entries[1:]) if entries else (None, None)
+        positions.append(Position(sampled, top or _several(inner), inner))
+    has_top = any(position.written_top for position in positions)
+    return ReportedLogprobs(CONTENT, CONTENT if has_top else "", positions)
+
+
+def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator[ReportedLogprobs]:
+    """The logprobs of the output ids that an emission is the first to carry, in each shape that it uses."""
+    if (sampled := read.get(SAMPLED)) is not None:
+        top = read.get(TOP)
+        if top is None or len(top.values) != len(sampled.values):
+            yield ReportedLogprobs(SAMPLED, "", _beside(sampled, None))
+        else:
+            yield ReportedLogprobs(SAMPLED, TOP, _beside(sampled, top))
+    if (content := read.get(CONTENT)) is not None:
+        yield _of_content(content)
+    if (named := read.get(NAMED)) is not None:
+        top, has_top = read.get(NAMED_TOP), emission.entries(NAMED_TOP) is not None
+        yield ReportedLogprobs(NAMED, NAMED_TOP if has_top else "", _beside(named, top), by_text=True)
+
+
+class EmittedLogprobs(NamedTuple):
+    """All that an emission tells of the logprobs of the output ids that it is the first to carry."""
+
+    emission: Emission
+    series: list[LogprobSeries]
+    """In the order of their names; none is empty."""
+    reported: list[ReportedLogprobs]
+
+
+def logprobs_of(choice: Choice) -> list[EmittedLogprobs]:
+    """What each emission of a choice tells of logprobs; read once, as nearly all checks of logprobs ask."""
+    if logprobs_of not in choice.cache:
+        names = sorted(_SHAPES.keys() & choice.series_names)
+        choice.cache[logprobs_of] = [_emitted(emission, names) for emission in choice.emissions]
+    found: list[EmittedLogprobs] = choice.cache[logprobs_of]
+    return found
+
+
+def _emitted(emission: Emission, names: Sequence[str]) -> EmittedLogprobs:
+    read: dict[str, LogprobSeries] = {}
+    for name in names:
+        if (values := emission.entries(name)) and (new := emission.unseen(values)):
+            read[name] = read_series(name, new, emission.series.get(NAMES))
+    return EmittedLogprobs(emission, list(read.values()), list(_reported(emission, read)))
+
+
+def series_along(choice: Choice) -> Iterator[tuple[Emission, LogprobSeries]]:
+    """All logprob series of the emissions of a choice, for its new ids."""
+    every = logprobs_of(choice)
+    return ((emission, series) for emission in choice.delivered for series in every[emission.position].series)
+
+
+def reported_along(choice: Choice) -> Iterator[tuple[Emission, ReportedLogprobs]]:
+    """All that the emissions of a choice tell of the logprobs of its new ids."""
+    every = logprobs_of(choice)
+    return (
+        (emission, reported)
+        for emission in choice.delivered
+        for reported in every[emission.position].reported
+    )
+
+
+def joined_series(choice: Choice, name: str) -> LogprobSeries | None:
+    """A series as a choice has it in the end; None where no emission has it as a list."""
+    if all(emission.entries(name) is None for emission in choice.emissions):
+        return None
+    joined = LogprobSeries(name, [], [])
+    for _, series in series_along(choice):
+        if series.name == name:
+            joined.values.extend(series.values)
+            joined.positions.extend(series.positions)
+    return joined
+
+
+def sampled_entries(choice: Choice) -> list[Logprob | None]:
+    """The entries of the output ids of a choice, by position, in the first shape that tells them."""
+    every = logprobs_of(choice)
+    first = (reported for emission in choice.delivered for reported in every[emission.position].reported[:1])
+    return [position.sampled for reported in first for position in reported.positions]
+
+
+def prompt_series(choice: Choice, name: str) -> tuple[Emission, LogprobSeries] | None:
+    """The first list that a choice has of a logprob series of its prompt."""
+    for emission in choice.emissions:
+        if isinstance(values := emission.prompt_series.get(name), list):
+            return emission, read_series(name, values, emission.prompt_series.get(NAMES))
+    return None
+
+
+def is_logprob_series(name: str) -> bool:
+    """Whether a series of the server holds logprobs of the model, not of the sampler's own distribution."""
+    return "logprob" in name and "sampling" not in name
+
+
+def is_legal(value: object) -> bool:
+    """Whether a value is a logprob: a finite JSON number that is not above 0."""
+    if type(value) is float:
+        return -math.inf < value <= 0
+    return type(value) is int and value <= 0
+
+
+def number_of(value: object) -> float | None:
+    """A JSON number that can be calculated with; None for every other value."""
+    if type(value) is float:
+        return value if math.isfinite(value) else None
+    return float(value) if type(value) is int and abs(value) < _LARGE else None
