@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from tokenwire.checks.about import about, ended, finished_choices, is_error
+from tokenwire.checks.about import ANY, about, ended, finished_choices, is_error, was_aborted
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
-from tokenwire.checks.check import Target, check, check_finished, check_run, select
+from tokenwire.checks.check import (
+    Relation,
+    Target,
+    check,
+    check_finished,
+    check_rows,
+    check_run,
+    check_run_rows,
+    select,
+)
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import count_of, end_place
 from tokenwire.checks.reading.refusals import put_off
 from tokenwire.checks.reading.times import Timeline, began, delivered_at, over, overlap
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
-from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Stream, as_list, integer
+from tokenwire.record import Answer, Choice, Delivery, Stream, as_list, integer
 from tokenwire.requirement import tolerance
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
@@ -69,26 +79,18 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
     return len(later) - 1 <= _FASTER * pace * max(later[-1] - later[0], _INSTANT_S)
 
 
-def _was_aborted(choice: ChoiceFacts) -> bool:
-    return choice.finish is not None and choice.finish.type == "abort" and not is_error(choice.finish)
+@dataclass(frozen=True)
+class _Aborted(Relation):
+    """A stream that was aborted by a name when less than a quarter had come does not reach its full size."""
+
+    name: Callable[[Answer], str | None]
+    words: str = ""
+    """How it was aborted, of `{name}`."""
 
 
-@check("abort-ends-the-request")
-def _abort_ends_the_request(stream: Stream, target: Target) -> Iterator[Observation]:
-    """A stream that was aborted when less than a quarter of it had come does not come to its full length."""
-    yield from _ended_by(stream, target, known_as(stream), "the request was aborted early")
-
-
-@check("abort-knows-the-clients-id")
-def _abort_knows_the_clients_id(stream: Stream, target: Target) -> Iterator[Observation]:
-    """So does one that was aborted by the id that its client gave it, whatever the server calls it."""
-    own = stream.asked.request_id
-    words = f"the request was aborted early by the id {own!r} that its client gave it"
-    yield from _ended_by(stream, target, own, words)
-
-
-def _ended_by(stream: Stream, target: Target, name: str | None, what: str) -> Iterator[Observation]:
-    call = _abort_under_way(stream, target, name) if ended(stream) else None
+def _observe_aborted(row: _Aborted, stream: Stream, target: Target) -> Iterator[Observation]:
+    name = row.name(stream)
+    call = _abort_under_way(stream, target, name)
     if call is None:
         return
     for choice in finished_choices(stream):
@@ -96,10 +98,23 @@ def _ended_by(stream: Stream, target: Target, name: str | None, what: str) -> It
             count = count_of(stream, choice)
             if choice.finish.type == "length" and not _came_as_made(stream, over(call.exchange) or 0.0):
                 continue
-            message = f"{what}, and went on to the end of its budget"
+            how = row.words.format(name=name)
+            message = f"the request was aborted early{how}, and went on to the end of its budget"
             actual = f"{choice.finish.type} after {'all' if count is None else count} tokens"
             holds = choice.finish.type == "abort"
             yield expect(choice.last_at("finish"), "an end before the budget", actual, message, holds=holds)
+
+
+check_rows(
+    _observe_aborted,
+    _Aborted("abort-ends-the-request", about(ended=True, finished=True), known_as),
+    _Aborted(
+        "abort-knows-the-clients-id",
+        about(ended=True, finished=True),
+        lambda stream: stream.asked.request_id,
+        " by the id {name!r} that its client gave it",
+    ),
+)
 
 
 @check("abort-is-told", about(ended=True))
@@ -132,7 +147,7 @@ def _taken_back(choice: Choice) -> str:
 def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """An aborted choice ends with every id that it ever showed, a count of them, and an entry for each."""
     ids = choice.output_ids
-    if not _was_aborted(choice) or ids is None:
+    if not was_aborted(choice) or ids is None:
         return
     last = choice.emissions[-1]
     fault = _taken_back(choice)
@@ -160,7 +175,7 @@ def _undisturbed(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Answer
     longest: dict[tuple[object, ...], Answer] = {}
     for stream in streams:
         key, choices = same_beginning(stream), finished_choices(stream)
-        if key is None or not ended(stream) or len(choices) != 1 or _was_aborted(choices[0]):
+        if key is None or not ended(stream) or len(choices) != 1 or was_aborted(choices[0]):
             continue
         held = longest.get(key)
         if held is None or (count_of(held, held.choices[0]) or 0) < (count_of(stream, choices[0]) or 0):
@@ -171,7 +186,7 @@ def _undisturbed(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Answer
 @select
 def _aborted_in_part(stream: Stream) -> bool:
     """The answers of which any choice was aborted."""
-    return any(map(_was_aborted, stream.choices))
+    return any(map(was_aborted, stream.choices))
 
 
 @check_run("aborted-answer-is-a-prefix")
@@ -217,7 +232,7 @@ def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterato
             message = f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}"
             place = choice.last_at("finish")
             actual = choice.finish.type if choice.finish else None
-            yield expect(place, "an end of its own", actual, message, holds=not _was_aborted(choice))
+            yield expect(place, "an end of its own", actual, message, holds=not was_aborted(choice))
 
 
 @check_run("abort-of-nobody-is-no-failure")
@@ -274,13 +289,28 @@ def _looks(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
     return sorted(calls, key=lambda call: began(call.exchange) or 0.0)
 
 
-def _left_by_clients(streams: tuple[Answer, ...], *, stream: bool) -> Iterator[list[Answer]]:
-    """Requests that the suite left, those of one scenario and dialect together."""
+@dataclass(frozen=True)
+class _Left(Relation):
+    """A request is no longer worked on soon after its client has left."""
+
+    streamed: bool
+
+
+def _observe_left(row: _Left, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Look at the requests that the suite left, those of one scenario and dialect together."""
     groups: dict[tuple[str, str], list[Answer]] = {}
     for one in streams:
-        if one.exchange.ending is Ending.HUNG_UP and one.asked.stream is stream:
+        if one.exchange.ending is Ending.HUNG_UP and one.asked.stream is row.streamed:
             groups.setdefault((one.exchange.scenario, one.dialect), []).append(one)
-    yield from groups.values()
+    for left in groups.values():
+        yield from _after_leaving(left, streams, target)
+
+
+check_run_rows(
+    _observe_left,
+    _Left("left-stream-is-ended", ANY, streamed=True),
+    _Left("left-request-is-ended", ANY, streamed=False),
+)
 
 
 def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
@@ -350,17 +380,3 @@ def _more_tokens(
     stream = neighbour.load()
     so_far = delivered_at(stream, moment) or 0
     return lambda look: (delivered_at(stream, when(look.exchange) or 0.0) or 0) - so_far
-
-
-@check_run("left-stream-is-ended")
-def _left_stream_is_ended(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A stream is no longer worked on soon after its client has left."""
-    for left in _left_by_clients(streams, stream=True):
-        yield from _after_leaving(left, streams, target)
-
-
-@check_run("left-request-is-ended")
-def _left_request_is_ended(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A whole answer is no longer worked on soon after its client has left."""
-    for left in _left_by_clients(streams, stream=False):
-        yield from _after_leaving(left, streams, target)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tokenwire.checks.abort import named_by_clients
-from tokenwire.checks.about import about, ended, finished_choices, is_error
+from tokenwire.checks.about import about, ended, finished_choices, is_error, was_aborted
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import count_of, end_place, read_once
@@ -50,10 +50,6 @@ def _within(moment: float | None, start: float | None, end: float | None) -> boo
     return moment is not None and start is not None and end is not None and start <= moment < end
 
 
-def _is_aborted(choice: ChoiceFacts) -> bool:
-    return choice.finish is not None and choice.finish.type == "abort" and not is_error(choice.finish)
-
-
 def _error(stream: Stream) -> str:
     """The error that an answer ended in, in words; empty for none, and for one that refuses the request."""
     failed = any(is_error(choice.finish) for choice in stream.choices)
@@ -70,7 +66,7 @@ def _error(stream: Stream) -> str:
 def _aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
     """An error in the place of what was made before an abort loses it."""
     error = _error(stream)
-    reported = error or (ended(stream) and any(map(_is_aborted, stream.choices)))
+    reported = error or (ended(stream) and any(map(was_aborted, stream.choices)))
     if reported and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
         message = f"the request was aborted by its id, and ended in {error}"
         actual = error or "what was made before the abort"
@@ -80,7 +76,7 @@ def _aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Obs
 @select
 def _aborted_empty(stream: Stream) -> bool:
     """The answers of which a choice was aborted before its first token."""
-    empty = (choice for choice in finished_choices(stream) if _is_aborted(choice))
+    empty = (choice for choice in finished_choices(stream) if was_aborted(choice))
     return ended(stream) and any(not choice.output_ids and not choice.text for choice in empty)
 
 
@@ -89,14 +85,14 @@ def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> I
     """A request that was aborted in the queue is answered in the shape that all answers of its kind have."""
     whole: dict[tuple[object, ...], Answer] = {}
     for stream in streams if _aborted_empty(streams) else ():
-        if ended(stream) and finished_choices(stream) and not any(map(_is_aborted, stream.choices)):
+        if ended(stream) and finished_choices(stream) and not any(map(was_aborted, stream.choices)):
             whole.setdefault(_kind(stream), stream)
     for stream in _aborted_empty(streams):
         usual = whole.get(_kind(stream))
         if usual is None:
             continue
         for choice in finished_choices(stream):
-            if _is_aborted(choice) and not choice.output_ids and not choice.text:
+            if was_aborted(choice) and not choice.output_ids and not choice.text:
                 fault = _lack(choice, usual.choices[0])
                 message = f"the request was aborted before its first token, and its answer has {fault}"
                 expected = "no ids, and every counter"
@@ -147,7 +143,7 @@ def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observa
             message = f"request {name!r} was aborted early, and its choice {choice.index} went on"
             expected = "an end before the budget"
             actual = f"{choice.finish.type} after {'all' if count is None else count} tokens"
-            yield expect(choice.last_at("finish"), expected, actual, message, holds=_is_aborted(choice))
+            yield expect(choice.last_at("finish"), expected, actual, message, holds=was_aborted(choice))
 
 
 @check("abort-of-a-choice-is-of-that-alone", about(ended=True))
@@ -168,7 +164,7 @@ def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Itera
         expected = "abort" if choice.index in named else "an end of its own"
         names = ", ".join(repr(reported[index]) for index in sorted(named))
         message = f"choice {choice.index} finished with {choice.finish.type} after an abort of {names}"
-        holds = _is_aborted(choice) == (choice.index in named)
+        holds = was_aborted(choice) == (choice.index in named)
         yield expect(choice.last_at("finish"), expected, choice.finish.type, message, holds=holds)
 
 
@@ -198,7 +194,7 @@ def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iter
                 continue
             for choice in finished_choices(stream):
                 late = (began(stream.exchange) or 0.0) - (over(before.exchange) or 0.0) > _STILL_BUSY_S
-                if late and not _is_aborted(choice):
+                if late and not was_aborted(choice):
                     why = f"its id came back later than {_STILL_BUSY_S:g} s after its first request had ended"
                     yield left_out(choice.last_at("finish"), why)
                     continue
@@ -209,6 +205,6 @@ def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iter
                     choice.finish.type if choice.finish else None,
                     f"request {name!r} was aborted after {count} tokens, and no abort was sent: "
                     "only an earlier request, which had ended, had the same id",
-                    holds=not _is_aborted(choice),
+                    holds=not was_aborted(choice),
                     related=(end_place(before),),
                 )

@@ -23,6 +23,11 @@ def is_error(finish: Finish | None) -> bool:
     return finish is not None and finish.failed
 
 
+def was_aborted(choice: ChoiceFacts) -> bool:
+    """Whether an abort that a client asked for ended a choice."""
+    return choice.finish is not None and choice.finish.type == "abort" and not choice.finish.failed
+
+
 def ended(stream: Answer) -> bool:
     """Whether the answer came to its end, so that what is missing will not come."""
     return stream.exchange.ending is Ending.COMPLETE and stream.error is None

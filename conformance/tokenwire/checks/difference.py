@@ -108,3 +108,23 @@ def observe_text(
     return expect(
         place, expected[window], actual[window], message, holds=False, related=related, by_chance=by_chance
     )
+
+
+_WINDOW = 12
+"""Characters that are shown before a difference."""
+
+
+def observe_legal_text(
+    place: Place, legal: Iterable[str], text: str, what: str, *, holds: bool
+) -> Observation:
+    """Show a text beside the legal one that it agrees with for longest, from a little before they part."""
+
+    def parting(each: str) -> int:
+        position = first_difference(each, text)
+        return len(each) if position is None else position
+
+    nearest = max(legal, key=parting)
+    position = parting(nearest)
+    window = slice(0, 4 * _WINDOW) if holds else slice(max(0, position - _WINDOW), position + 3 * _WINDOW)
+    message = "" if holds else f"{what} at character {position}"
+    return expect(place, nearest[window], text[window], message, holds=holds)

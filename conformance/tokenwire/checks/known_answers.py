@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from weakref import finalize
 
 from tokenwire.checks.about import ANSWERED, STREAMED, about, is_error
 from tokenwire.checks.check import Target, check
-from tokenwire.checks.difference import first_difference, observe_sequence
+from tokenwire.checks.difference import first_difference, observe_legal_text, observe_sequence
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import bringing, end_place, running_texts
@@ -20,8 +20,6 @@ from tokenwire.record import BROKEN, Choice, Emission, Place, Stream
 from tokenwire.requirement import Level
 
 SOURCE = "the right answer"
-_WINDOW = 12
-"""Characters that are shown before a difference."""
 
 
 @dataclass(frozen=True)
@@ -209,23 +207,6 @@ def _counted(place: Place, name: str, due: int, stated: object) -> Observation:
 # Text.
 
 
-def _observed(
-    place: Place, legal: Sequence[str], text: str, what: str, *, holds: bool, level: Level | None = None
-) -> Observation:
-    """Show a text beside the right one that it agrees with for longest, from a little before they part."""
-    nearest = max(legal, key=lambda each: _parting(each, text))
-    position = _parting(nearest, text)
-    window = slice(0, 4 * _WINDOW) if holds else slice(max(0, position - _WINDOW), position + 3 * _WINDOW)
-    message = "" if holds else f"{what} at character {position}"
-    seen = expect(place, nearest[window], text[window], message, holds=holds)
-    return seen._replace(level=level)
-
-
-def _parting(known: str, other: str) -> int:
-    position = first_difference(known, other)
-    return len(known) if position is None else position
-
-
 @check("script-text-is-right", ANSWERED)
 def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """The text at the end is that of the right answer, up to its stop."""
@@ -237,14 +218,9 @@ def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observatio
         cut = any(text.startswith(bare) for right in known.readings for bare in right.bare)
         cut = cut and any(legal.startswith(text) for legal in known.legal)
         carrying = next(e for e in reversed(known.choice.emissions) if isinstance(e.text, str))
-        yield _observed(
-            carrying.at("text"),
-            known.legal,
-            text,
-            f"the text of choice {known.choice.index} differs from {SOURCE}",
-            holds=holds,
-            level=Level.SHOULD if cut and not holds else None,
-        )
+        what = f"the text of choice {known.choice.index} differs from {SOURCE}"
+        seen = observe_legal_text(carrying.at("text"), known.legal, text, what, holds=holds)
+        yield seen._replace(level=Level.SHOULD if cut and not holds else None)
 
 
 @check("script-text-so-far-is-right", STREAMED)
@@ -263,10 +239,7 @@ def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obs
             if not shown:
                 continue
             begins = any(text.startswith(shown) for text in legal)
-            place, what = (
-                emission.at("text"),
-                f"the text of choice {known.choice.index} so far differs from {SOURCE}",
-            )
+            what = f"the text of choice {known.choice.index} so far differs from {SOURCE}"
             if begins and emission.counted and not last and emission.after < len(known.right.ids):
                 stated = [
                     head + (right.texts[emission.after - 1] if emission.after else "")
@@ -277,4 +250,4 @@ def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obs
                 begins = any(len(shown) <= len(text) for text in stated)
                 legal = legal if begins else stated
                 what = f"the text of choice {known.choice.index} is ahead of its {emission.after} ids"
-            yield _observed(place, legal, shown, what, holds=begins)
+            yield observe_legal_text(emission.at("text"), legal, shown, what, holds=begins)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from tokenwire.checks.about import about
-from tokenwire.checks.check import Target, check
+from tokenwire.checks.check import Relation, Target, check, check_rows
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.legal_text import Decoded, decoded
 from tokenwire.parrot.script import ANCHORED
-from tokenwire.record import Emission, Stream
+from tokenwire.record import Asked, Emission, Stream
 
 
 def _spellings(one: Decoded, count: int) -> list[str]:
@@ -32,36 +33,41 @@ def _last(one: Decoded, name: str) -> Emission:
     return next((emission for emission in reversed(emissions) if name in emission.pointers), emissions[-1])
 
 
-def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> Iterator[Observation]:
-    """Look whether the ids before the last one spell a stop already; nothing if that is not known.
+@dataclass(frozen=True)
+class _NothingFollows(Relation):
+    """The ids before the last one of a choice spell no stop of its request."""
 
-    U+FFFD at their end may be a character that the last id makes whole.
-    """
-    before = [text.rstrip("\ufffd") for text in _spellings(one, len(one.ids) - 1)]
-    if len(before) == 2:
-        late = all(spells.search(text) for text in before)
-        message = f"the output ids of choice {one.choice.index} go on after {stop!r} is complete"
-        expected = f"no id after the one that completes {stop!r}"
-        place = _last(one, "output_ids").at("output_ids")
-        yield expect(place, expected, before[0][-60:], message, holds=not late)
+    stops: Callable[[Asked], Iterable[tuple[str, re.Pattern[str] | None]]]
+    """Each stop and what spells it; None if only the server can read it."""
 
 
-@check("nothing-follows-a-stop-string", about("stop", finished=True, unasked=("echo",)))
-def _nothing_follows_a_stop_string(stream: Stream, target: Target) -> Iterator[Observation]:
-    """All ids but the last spell no stop string of the request."""
+def _observe_stops(row: _NothingFollows, stream: Stream, target: Target) -> Iterator[Observation]:
     for one in decoded(stream, target.tokenizer):
-        for stop in filter(None, () if one.asked.min_new_tokens else one.asked.stop):
-            yield from _not_before_the_last(one, stop, re.compile(re.escape(stop)))
+        # U+FFFD at their end may be a character that the last id makes whole.
+        before = [text.rstrip("\ufffd") for text in _spellings(one, len(one.ids) - 1)]
+        known = len(before) == 2 and not one.asked.min_new_tokens
+        for stop, spells in row.stops(one.asked) if known else ():
+            if spells is not None:
+                message = f"the output ids of choice {one.choice.index} go on after {stop!r} is complete"
+                expected = f"no id after the one that completes {stop!r}"
+                place = _last(one, "output_ids").at("output_ids")
+                late = all(spells.search(text) for text in before)
+                yield expect(place, expected, before[0][-60:], message, holds=not late)
 
 
-@check("nothing-follows-a-stop-pattern", about("stop_regex", finished=True, unasked=("echo",)))
-def _nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[Observation]:
-    """All ids but the last spell nothing that a stop pattern of the request matches."""
-    for one in decoded(stream, target.tokenizer):
-        for pattern in () if one.asked.min_new_tokens else one.asked.stop_regex:
-            spells = _compiled(pattern)
-            if spells is not None and not ANCHORED.search(pattern):
-                yield from _not_before_the_last(one, pattern, spells)
+check_rows(
+    _observe_stops,
+    _NothingFollows(
+        "nothing-follows-a-stop-string",
+        about(finished=True, unasked=("echo",)),  # items of a batch have their own stops
+        lambda asked: ((stop, re.compile(re.escape(stop))) for stop in asked.stop if stop),
+    ),
+    _NothingFollows(
+        "nothing-follows-a-stop-pattern",
+        about(finished=True, unasked=("echo",)),
+        lambda asked: ((p, _compiled(p)) for p in asked.stop_regex if not ANCHORED.search(p)),
+    ),
+)
 
 
 @check("named-stop-was-asked-and-spelled", about("input_ids", finished=True, unasked=("echo",)))

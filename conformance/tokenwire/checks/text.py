@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tokenwire.checks.about import about
 from tokenwire.checks.check import Target, check
-from tokenwire.checks.difference import first_difference
+from tokenwire.checks.difference import observe_legal_text
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import offered
 from tokenwire.checks.reading.fields import texts_so_far
@@ -15,30 +15,13 @@ from tokenwire.checks.reading.legal_text import Decoded, decoded, legal_texts, u
 from tokenwire.record import BROKEN, Emission, Stream
 
 _DECODED = about(finished=True, unasked=("echo",))
-_WINDOW = 12
-"""Characters that are shown before a difference."""
-
-
-def _nearest(text: str, legal: Iterable[str]) -> tuple[str, int]:
-    """The legal text that agrees with a text for longest, and where they part."""
-    parting = {each: _parting(each, text) for each in legal}
-    best = max(parting, key=lambda each: parting[each])
-    return best, parting[best]
-
-
-def _parting(one: str, other: str) -> int:
-    position = first_difference(one, other)
-    return len(one) if position is None else position
 
 
 def _observed(
     one: Decoded, emission: Emission, text: str, legal: Iterable[str], *, holds: bool
 ) -> Observation:
-    """Show a text beside the legal one that it is nearest to, from a little before they part."""
-    nearest, position = _nearest(text, legal)
-    window = slice(0, 4 * _WINDOW) if holds else slice(max(0, position - _WINDOW), position + 3 * _WINDOW)
-    message = f"the text of choice {one.choice.index} differs from what its ids say at character {position}"
-    return expect(emission.at("text"), nearest[window], text[window], "" if holds else message, holds=holds)
+    what = f"the text of choice {one.choice.index} differs from what its ids say"
+    return observe_legal_text(emission.at("text"), legal, text, what, holds=holds)
 
 
 def _without_tail(text: str) -> str:

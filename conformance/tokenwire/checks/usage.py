@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.about import ANSWERED, about, ended
-from tokenwire.checks.check import Target, check, compare
+from tokenwire.checks.about import ANSWERED, ANY, about, ended
+from tokenwire.checks.check import Relation, Target, check, check_rows, compare
 from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.fields import counters, end_place
 from tokenwire.checks.same_answers import same_usage
@@ -64,8 +65,16 @@ def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
     return counts.get(part) if nested is None else nested
 
 
-def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
-    """Observe whether a part of a count is no larger than its whole, in usage and in counters of a choice."""
+@dataclass(frozen=True)
+class _Within(Relation):
+    """A part of a count is no larger than its whole, in usage and in the counters of a choice."""
+
+    whole: str
+    part: str
+
+
+def _observe_within(row: _Within, stream: Stream, _target: Target) -> Iterator[Observation]:
+    whole, part = row.whole, row.part
 
     def holds(count: object, most: int | None) -> bool:
         number = integer(count)
@@ -90,16 +99,11 @@ def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
     yield from in_wire_order((*in_usage, *in_choices))
 
 
-@check("cached-within-prompt")
-def _cached_within_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No more of a prompt comes from the cache than the prompt has."""
-    yield from _within(stream, "prompt_tokens", "cached_tokens")
-
-
-@check("reasoning-within-output")
-def _reasoning_within_output(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No more tokens are reasoning than the output has."""
-    yield from _within(stream, "completion_tokens", "reasoning_tokens")
+check_rows(
+    _observe_within,
+    _Within("cached-within-prompt", ANY, "prompt_tokens", "cached_tokens"),
+    _Within("reasoning-within-output", ANY, "completion_tokens", "reasoning_tokens"),
+)
 
 
 @check("usage-only-on-request", about("stream", answered=True, unasked=("usage", "continuous_usage")))
