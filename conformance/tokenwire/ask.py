@@ -147,19 +147,8 @@ PENALTIES = ("logit_bias", "frequency_penalty")
 """Fields that stand in a body among penalties which have no field here."""
 
 _WORDS = (
-    "sea",
-    "river",
-    "stone",
-    "bird",
-    "house",
-    "tree",
-    "road",
-    "cloud",
-    "hand",
-    "light",
-    "water",
-    "field",
-    "door",
+    *("sea", "river", "stone", "bird", "house", "tree", "road"),
+    *("cloud", "hand", "light", "water", "field", "door"),
 )
 
 

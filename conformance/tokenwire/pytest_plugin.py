@@ -76,7 +76,17 @@ def _marks(requirement: str, chapter: str, level: str) -> tuple[pytest.MarkDecor
     return (pytest.mark.tokenwire, *(getattr(pytest.mark, name)(name=value) for name, value in named))
 
 
-class ConformanceItem(pytest.Item):
+class _Item(pytest.Item):
+    """An item that no file holds, whose failure is told in words: a traceback would show only this file."""
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
+        return str(excinfo.value)
+
+    def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
+        return self.path, None, self.name
+
+
+class ConformanceItem(_Item):
     """One requirement in one scenario."""
 
     def __init__(self, *, judgement: Judgement, subject: Subject, **node: Any) -> None:  # pytest's own
@@ -105,17 +115,13 @@ class ConformanceItem(pytest.Item):
         if self.judgement.verdict in _UNDECIDED:
             pytest.skip(f"{self.judgement.verdict}: {self.judgement.message}")
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
-        """The failure in this suite's words; pytest's own traceback would show only this file."""
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
         if isinstance(excinfo.value, _RequirementViolated):
             return failure(row(self.judgement, self.subject, most=0))
-        return str(excinfo.value)
-
-    def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
-        return self.path, None, self.name
+        return super().repr_failure(excinfo, style)
 
 
-class _BaselineItem(pytest.Item):
+class _BaselineItem(_Item):
     """One entry of the baseline that does not hold."""
 
     def __init__(self, *, fault: Fault, **node: Any) -> None:  # pytest's own
@@ -126,13 +132,6 @@ class _BaselineItem(pytest.Item):
 
     def runtest(self) -> None:
         raise _BaselineFaulty(f"{self.fault.kind}: {self.fault.message}")
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
-        """The fault in words; its traceback would show only this file."""
-        return str(excinfo.value)
-
-    def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
-        return self.path, None, self.name
 
 
 @dataclass

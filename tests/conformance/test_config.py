@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,12 @@ def test_what_a_file_may_not_say_is_told_with_file_key_and_way_out(tmp_path: Pat
         read_config(path)
     assert told in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_what_a_server_says_of_itself_sets_nothing_in_the_file() -> None:
+    about = "Written for evil 1\ngentle = true\n# \x1b[2J."
+    file = "\n".join(lines_of_file({}, {}, about))
+    assert tomllib.loads(file) == {}
 
 
 def test_all_that_init_comments_out_may_be_said(tmp_path: Path) -> None:

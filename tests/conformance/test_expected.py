@@ -8,9 +8,17 @@ import pytest
 from recorded import streamed, whole, write_file, write_folder
 from typer.testing import CliRunner, Result
 
-from tokenwire.baselines.expected import NoExpectation, expected_file, read_expected
+from tokenwire.baselines.expected import (
+    Judged,
+    NoExpectation,
+    difference,
+    expected_file,
+    read_expected,
+)
+from tokenwire.checks.evidence import Observation
 from tokenwire.cli import app
 from tokenwire.judging.verdict import ExitStatus, Verdict
+from tokenwire.record import Place
 
 
 def replay(*words: object) -> Result:
@@ -94,3 +102,13 @@ def test_what_says_nothing_to_a_diff_is_refused(words: tuple[str, ...], capture:
 
 def test_an_update_without_a_diff_is_refused(capture: Path) -> None:
     assert CliRunner().invoke(app, ["replay", "--update", str(capture)]).exit_code == ExitStatus.USAGE
+
+
+def test_evidence_holds_nothing_that_a_terminal_acts_on(capture: Path) -> None:
+    file = expected_file(str(capture))
+    place = Place("stream", 3, "/\x1b[2J")
+    violation = Observation(place, "", "", False, "finish is \x1b]0;owned\x07")
+    evidence = {"cumulative-ids-extend": violation}
+    lines = difference(Judged(file, {}, evidence, read_expected(file), ()))
+    assert any("owned" in line for line in lines)
+    assert not any("\x1b" in line for line in lines)

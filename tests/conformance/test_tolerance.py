@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import Baseline, BaselineError, Rate, parse_baseline
 from tokenwire.baselines.baseline_update import RefusedUpdate, updated
 from tokenwire.baselines.tolerance import Outcome, apply_baseline, covers_baseline
+from tokenwire.cli import app
 from tokenwire.judging.failure_kind import FailureKind, lasting_words
 from tokenwire.judging.verdict import Verdict
 
@@ -478,3 +480,12 @@ def test_a_baseline_that_cannot_be_taken_apart_is_left_alone(known: Path) -> Non
 
 def test_an_empty_baseline_holds() -> None:
     assert apply_baseline(Baseline(PATH), [FAILS], complete=True, today=TODAY).faults == ()
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_what_a_baseline_of_others_says_cannot_act_on_the_terminal(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(entry(scenario="\\u001b[2J", dialect="*"), "utf-8")
+    ran = CliRunner().invoke(app, ["baseline", command, str(file)])
+    assert "\\x1b[2J" in ran.output
+    assert "\x1b" not in ran.output

@@ -26,7 +26,7 @@ _BESIDE = "beside"
 """Stands for the dialect of what is asked beside all dialects."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Estimate:
     """What one scenario asks of one endpoint, at most."""
 
@@ -34,10 +34,12 @@ class Estimate:
     prompt_tokens: int = 0
     output_tokens: int = 0
 
-    def add(self, other: Estimate) -> None:
-        self.requests += other.requests
-        self.prompt_tokens += other.prompt_tokens
-        self.output_tokens += other.output_tokens
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(
+            self.requests + other.requests,
+            self.prompt_tokens + other.prompt_tokens,
+            self.output_tokens + other.output_tokens,
+        )
 
     def cost(self, price: Price) -> float:
         return price.of(self.prompt_tokens, self.output_tokens)
@@ -58,16 +60,16 @@ class Rehearsal:
         """Count one more request."""
         tokens = tokens_asked(request, self.dialects, self.context_length)
         estimate = Estimate(1, prompt_tokens(request, self.dialects), tokens)
-        self.asked.setdefault((dialect, scenario), Estimate()).add(estimate)
-        self._dearest[dialect, scenario] = max(
-            estimate, self._dearest.get((dialect, scenario), estimate), key=lambda known: known.output_tokens
-        )
+        key = dialect, scenario
+        self.asked[key] = self.asked.get(key, Estimate()) + estimate
+        dearest = self._dearest.get(key, estimate)
+        self._dearest[key] = max(estimate, dearest, key=lambda known: known.output_tokens)
 
     def raise_to(self, requests: int, scenario: str, dialect: str) -> None:
         """Count a scenario that was rehearsed as so many requests at least, each more like its dearest."""
-        known = self.asked.get((dialect, scenario))
-        while known is not None and known.requests < requests:
-            known.add(self._dearest[dialect, scenario])
+        key = dialect, scenario
+        while key in self.asked and self.asked[key].requests < requests:
+            self.asked[key] += self._dearest[key]
 
     async def send(
         self,

@@ -23,6 +23,7 @@ from tokenwire.report.wording import cut, first_few, where
 from tokenwire.requirement import Requirement
 from tokenwire.spec_files import read_yaml
 from tokenwire.target.tokenizer import LocalTokenizer
+from tokenwire.wire.inert import inert
 
 _VIOLATED = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 _EVALUATED = (*_VIOLATED, Verdict.INFO, Verdict.PASS)
@@ -176,7 +177,7 @@ def _line(name: str, was: _Outcome | None, now: _Outcome | None, evidence: Obser
         )
     if evidence is not None:
         words += f"\n    {where(evidence.place)}: {cut(evidence.message, 200)}"
-    return words
+    return inert(words)
 
 
 def _in_words(outcome: _Outcome | None) -> str:

@@ -16,6 +16,7 @@ from tokenwire.baselines.tolerance import Fault, apply_baseline, outcomes_in
 from tokenwire.commands.command import CONFIG, config_of, examples
 from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.wire.inert import inert
 
 _DEFAULT_FILE = Path("tokenwire-baseline.toml")
 
@@ -38,6 +39,11 @@ _Reports = Annotated[
     list[Path],
     typer.Option("--from", metavar="REPORT", help="A JSON report, one for each run; repeatable."),
 ]
+
+
+def _print(words: str) -> None:
+    """Print a line: a baseline, or a report, of others cannot act on the terminal."""
+    typer.echo(inert(words))
 
 
 def _file(context: typer.Context, file: Path | None) -> Path:
@@ -83,9 +89,9 @@ def show(context: typer.Context, file: _File = None, *, config: Path | None = CO
         )
         names = ", ".join(strict.scenario for strict in (entry, *others))
         name = f"{entry.requirement}[{names}]" if names else entry.requirement
-        typer.echo(f"{name}  {entry.dialect}: {entry.says}")
-        typer.echo(f"  {entry.reason or 'no reason'} ({entry.link or 'no link'}){until}{rate}")
-    typer.echo(f"{baseline.path}: {len(baseline.entries)} known failures")
+        _print(f"{name}  {entry.dialect}: {entry.says}")
+        _print(f"  {entry.reason or 'no reason'} ({entry.link or 'no link'}){until}{rate}")
+    _print(f"{baseline.path}: {len(baseline.entries)} known failures")
 
 
 @app.command(
@@ -136,12 +142,12 @@ def update(
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be written: {system_says(error)}") from error
     for name in found.removed:
-        typer.echo(f"removed  {name}")
+        _print(f"removed  {name}")
     wanted = " and ".join(what for what, given in (("a reason", reason), ("a link", link)) if not given)
     for new in found.added:
-        typer.echo(f"added    {new.name}{f'  (give it {wanted})' if wanted else ''}")
+        _print(f"added    {new.name}{f'  (give it {wanted})' if wanted else ''}")
     added = sum(max(1, len(new.scenarios)) for new in found.added)
-    typer.echo(f"{path}: {found.kept} kept, {added} added, {len(found.removed)} removed")
+    _print(f"{path}: {found.kept} kept, {added} added, {len(found.removed)} removed")
 
 
 @app.command(
@@ -170,6 +176,6 @@ def check(
         held = apply_baseline(baseline, outcomes_in(report), complete=complete, today=date.today())
         faults |= dict.fromkeys(held.faults)
     for fault in faults:
-        typer.echo(f"{fault.kind}: {fault.message}")
-    typer.echo(f"{baseline.path}: {len(baseline.entries)} known failures, {len(faults)} do not hold")
+        _print(f"{fault.kind}: {fault.message}")
+    _print(f"{baseline.path}: {len(baseline.entries)} known failures, {len(faults)} do not hold")
     raise typer.Exit(ExitStatus.VIOLATION if faults else ExitStatus.CONFORMS)

@@ -21,6 +21,7 @@ from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.target.determinism import PROBE
 from tokenwire.wire.credentials import from_environment
+from tokenwire.wire.inert import inert
 from tokenwire.wire.redaction import Headers, names_credential
 
 
@@ -35,7 +36,7 @@ def _value(value: Any) -> str:
 
 def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) -> Iterator[str]:
     """The lines of a file of settings: those that are known, and all others commented out."""
-    yield f"# Settings of tokenwire. {about}"
+    yield f"# Settings of tokenwire. {inert(' '.join(about.split()))}"  # it may quote a server
     yield "# The command line beats this file: tokenwire check --target URL."
     for name, option in KEYS.items():
         yield ""
@@ -91,7 +92,8 @@ def _init(
     known |= {"timeout": settings.timeout} if "timeout" in settings.given else {}
     proposed = {"dialects": list(subject.dialects), "capabilities": _seen(subject)}
     server = subject.runs[0].advertised
-    name = " ".join(filter(None, (server.name, server.version))) or "a server that does not tell its name"
+    name = inert(" ".join(filter(None, (server.name, server.version))))
+    name = name or "a server that does not tell its name"
     known |= {"headers": headers} if headers else {}
     lines = lines_of_file(known, proposed, f"Written for {name}.")
     write_whole(file, "\n".join(lines) + "\n")

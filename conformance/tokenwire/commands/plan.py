@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import typer
 
@@ -32,13 +32,6 @@ def print_plan(plan: Plan, *, full: bool) -> int:
     return ExitStatus.CONFORMS
 
 
-def _sum(estimates: Iterable[Estimate]) -> Estimate:
-    total = Estimate()
-    for estimate in estimates:
-        total.add(estimate)
-    return total
-
-
 def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False) -> Iterator[str]:
     """A table by dialect and one by scenario, or one by both if `full`; then all of it in a sentence."""
     scenarios = dict.fromkeys(scenario for _, scenario in asked)
@@ -58,7 +51,7 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
             cost = f"{row.cost(price):>10.4f}" if price else ""
             yield f"{name:<{room}}{row.requests:>10,}{row.prompt_tokens:>15,}{row.output_tokens:>15,}{cost}"
         yield ""
-    total = _sum(asked.values())
+    total = sum(asked.values(), Estimate())
     cost = f", which cost {total.cost(price):.4f}" if price else ""
     yield (
         f"At most {total.requests:,} requests with {total.prompt_tokens:,} prompt tokens and "
@@ -68,8 +61,9 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
 
 
 def _of(asked: _Estimates, *, dialect: str = "", scenario: str = "") -> Estimate:
-    return _sum(
+    estimates = (
         estimate
         for (name, of_scenario), estimate in asked.items()
         if dialect in ("", name) and scenario in ("", of_scenario)
     )
+    return sum(estimates, Estimate())

@@ -50,7 +50,7 @@ class Meter:
         self._task = self._bar.add_task("", total=total)
         self._phase = phase
         self._clock = clock
-        self._begun = self._told = clock()
+        self._begun = self._last_line = clock()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -65,8 +65,8 @@ class Meter:
         """So much more is done, of so much in all; `words` say what was last."""
         self._bar.update(self._task, advance=done, total=total, description=words)
         now = self._clock()
-        if not self._bar.console.is_terminal and now - self._told >= LINE_EVERY_S:
-            self._told = now
+        if not self._bar.console.is_terminal and now - self._last_line >= LINE_EVERY_S:
+            self._last_line = now
             (task,) = self._bar.tasks
             so_far = f"{task.completed:.0f} of {task.total or 0:.0f} after {now - self._begun:.0f} s"
             line = f"{self._phase}: {so_far}; {task.description}"

@@ -46,15 +46,8 @@ _HARMLESS = re.compile(
 )
 _CREDENTIALS_OF_A_BODY = (
     *(b"api_key", b"api-key", b"apikey", b"private_key", b"authorization", b"cookie", b"credential"),
-    *(
-        b"passw",
-        b"secret",
-        b"access_token",
-        b"auth_token",
-        b"bearer_token",
-        b"refresh_token",
-        b"session_token",
-    ),
+    *(b"passw", b"secret", b"access_token", b"auth_token", b"bearer_token", b"refresh_token"),
+    b"session_token",
 )
 """Parts of names, in lower case. Answers have members named `token` and `key` whose values are their very
 contents.
