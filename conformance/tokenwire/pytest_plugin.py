@@ -77,7 +77,7 @@ def _marks(requirement: str, chapter: str, level: str) -> tuple[pytest.MarkDecor
 
 
 class _Item(pytest.Item):
-    """An item that no file holds, whose failure is told in words: a traceback would show only this file."""
+    """An item without a file. Its failure is shown in words: a traceback would show only this module."""
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
         return str(excinfo.value)

@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
                 if self.over.done():
                     return
                 self._take(arrival, data)
-        except Exception as error:  # the exchange is told, whatever it is
+        except Exception as error:  # the exchange ends with it, whatever it is
             self.over.set_exception(error)
 
     async def open(
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def reset_on_close(self) -> None:
-        """Let the connection, once it is closed, end in a reset (RST)."""
+        """Close with a reset (RST) later."""
         opened = self._transport.get_extra_info("socket") if self._transport is not None else None
         if opened is not None and opened.fileno() >= 0:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

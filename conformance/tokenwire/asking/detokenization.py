@@ -116,7 +116,7 @@ def _most_requests(way: Detokenize) -> int:
 async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
 ) -> ToldTokenizer | None:
-    """Ask the server for the text of what it wrote; None if it has no way to be asked, or told nothing."""
+    """Ask the server for the text of what it wrote; None if no endpoint does that, or it answered nothing."""
     for way in _ways_of(speaks):
 
         async def ask(number: int, request: HttpRequest, way: Detokenize = way) -> Exchange:

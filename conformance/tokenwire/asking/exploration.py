@@ -66,7 +66,7 @@ class Exploration:
     _trouble: Exception | None = field(default=None, init=False)
 
     async def explore(self) -> tuple[str, ...]:
-        """Ask, judge and make smaller; what is to be told of it, in words.
+        """Ask, judge and shrink; returns remarks for the report.
 
         Of what fails, only the smallest is kept for the report. Raises what the sender raises.
         """
@@ -82,7 +82,7 @@ class Exploration:
                 found.talk.transcript.streams.append(found.answer)
 
     def _search(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let hypothesis draw and shrink; in a thread of its own, since it knows nothing of event loops."""
+        """Draw and shrink with hypothesis, which knows no event loops: in a thread of its own."""
         from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
         from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""Flags: what a request can ask to be told, beside the tokens themselves."""
+"""Flags: what a request can ask for beside the tokens."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _SAID = 24
 _LONG, _SHORT = 1060, 320
 """Lengths of the probe; the short one is for small contexts."""
 _LAGS = (1024, 512, 256, 128)
-"""Of the lags of all parrots, those that such a probe may be said again from."""
+"""The lags of parrots that a probe of this length can show."""
 _LETTERS = range(605, 613)
 """Letters in most vocabularies, each by another number."""
 _WORDS = 170

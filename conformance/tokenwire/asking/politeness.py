@@ -194,7 +194,7 @@ class PoliteSender:
         """The attempts that met a busy server and were followed by another, in order."""
 
     def to(self, inner: Sender, dialects: Iterable[Dialect] = (), context_length: int = 0) -> Self:
-        """The same politeness through another sender: they share what is limited, and what is told of it."""
+        """The same limits through another sender: both share what is used up, and the remarks."""
         other = copy.copy(self)
         other._inner, other._dialects, other._context_length = inner, tuple(dialects), context_length
         return other

@@ -176,7 +176,7 @@ class Recorder:
         tap: Tap | None = None,
         aside: bool = False,
     ) -> Exchange:
-        """Send a request and record what comes back; what the target does wrong is told by the ending.
+        """Send a request and record what comes back; the ending shows what the target did wrong.
 
         tap: tells how far the answer has come, and may hang up. aside: go at once, even where as many
         requests as allowed are under way. The exchange, in memory and on disk, holds no credentials. Raises

@@ -111,7 +111,7 @@ class Rehearsal:
 def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]:
     """An answer of as many tokens as are allowed, each in an event of its own where events were asked for.
 
-    `said` is the text that a grammar of the request admits, if it has one: the first token is all of it.
+    `text`: what a grammar of the request admits, if it has one; the first token is all of it.
     """
     table = dialect.table["answer"]
     count = max(1, min(asked.max_new_tokens or 1, _MOST_EVENTS))

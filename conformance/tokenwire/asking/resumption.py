@@ -38,7 +38,7 @@ class Notes:
     asked: Mapping[str, Any]
     """The options that decide what is asked, and the target."""
     server: Mapping[str, str] = field(default_factory=dict)
-    """What the target said that it is; nothing before it was asked."""
+    """Name, version and model of the target; empty before preflight."""
     over: dict[str, dict[str, str]] = field(default_factory=dict)
     """Finished scenarios, as `<dialect>/<scenario>`, each with what was not asked in it, and why."""
 

@@ -291,7 +291,7 @@ class Scenario:
     storm: bool = False
     """It sends very many requests at once, or resets connections: too much for a server that others use."""
     parrot: bool = False
-    """Only for a target that says what it is told: its conversations have a `parrot`."""
+    """Only for a target that is a parrot: its conversations have a `parrot`."""
     at_most: int = 0
     """So many requests to an endpoint, where answers that no rehearsal makes up may lead to more of them."""
 
@@ -336,12 +336,12 @@ def _asking(given: Callable[[Conversation], Awaitable[None] | Steps]) -> Run:
     """A coroutine as it is, and of a function that yields asks the one that asks for them."""
 
     async def run(talk: Conversation) -> None:
-        talked = given(talk)
-        if isinstance(talked, Iterator):
-            for asks in talked:
+        steps = given(talk)
+        if isinstance(steps, Iterator):
+            for asks in steps:
                 await talk.ask_all(asks)
         else:
-            await talked
+            await steps
 
     return run
 

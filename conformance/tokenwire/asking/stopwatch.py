@@ -15,7 +15,7 @@ class Stopwatch:
     The server's is the time in which at least one exchange is under way, less the processor time that this
     process takes meanwhile: whatever it computes then counts as its own, even where the server worked beside
     it on another core. All other time is this program's: loading, waiting between exchanges, judging,
-    reporting. So the share that is told is never too small.
+    reporting. So the reported share is never too small.
     """
 
     clock: Callable[[], float] = time.perf_counter

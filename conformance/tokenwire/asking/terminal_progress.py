@@ -14,7 +14,7 @@ from tokenwire.report.meter import Meter
 
 
 class TerminalProgress(Progress):
-    """Scenarios talked through, and the exchange that was answered last; a context manager."""
+    """Shows finished scenarios and the last exchange; a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._meter = Meter(console, "asking")

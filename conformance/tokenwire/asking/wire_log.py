@@ -28,7 +28,7 @@ def _wire_line(exchange: Exchange) -> str:
 
 
 def wire_log(write: Callable[[str], object]) -> Callable[[Exchange], None]:
-    """Something to be told of exchanges, that writes each on a line."""
+    """A callback for exchanges that writes each on a line."""
 
     def log(exchange: Exchange) -> None:
         line = _wire_line(exchange)

@@ -1,4 +1,4 @@
-"""Everything that a request can ask to be told, in every form of an answer: honoured, or refused."""
+"""Every flag of a request, in every form of an answer: honoured, or refused."""
 
 from dataclasses import replace
 

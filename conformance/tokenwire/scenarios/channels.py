@@ -1,4 +1,4 @@
-"""Channels: a model says what it is told, with markup, so that the server's own parsers take it apart."""
+"""Channels: texts with known markup, which the parsers of the server take apart."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -167,7 +167,7 @@ async def _channels(talk: Conversation) -> None:
 
 
 _ALSO_IN_BYTES = ("calls", "reasoning-content-call", "rich-arguments")
-"""What is said in tokens of one byte each, too: markers come in many pieces."""
+"""Texts that are also said in tokens of one byte: markers come in many pieces."""
 _IN_BYTES_ALONE = "cut-name"
 """Its budget ends it within the name, where each byte is a token."""
 _RARE = (

@@ -41,7 +41,7 @@ class _LoadReader:
         return False
 
     async def ask_load(self, when: str) -> Load | None:
-        """The load now; None if it is not told this time."""
+        """The load now; None if the answer holds none."""
         assert self._request is not None
         self.asked += 1
         call = await self._talk.call(f"load-{self.asked}-{when}", self._request)

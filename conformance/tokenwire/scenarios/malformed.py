@@ -101,7 +101,7 @@ def _unknown_ids(talk: Conversation) -> Steps:
     for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
     yield from _with_controls(talk, bad)
-    size = talk.vocabulary_size  # the refusals may have told it
+    size = talk.vocabulary_size  # the refusals may name it
     if size is not None:
         yield {"prompt-size": replace(ask, wrong={"input_ids": [*PROMPT[:3], size]})}
         yield {"prompt-size-control": ask}

@@ -1,4 +1,4 @@
-"""Scripts: what a parrot is told to say, so that the right answer to each request is known."""
+"""Scripts: prompts that fix what a parrot says, so that the right answer to each request is known."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping

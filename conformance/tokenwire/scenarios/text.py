@@ -75,7 +75,7 @@ async def _special_tokens(talk: Conversation) -> None:
 
 
 def _ending(stream: Stream | None) -> tuple[int, ...]:
-    """The id that ended an answer, where one is told."""
+    """The stop id that ended an answer, if its finish reason names one."""
     choice = only_choice(stream)
     matched = choice.finish.matched if choice is not None and choice.finish is not None else None
     return (matched,) if type(matched) is int else ()

@@ -44,11 +44,11 @@ def _bytes_to_json(data: bytes) -> dict[str, str]:
 
 def _bytes_from_json(line: JsonLine) -> bytes:
     if "base64" in line:
-        return base64.b64decode(text_of(line, "base64"), validate=True)
-    return text_of(line, "text").encode()
+        return base64.b64decode(_text_of(line, "base64"), validate=True)
+    return _text_of(line, "text").encode()
 
 
-def text_of(line: JsonLine, member: str) -> str:
+def _text_of(line: JsonLine, member: str) -> str:
     """A member that is a string. Raises TypeError if it is not."""
     value = line[member]
     if not isinstance(value, str):
@@ -56,9 +56,9 @@ def text_of(line: JsonLine, member: str) -> str:
     return value
 
 
-def name_of(line: JsonLine, member: str) -> str:
+def _name_of(line: JsonLine, member: str) -> str:
     """A name that a capture gives, inert. Raises TypeError if it is not a string."""
-    return inert(text_of(line, member))
+    return inert(_text_of(line, member))
 
 
 def seconds_of(value: Any) -> float:
@@ -75,7 +75,7 @@ def status_of(value: Any) -> int:
     return value
 
 
-def header_of(name: Any, value: Any) -> tuple[str, str]:
+def _header_of(name: Any, value: Any) -> tuple[str, str]:
     """Raises TypeError if a value is not a string."""
     if not (isinstance(name, str) and isinstance(value, str)):
         raise TypeError(f"{name!r}: {value!r} is no header")
@@ -360,13 +360,13 @@ class _Unfinished:
     """An exchange whose lines are still coming."""
 
     def __init__(self, line: JsonLine) -> None:
-        self._name = name_of(line, "name")
-        self._scenario = name_of(line, "scenario")
-        self._started = name_of(line, "started")
-        self._server = server_of(line["server"])
+        self._name = _name_of(line, "name")
+        self._scenario = _name_of(line, "scenario")
+        self._started = _name_of(line, "started")
+        self._server = _server_of(line["server"])
         self._request = HttpRequest(
-            text_of(line, "method"),
-            text_of(line, "path"),
+            _text_of(line, "method"),
+            _text_of(line, "path"),
             line.get("body"),
             _bytes_from_json(line["raw_body"]) if "raw_body" in line else None,
             _headers(line),
@@ -384,7 +384,7 @@ class _Unfinished:
                 self._reads.append(Read(seconds_of(line["time"]), _bytes_from_json(line)))
             case "end":
                 ending = Ending(line["ending"])
-                return self.finish(ending, name_of(line, "detail"), seconds_of(line["time"]))
+                return self.finish(ending, _name_of(line, "detail"), seconds_of(line["time"]))
             case kind:
                 raise ValueError(f"{kind!r} is no kind of line; there are request, response, read and end")
         return None
@@ -408,12 +408,12 @@ class _Unfinished:
 
 
 def _headers(line: JsonLine) -> Headers:
-    return tuple(header_of(*pair) for pair in line["headers"])
+    return tuple(_header_of(*pair) for pair in line["headers"])
 
 
-def server_of(reported: JsonLine) -> Server:
+def _server_of(reported: JsonLine) -> Server:
     """Raises TypeError if a value is not a string."""
-    name, version = (name_of({member: "", **reported}, member) for member in ("name", "version"))
+    name, version = (_name_of({member: "", **reported}, member) for member in ("name", "version"))
     flags = reported.get("flags", ())
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
         raise TypeError(f"{flags!r} are no flags")

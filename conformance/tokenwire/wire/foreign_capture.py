@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tokenwire.wire.capture import (
     CaptureChunk,
+    JsonLine,
     Located,
     capture_chunks,
     chunks,
+    exchange_of,
     exchanges_of,
-    header_of,
-    name_of,
     seconds_of,
-    server_of,
-    status_of,
-    text_of,
 )
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
-from tokenwire.wire.inert import inert
+from tokenwire.wire.exchange import Ending, Exchange, Read
 from tokenwire.wire.json_lines import CaptureError, value_of
 from tokenwire.wire.redaction import Headers, redact, redact_headers
 
@@ -41,7 +38,7 @@ def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
             pairs.append((name.strip(), value.strip()))
         else:
             name, value = entry
-            pairs.append(header_of(name, value))
+            pairs.append((name, value))
     return tuple(pairs)
 
 
@@ -57,55 +54,59 @@ def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]
     return arrivals
 
 
-def _server(reported: Mapping[str, Any]) -> Server:
-    flags = reported.get("flags")
-    return server_of({**reported, "flags": flags.split()} if isinstance(flags, str) else reported)
+def _reads(response: Mapping[str, Any]) -> Iterator[Read]:
+    """The body, in pieces as they arrived."""
+    body = response["body"]
+    data = base64.b64decode(body["base64"]) if "base64" in body else str.encode(body["text"])
+    position = 0
+    for time, length in _arrivals(response, len(data)):
+        if length:
+            yield Read(seconds_of(time), data[position : position + length])
+            position += length
+
+
+def _ending(response: Mapping[str, Any], note: str) -> Ending:
+    if not response["status"]:
+        return Ending.UNREACHABLE
+    if response.get("complete", True):
+        return Ending.COMPLETE
+    return Ending.CANCELLED if note.startswith("client closed") else Ending.TRUNCATED
 
 
 def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
     request, response, server = line["request"], line["response"], line.get("server", {})
-    body = response["body"]
-    data = base64.b64decode(body["base64"]) if "base64" in body else text_of(body, "text").encode()
-    reads: list[Read] = []
-    position = 0
-    for time, length in _arrivals(response, len(data)):
-        if length:
-            reads.append(Read(seconds_of(time), data[position : position + length]))
-            position += length
-    raw = request.get("body_is_raw_text", False)
-    note = line.get("note")
-    note = inert(note) if isinstance(note, str) else ""
-    status = status_of(response["status"]) if response["status"] else None
-    if status is None:
-        ending = Ending.UNREACHABLE
-    elif response.get("complete", True):
-        ending = Ending.COMPLETE
-    elif note.startswith("client closed"):
-        ending = Ending.CANCELLED
-    else:
-        ending = Ending.TRUNCATED
-    return Exchange(
-        name=name_of(line, "name"),
-        request=redact(
-            HttpRequest(
-                text_of(request, "method"),
-                text_of(request, "path"),
-                None if raw else request.get("body"),
-                request["body"].encode() if raw else None,
-                _headers(request.get("headers", {})),
-            )
-        ),
-        scenario=scenario,
-        status=status,
-        headers=redact_headers(_headers(response["headers"])),
-        reads=tuple(reads),
-        ending=ending,
-        detail=""
-        if ending is Ending.COMPLETE
-        else note or "the capture says that the answer is not complete",
-        duration=reads[-1].time if reads else 0.0,
-        server=_server(server),
-    )
+    if isinstance(flags := server.get("flags"), str):
+        server = {**server, "flags": flags.split()}
+    note = line["note"] if isinstance(line.get("note"), str) else ""
+    reads, ending = tuple(_reads(response)), _ending(response, note)
+    is_raw = request.get("body_is_raw_text", False)
+    lines: list[JsonLine] = [
+        {
+            **{
+                "kind": "request",
+                "name": line["name"],
+                "scenario": scenario,
+                "started": "",
+                "server": server,
+            },
+            **{name: request[name] for name in ("method", "path")},
+            "headers": _headers(request.get("headers", {})),
+            **({"raw_body": {"text": request["body"]}} if is_raw else {"body": request.get("body")}),
+        },
+        *([{"kind": "response", **response, "headers": ()}] if response["status"] else []),
+        {
+            "kind": "end",
+            "time": reads[-1].time if reads else 0.0,
+            "ending": ending,
+            "detail": ""
+            if ending is Ending.COMPLETE
+            else note or "the capture says that the answer is not complete",
+        },
+    ]
+    # Bodies are not written in our form, only to be read from it: they may be large.
+    exchange = exchange_of(lines)
+    headers = redact_headers(_headers(response["headers"]))
+    return replace(exchange, request=redact(exchange.request), headers=headers, reads=reads)
 
 
 def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:

@@ -141,7 +141,7 @@ class AnswerReader:
         self._left = left
 
     def _odd_chunks(self, data: Piece) -> Iterator[Piece]:
-        """Leave the rest of the body, from the beginning of a chunk on, to an h11 that is told no more."""
+        """Leave the rest of the body, from the beginning of a chunk on, to a new h11 connection."""
         self._plain = False
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._largest_head)
         self._http.send(h11.Request(method="GET", target="/", headers=[("host", "")]))

@@ -3,7 +3,7 @@
 - The value of a header or of a URL's parameter that names a credential becomes `[redacted]`; so does the
   user in a URL of a header.
 - A value that was sent as a credential becomes as many asterisks wherever it comes back: in headers, in
-  bodies, in what is told of a connection. Offsets, lengths and the cuts between reads stay what they were.
+  bodies, in details of a connection. Offsets, lengths and the cuts between reads stay what they were.
 - So does a string member that names a credential, in what a server tells of its settings, and in the bodies
   that `tokenwire watch` sees.
 

@@ -1,4 +1,4 @@
-"""Sharing: an event that repeats what the event before it said holds the same values, not copies of them.
+"""Sharing: an event that repeats values of the event before it holds the same objects, not copies.
 
 Each event of a cumulative stream repeats all lists of the one before and adds to them. Read one by one, they
 would make n²/2 values out of n.
