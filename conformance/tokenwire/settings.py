@@ -130,7 +130,7 @@ class Settings:
         toml='target = "http://127.0.0.1:30000"',
         roles=SENSITIVE,
         but={
-            "watch": {"help": "The server that gets it all."},
+            "watch": {"help": "Base URL of the server behind the proxy."},
             "again": {"help": "Ask this server, not the one of the last run.", "required": False},
         },
     )
@@ -171,7 +171,7 @@ class Settings:
     )
     channels: str = _text(
         "check",
-        "How the model writes tool calls: {forms}. Found out if not said.",
+        "How the model writes tool calls: {forms}. Detected by default.",
         metavar="FORM",
         roles=_HOW,
     )
@@ -187,7 +187,7 @@ class Settings:
     )
     gentle: bool = _switch(
         _ASK,
-        "Ask nothing that servers died of, and no storms: for a server that others use.",
+        "Skip requests known to crash servers, and skip bursts: for a server that others use.",
         toml="gentle = true",
         roles=_LESS | REMEMBERED,
     )
@@ -199,10 +199,8 @@ class Settings:
         roles=_HOW,
         but={"compare": {"default": Budget.QUICK}},
     )
-    explore: int = _count(
-        "check", "Let hypothesis draw N requests besides.", default=0, least=0, roles=RESUMED
-    )
-    seed: int = _count("check", "What --explore draws by.", default=0, least=0, roles=RESUMED)
+    explore: int = _count("check", "Also send N random requests.", default=0, least=0, roles=RESUMED)
+    seed: int = _count("check", "Random seed for --explore.", default=0, least=0, roles=RESUMED)
     timeout: float = _seconds(
         f"{_ASK} init", "Seconds for one exchange.", default=60.0, toml="timeout = 60", roles=REMEMBERED
     )
@@ -248,7 +246,7 @@ class Settings:
     )
     wait: float | None = _seconds(
         _RUN,
-        "When the server died, wait so long for it to be back, and go on.",
+        "If the server dies, wait up to N seconds for it to return.",
         toml="wait = 300",
         roles=REMEMBERED,
     )
@@ -334,7 +332,11 @@ class Settings:
         toml="watch.record-cap = 256",
     )
     drain: float = _seconds(
-        "watch", "Seconds to judge what is left when it ends.", default=10.0, least=0, toml="watch.drain = 10"
+        "watch",
+        "On exit, keep judging this long.",
+        default=10.0,
+        least=0,
+        toml="watch.drain = 10",
     )
     verbose: bool = _switch(
         f"{_ASK} replay merge init again demo",

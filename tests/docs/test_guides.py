@@ -23,13 +23,14 @@ from tokenwire.target.capability import known_capabilities
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+README = DOCS.parent / "README.md"
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(*kinds: str) -> list[tuple[str, str]]:
     return [
         (page.name, match["text"])
-        for page in PAGES
+        for page in (*PAGES, README)
         for match in BLOCK.finditer(page.read_text("utf-8"))
         if match["kind"] in kinds
     ]
@@ -65,6 +66,19 @@ def test_every_command_line_can_be_parsed(line, tmp_path, monkeypatch):
 
 def test_there_are_command_lines():
     assert len(typed()) > 15
+
+
+def test_no_loop_of_a_guide_is_without_an_end():
+    """`until curl …/v1/models` waited for ever for a server that lists no model."""
+    scripts = [text for _, text in blocks("sh", "console")]
+    scripts += [path.read_text("utf-8") for path in (DOCS.parent / "examples").glob("*.yml")]
+    assert [text for text in scripts if re.search(r"^\s*(until|while) .*do\b", text, re.MULTILINE)] == []
+
+
+def test_the_readme_counts_no_more_defects_than_there_are():
+    [told] = re.findall(r"more than (\d+) defects", README.read_text("utf-8"))
+    defects = yaml.safe_load((DOCS.parent / "fixtures" / "defects.yaml").read_text("utf-8"))
+    assert len(defects) > int(told)
 
 
 def test_settings_in_the_guides_are_settings():

@@ -173,7 +173,7 @@ def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | Non
         for reported, _, stream in group:
             if reported != all_told:
                 most = most.load()  # read once for all that are held against it
-                yield most, stream, f"the answer of {most.exchange.name}, which asks for more"
+                yield most, stream, f"the answer of {most.exchange.name}, which only asked for more fields"
 
 
 check_run_rows(

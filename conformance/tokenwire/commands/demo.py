@@ -33,7 +33,7 @@ def _demo(
     report: Annotated[
         Path, typer.Option("--report", metavar="DIR", help="Where the report is written.")
     ] = Path("tokenwire-demo"),
-    correct: Annotated[bool, typer.Option("--correct", help="Let the server make no mistake.")] = False,
+    correct: Annotated[bool, typer.Option("--correct", help="Run the server without its bugs.")] = False,
     serve: Annotated[
         bool, typer.Option("--serve", help="Only serve, until Ctrl-C: check it yourself, from elsewhere.")
     ] = False,
@@ -69,6 +69,7 @@ def _demo(
     status = judge_and_report(subject, reporting, make_console())
     page = (report / "report.html").resolve()
     typer.echo(f"\nthe report, with each failure to step through: {page.as_uri()}")
+    typer.echo("its server has ended; to ask it yourself: tokenwire demo --serve --port 30000")
     typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")
     if show and _has_desktop():
         webbrowser.open(page.as_uri())

@@ -25,10 +25,10 @@ def _parrot(
     ] = None,
     gguf: Annotated[bool, typer.Option("--gguf", help="Write parrot.gguf for llama.cpp, too.")] = False,
 ) -> None:
-    """Write a small checkpoint that says again what its prompt says, so that every right answer is known.
+    """Write a small model that repeats its prompt, so that the right answer is always known.
 
-    Its architecture is Qwen2 or Llama, without remote code. Each id repeats the one that stands T before
-    it; where the text is shorter, T/4 before it, and so on. Needs the extra `parrot`.
+    Its architecture is Qwen2 or Llama, without remote code. Token i is a copy of token i-T (i-T/4 in
+    shorter texts, and so on). Needs the extra `parrot`.
     """
     empty_folder(folder, "DIR")
     if head_size not in {"64", "128"}:
@@ -36,7 +36,7 @@ def _parrot(
     try:
         from tokenwire.parrot.checkpoint import write_parrot
     except ImportError as error:
-        raise typer.BadParameter("this needs a package: pip install numpy") from error
+        raise typer.BadParameter("this needs the extra `parrot`: pip install numpy") from error
     try:
         law = write_parrot(
             folder,

@@ -55,8 +55,8 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
     cost = f", which cost {total.cost(price):.4f}" if price else ""
     yield (
         f"At most {total.requests:,} requests with {total.prompt_tokens:,} prompt tokens and "
-        f"{total.output_tokens:,} output tokens{cost}; and again what a busy server turns away, or what two "
-        "answers differ in by chance."
+        f"{total.output_tokens:,} output tokens{cost}, plus "
+        "retries."
     )
 
 

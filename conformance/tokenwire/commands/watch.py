@@ -51,7 +51,7 @@ async def _until_ended(plan: WatchPlan, console: Console, *, quiet: bool) -> int
 
 
 def _watch(settings: Settings) -> None:
-    """Stand in front of a server, pass everything on unchanged, and judge each answer.
+    """Run a transparent proxy that checks every answer.
 
     Bytes go through as they come; copies are judged in a process of its own. Where that is too slow or dies,
     traffic goes on and the gap is counted. Prompts and answers of violating exchanges are kept as they were
