@@ -13,7 +13,7 @@ from tokenwire.asking.scenario import (
     token_ids,
 )
 from tokenwire.record import Stream
-from tokenwire.scenarios.forms import forms
+from tokenwire.scenarios.forms import forms, intervals_taken
 from tokenwire.scenarios.stop import NEVER, is_plain, stop_across_tokens
 
 _ASK = Ask(
@@ -25,12 +25,13 @@ _ASK = Ask(
 
 
 @scenario(chat=True)
-def _chat_messages(_: Conversation) -> Steps:
-    """Messages, whole (twice) and streamed with and without usage: content, roles, finish reason and
-    counts.
+def _chat_messages(talk: Conversation) -> Steps:
+    """Messages, whole (twice) and streamed with and without usage, and at two intervals where the endpoint
+    has a field for them: content, roles, finish reason and counts, of more tokens than servers hold back.
     """
-    ask = replace(_ASK, max_new_tokens=32)
-    yield forms(ask, again=True) | {"stream-usage": replace(ask, stream=True, usage=True)}
+    ask = replace(_ASK, max_new_tokens=64)
+    cuts = intervals_taken(talk, ask, talk.intervals[:2])
+    yield forms(ask, again=True, intervals=cuts) | {"stream-usage": replace(ask, stream=True, usage=True)}
 
 
 @scenario(chat=True)
@@ -64,7 +65,7 @@ def _chat_budget(talk: Conversation) -> Steps:
 @scenario(chat=True)
 async def _chat_stop_string(talk: Conversation) -> None:
     """A stop string that begins in one chunk of a known answer and ends in the next: neither the message
-    nor a delta shows it. One that never matches changes nothing.
+    nor a delta shows it, unless it is to be kept. One that never matches changes nothing.
     """
     ask = replace(_ASK, max_new_tokens=48)
     stops = {"never": (NEVER,)}
@@ -72,7 +73,10 @@ async def _chat_stop_string(talk: Conversation) -> None:
     if found is not None:
         stops["across"] = (found,)
     for label, stop in stops.items():
-        await talk.ask_all(forms(replace(ask, stop=stop), label, again=True))
+        stopped = replace(ask, stop=stop)
+        kept = replace(stopped, no_stop_trim=True)
+        more = {f"{label}-kept": kept} if label != "never" and talk.can_say(kept) else {}
+        await talk.ask_all(forms(stopped, label, again=True) | more)
 
 
 def _token_to_stop_at(stream: Stream | None) -> str | None:

@@ -21,6 +21,9 @@ _BEYOND: Mapping[str, int] = {
     "two-to-70": 2**70,
 }
 
+_MANY = 10_000_000
+"""More than any vocabulary has ids."""
+
 _WRONG_TYPES: Mapping[str, tuple[Any, ...]] = {
     "max_new_tokens": ("many", 2.5, {}),
     "n": ("two", 1.5),
@@ -41,6 +44,7 @@ _IMPOSSIBLE: Mapping[str, tuple[Any, ...]] = {
     "temperature": (-1.0,),
     "min_new_tokens": (-1, 1000),
     "stream_interval": (0, -2),
+    "logprob_start": (-2,),
 }
 
 _WRONG_IN_STREAMS: Mapping[str, tuple[Any, ...]] = {
@@ -74,37 +78,48 @@ def _with_controls(talk: Conversation, bad: _Bad) -> Steps:
             yield {f"{label}-control": control}
 
 
+def _of_fields(talk: Conversation, ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> Steps:
+    """A good request twice, then the ask with each wrong value, and a good one behind those of a field."""
+    control = _plain(talk)
+    yield {"control": control}
+    yield {"control-again": control}
+    for name, values in wrong.items():
+        asks = [replace(ask, wrong={name: value}) for value in values]
+        for position, one in enumerate(asks):
+            yield {f"{name}-{position}": one}
+        if any(map(talk.can_say, asks)):
+            yield {f"{name}-control": control}
+
+
 def _plain(talk: Conversation) -> Ask:
     return replace(plain_ask(talk), max_new_tokens=4)
 
 
-def _with_wrong_values(ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> _Bad:
-    """The ask with each wrong value, by field and position."""
-    return {
-        f"{name}-{position}": replace(ask, wrong={name: value})
-        for name, values in wrong.items()
-        for position, value in enumerate(values)
-    }
-
-
 @scenario(budget=Budget.STANDARD, perilous=2)
 def _unknown_ids(talk: Conversation) -> Steps:
-    """Ids that no vocabulary has: among stop ids, biased ids and ids whose logprobs are asked for, and beyond
-    every vocabulary in the prompt; then the id that equals the size of the server's. None of them is run.
+    """The id that equals the size of the vocabulary, where that is known; ids that no vocabulary has: among
+    stop ids, biased ids and ids whose logprobs are asked for, and in the prompt; more top logprobs than any
+    vocabulary has ids. None of them is run.
     """
     ask = _plain(talk)
-    bad: dict[str, Ask | HttpRequest] = {}
+    size = talk.vocabulary_size
+    bad = dict(_of_size(ask, size))
     for label, token in (("negative", -1), ("two-to-31", 2**31)):
         bad[f"stop-{label}"] = replace(ask, wrong={"stop_token_ids": [token]}, ignore_eos=False)
         bad[f"chosen-{label}"] = replace(ask, logprobs=True, wrong={"chosen_ids": [token]})
         bad[f"bias-{label}"] = with_parameter(talk, ask, "logit_bias", {str(token): 1.0})
+    bad["top-beyond"] = replace(ask, logprobs=True, top_logprobs=_MANY)
     for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
     yield from _with_controls(talk, bad)
-    size = talk.vocabulary_size  # the refusals may name it
-    if size is not None:
-        yield {"prompt-size": replace(ask, wrong={"input_ids": [*PROMPT[:3], size]})}
+    if size is None and (late := _of_size(ask, talk.vocabulary_size)):  # the refusals may name it
+        yield late
         yield {"prompt-size-control": ask}
+
+
+def _of_size(ask: Ask, size: int | None) -> dict[str, Ask | HttpRequest]:
+    """A prompt with the id that equals the size of the vocabulary, where that is known."""
+    return {} if size is None else {"prompt-size": replace(ask, wrong={"input_ids": [*PROMPT[:3], size]})}
 
 
 @scenario(budget=Budget.STANDARD, perilous=3)
@@ -122,19 +137,19 @@ def _negative_ids(talk: Conversation) -> Steps:
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _wrong_types(talk: Conversation) -> Steps:
     """Fields with values of another type, which no reader can take for the right one: each is refused."""
-    yield from _with_controls(talk, _with_wrong_values(_plain(talk), _WRONG_TYPES))
+    yield from _of_fields(talk, _plain(talk), _WRONG_TYPES)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _impossible_values(talk: Conversation) -> Steps:
     """Numbers below what makes sense, and more tokens asked for at least than at most: each is refused."""
-    yield from _with_controls(talk, _with_wrong_values(_plain(talk), _IMPOSSIBLE))
+    yield from _of_fields(talk, _plain(talk), _IMPOSSIBLE)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _wrong_in_streams(talk: Conversation) -> Steps:
     """The same mistakes in requests for streams: refused, by a status or in band, without harm to others."""
-    yield from _with_controls(talk, _with_wrong_values(replace(_plain(talk), stream=True), _WRONG_IN_STREAMS))
+    yield from _of_fields(talk, replace(_plain(talk), stream=True), _WRONG_IN_STREAMS)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)

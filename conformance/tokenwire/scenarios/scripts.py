@@ -109,6 +109,7 @@ async def _script_characters(talk: Conversation, speaker: Speaker) -> None:
     if special is not None:
         scripts["special-within"] = (*spell(b"a\xf0\x9f"), special, *spell(b"\x98\x80 b"), *end)
     broken = b"a\x80\xff b \xe4\xb8 c \xf0\x9f d \xc0\xaf \xed\xa0\x80 e \xef\xbf\xbd f\x00\r\n\t g"
+    scripts["lone-run"] = (*spell(b"a" + b"\xff" * 60 + b"b"), *end)
     scripts["lone-bytes"] = (*spell(broken), *end)
     await _say(talk, speaker, "texts", scripts, intervals=_INTERVALS[talk.budget])
 

@@ -125,6 +125,7 @@ async def _stop_places(talk: Conversation) -> None:
         stopped["first"] = replace(_ASK, stop=(first,), logprobs=True)
     if across:
         stopped["second-of-two"] = replace(_ASK, stop=(NEVER, across))
+        stopped["pattern-literal"] = replace(_ASK, stop_regex=(re.escape(across),))
         stopped["pattern"] = replace(_ASK, stop_regex=(re.escape(across[:2]) + "." + re.escape(across[3:]),))
     both = {f"{label}-whole": ask for label, ask in stopped.items()}
     both |= {f"{label}-stream": replace(ask, stream=True) for label, ask in stopped.items()}
