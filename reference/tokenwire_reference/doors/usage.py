@@ -39,22 +39,14 @@ class Consumed:
             "completion_tokens": self.completion,
         }
 
-    def sglang(self, *, cache_report: bool) -> dict[str, Any]:
-        return {
-            **self.totals,
-            "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,
-            "reasoning_tokens": self.reasoning or 0,
-            "completion_tokens_details": {"reasoning_tokens": self.reasoning} if self.reasoning else None,
-        }
-
-    def vllm(self, *, cache_report: bool) -> dict[str, Any]:
-        return {
-            **self.totals,
-            "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,
-            "completion_tokens_details": self.details,
-        }
-
     @property
     def details(self) -> dict[str, int] | None:
-        """The `completion_tokens_details` of vLLM."""
+        """What is said of the completion beside its number."""
         return None if self.reasoning is None else {"reasoning_tokens": self.reasoning}
+
+    def with_cache(self, *, cache_report: bool) -> dict[str, Any]:
+        """The numbers, and what of the prompt came from the cache, if that is reported."""
+        return {
+            **self.totals,
+            "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,
+        }

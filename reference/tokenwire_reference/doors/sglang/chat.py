@@ -18,7 +18,7 @@ from tokenwire_reference.doors.openai_answer import OpenAIAnswer
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.sglang.chat_request import ChatCall, read_chat_call
-from tokenwire_reference.doors.sglang.meta_info import answer_metadata, meta_info
+from tokenwire_reference.doors.sglang.meta_info import answer_metadata, meta_info, usage
 from tokenwire_reference.doors.sglang.token_names import bytes_of_token, token_name
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.extras.channels.parser import Channel, Delta
@@ -120,7 +120,7 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
     def _usage(self, choices: Sequence[Emission], channels_of: Sequence[ChoiceChannels]) -> dict[str, Any]:
         reasoning = sum(channels.reasoning_tokens for channels in channels_of)
         consumed = Consumed.by(choices, len(choices), reasoning)
-        return consumed.sglang(cache_report=self.served.args.enable_cache_report)
+        return usage(consumed, cache_report=self.served.args.enable_cache_report)
 
 
 def _said(delta: Delta) -> dict[str, Any]:

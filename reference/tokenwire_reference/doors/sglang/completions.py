@@ -16,7 +16,7 @@ from tokenwire_reference.doors.openai_answer import OpenAIAnswer
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import served_by
 from tokenwire_reference.doors.sglang.completions_request import CompletionCall, read_completion_call
-from tokenwire_reference.doors.sglang.meta_info import answer_metadata
+from tokenwire_reference.doors.sglang.meta_info import answer_metadata, usage
 from tokenwire_reference.doors.sglang.token_names import token_name
 from tokenwire_reference.doors.usage import Consumed
 
@@ -45,18 +45,17 @@ class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
 
     def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
         call = self.call
-        usage = Consumed.by([emission], 1).sglang(cache_report=False) if call.continuous_usage else None
-        yield {**self.head(KIND), "choices": [_choice(emission, call)], "usage": usage}
+        so_far = usage(Consumed.by([emission], 1), cache_report=False) if call.continuous_usage else None
+        yield {**self.head(KIND), "choices": [_choice(emission, call)], "usage": so_far}
 
     def closing(self) -> Iterator[dict[str, Any]]:
         if self.call.include_usage:
-            usage = self._usage(self.finals)
-            known = {name: value for name, value in usage.items() if value is not None}
+            known = {name: value for name, value in self._usage(self.finals).items() if value is not None}
             yield {**self.head(KIND), "choices": [], "usage": known}
 
     def _usage(self, choices: Sequence[Emission]) -> dict[str, Any]:
         consumed = Consumed.by(choices, self.call.n)
-        return consumed.sglang(cache_report=self.served.args.enable_cache_report)
+        return usage(consumed, cache_report=self.served.args.enable_cache_report)
 
 
 def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:

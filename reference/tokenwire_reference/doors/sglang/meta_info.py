@@ -10,6 +10,7 @@ from typing import Any
 from tokenwire_reference.core.request import MASK, MASK_LOGPROBS, OWN_SERIES, DraftCounts
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.reader import Emission
+from tokenwire_reference.doors.usage import Consumed
 
 
 def weight_versions(version: str, emission: Emission) -> list[dict[str, Any]]:
@@ -20,6 +21,15 @@ def weight_versions(version: str, emission: Emission) -> list[dict[str, Any]]:
 def answer_metadata(version: str, choices: Sequence[Emission]) -> dict[str, Any]:
     """The `metadata` of a whole OpenAI answer: the weights behind its first choice."""
     return {"weight_version": version, "weight_versions": weight_versions(version, choices[0])}
+
+
+def usage(consumed: Consumed, *, cache_report: bool) -> dict[str, Any]:
+    """The `usage` of an OpenAI answer."""
+    return {
+        **consumed.with_cache(cache_report=cache_report),
+        "reasoning_tokens": consumed.reasoning or 0,
+        "completion_tokens_details": consumed.details if consumed.reasoning else None,
+    }
 
 
 def meta_info(

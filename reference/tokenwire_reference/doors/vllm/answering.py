@@ -39,7 +39,8 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
     def usage(self, choices: Sequence[Emission]) -> dict[str, Any]:
         """The usage of a whole answer."""
         consumed = Consumed.by(choices, self.call.n, self.reasoning_tokens())
-        return consumed.vllm(cache_report=self.served.args.enable_cache_report)
+        counts = consumed.with_cache(cache_report=self.served.args.enable_cache_report)
+        return {**counts, "completion_tokens_details": consumed.details}
 
     def token_ids(self, emission: Emission) -> Sequence[int] | None:
         return emission.output_ids if self.call.return_token_ids else None
