@@ -95,10 +95,10 @@ def _listed(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def _under(holders: Iterable[Object], name: str) -> Iterator[Object]:
-    """The objects that stand under a name, and are not empty."""
+def _under(holders: Iterable[Json], name: str) -> Iterator[Object]:
+    """The objects that stand under a name in objects, and are not empty."""
     for holder in holders:
-        if isinstance(value := holder.get(name), dict) and value:
+        if isinstance(holder, dict) and isinstance(value := holder.get(name), dict) and value:
             yield value
 
 
@@ -118,6 +118,7 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     # In answers and events.
     "choices": choices_of,
     "chunks": lambda value: value.get("choices", ()),
+    "text_chunks": lambda value: value["choices"] if value.get("object") == "text_completion" else (),
     "later_choices": _later_choices,
     "meta_info": meta_infos,
     "later_meta_info": lambda value: _under(_later_choices(value), "meta_info"),
