@@ -98,6 +98,16 @@ def test_the_table_names_every_primitive_and_none_that_there_is_not():
     assert used["moments"] == MOMENTS.keys()
 
 
+@pytest.mark.parametrize(
+    "known", [known for known in FAULTS.values() if "answered" in known.acts], ids=lambda known: known.name
+)
+def test_a_fault_of_answers_takes_those_of_a_batch(known):
+    info = {"id": "r", "finish_reason": {"type": "stop"}, "weight_version": "v", "cached_tokens": 0}
+    counts = {"prompt_tokens": 1, "completion_tokens": 1, "reasoning_tokens": 0}
+    batch = [{"text": "a", "output_ids": [5], "meta_info": info | counts} for _ in range(2)]
+    Fault(known, "/generate", None).answered(200, batch)
+
+
 def test_each_request_has_a_fault_of_its_own():
     event = {"meta_info": {"completion_tokens": 1, "finish_reason": None}}
     first, second = (Fault(FAULTS["event-dropped"], "/generate", None) for _ in range(2))
