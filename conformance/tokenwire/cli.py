@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperGroup
 
 from tokenwire import __version__
-from tokenwire.judging.verdict import ExitStatus
 
 COMMANDS = {
     "check": "Ask a running server everything, and judge it.",
@@ -81,6 +80,10 @@ def main() -> None:
     try:
         app()
     except Exception:  # the status must not blame the target
+        from tokenwire.judging.verdict import (
+            ExitStatus,
+        )  # here: `--version` and `--help` need no requirements
+
         traceback.print_exc()
         sys.exit(ExitStatus.HARNESS_ERROR)
     finally:
