@@ -10,16 +10,6 @@ from tokenwire.watch.judging import Opinion, Violation
 _LATEST = 50
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """One violation of one exchange."""
-
-    exchange: str
-    started: str
-    endpoint: str
-    violation: Violation
-
-
 @dataclass
 class Tally:
     """Counts since the watcher began."""
@@ -46,7 +36,7 @@ class Tally:
     """Violating exchanges, by requirement and level."""
     crashed: Counter[str] = field(default_factory=Counter)
     """Crashes of checks, by requirement."""
-    latest: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    latest: deque[tuple[Opinion, Violation]] = field(default_factory=lambda: deque(maxlen=_LATEST))
 
     def count(self, opinion: Opinion) -> None:
         """Count an exchange by its opinion."""
@@ -64,9 +54,8 @@ class Tally:
         for requirement in opinion.crashed:
             self.crashed[requirement] += 1
         for violation in opinion.violations:
-            endpoint = f"{opinion.method} {opinion.path}"
             self.violations[violation.requirement, violation.level] += 1
-            self.latest.appendleft(_Seen(opinion.exchange, opinion.started, endpoint, violation))
+            self.latest.appendleft((opinion, violation))
 
     def missed(self, reason: str, exchanges: int = 1) -> None:
         """Count a gap of so many exchanges; of 0 if none could be seen in it."""
