@@ -43,6 +43,14 @@ def test_bytes_without_a_shape_are_cut_into_rows_that_fit() -> None:
     assert [array.cut(count) for count in (0, 5)] == [None, None]
 
 
+def test_ids_of_experts_in_numbers_of_16_bits_are_no_ids_of_32() -> None:
+    """Every second row of a model with as many layers would have passed for one of half the width."""
+    bounded = ArrayRule("experts", Rows.RUN, Encoding.BASE64_INT32, below=1 << 16)
+    assert bounded.read(base64.b64encode(np.array(EXPERTS, "<i4").tobytes()).decode())
+    with pytest.raises(ValueError, match="it holds 131073, and its numbers lie below 65536"):
+        bounded.read(base64.b64encode(np.array(EXPERTS, "<i2").tobytes()).decode())
+
+
 def test_lists_have_rows_of_any_shape() -> None:
     ragged = [[[0.5, 1.0], [2.0, 3.0]], [4.0, 5.0]]
     assert rule(Encoding.LISTS).read(ragged).rows == ((0.5, 1.0, 2.0, 3.0), (4.0, 5.0))

@@ -54,11 +54,13 @@ class ArrayRule:
     encoding: Encoding
     start: Keys | None = None
     """Where the request says from which position on it wants rows; it wants all where it says nothing."""
+    below: int | None = None
+    """What its numbers lie below: ids of experts do, and two of 16 bits that are read as one of 32 do not."""
 
     @classmethod
-    def load(cls, name: str, row: Mapping[str, str]) -> ArrayRule:
+    def load(cls, name: str, row: Mapping[str, Any]) -> ArrayRule:
         start = parse(row["start"]) if "start" in row else None
-        return cls(name, Rows(row["rows"]), Encoding(row["encoding"]), start)
+        return cls(name, Rows(row["rows"]), Encoding(row["encoding"]), start, row.get("below"))
 
     def due(self, body: Any, prompt_tokens: int, output_ids: int, cached_tokens: int | None) -> int | None:
         """How many rows a choice of so many tokens has to have; None where the request asks for none, or
@@ -92,7 +94,10 @@ class ArrayRule:
             return _npy(data)
         if len(data) % 4:
             raise ValueError(f"it has {len(data)} bytes, which are no numbers of 4 bytes")
-        return Array((struct.unpack(f"<{len(data) // 4}i", data),), shaped=False)
+        numbers = struct.unpack(f"<{len(data) // 4}i", data)
+        if self.below is not None and (large := [n for n in numbers if n >= self.below]):
+            raise ValueError(f"it holds {large[0]}, and its numbers lie below {self.below}")
+        return Array((numbers,), shaped=False)
 
 
 @dataclass(frozen=True)
