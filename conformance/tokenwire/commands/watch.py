@@ -13,6 +13,7 @@ from tokenwire.commands.command import command, writable_folder
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
 from tokenwire.settings import Settings
+from tokenwire.watch.judge_process import JudgePlan
 from tokenwire.watch.judging import Opinion, single_answer_requirements
 from tokenwire.watch.proxy import Address, BadAddress
 from tokenwire.watch.watcher import Watcher, WatchPlan
@@ -73,9 +74,11 @@ def _watch(settings: Settings) -> None:
             listen=Address.listening(settings.listen),
             target=Address.of_target(settings.target),
             admin=Address.listening(settings.admin),
-            record=None if settings.record is None else writable_folder(settings.record, "--record"),
-            record_cap=settings.record_cap * _MIB,
-            profiles=settings.profile,
+            judging=JudgePlan(
+                record="" if settings.record is None else str(writable_folder(settings.record, "--record")),
+                record_cap=settings.record_cap * _MIB,
+                profiles=settings.profile,
+            ),
             drain_s=settings.drain,
         )
     except BadAddress as error:

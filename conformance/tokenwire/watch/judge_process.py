@@ -29,16 +29,21 @@ from tokenwire.wire.exchange import Exchange
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """The arguments of the process; see `WatchPlan`."""
+    """What to judge, and what to record: the arguments of the process."""
 
-    spool_fd: int
-    spool_size: int
-    most_open: int
-    largest_exchange: int
+    spool_fd: int = -1
+    spool_size: int = 0
+    """The watcher sets both."""
+    most_open: int = 256 << 20
+    """Bytes of open exchanges; beyond, exchanges are not judged."""
+    largest_exchange: int = 64 << 20
+    """Bytes of bodies; a larger exchange is not judged."""
     record: str = ""
-    """Empty for no recording."""
-    record_cap: int = 0
+    """The folder for violating exchanges; empty for no recording."""
+    record_cap: int = 256 << 20
+    """Bytes that they may take together."""
     profiles: Sequence[str] = ()
+    """Judge only their requirements; all that one answer can violate if empty."""
 
 
 def read_opinion(fields: dict[str, Any]) -> Opinion:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from tokenwire.watch.admin import Admin, Page, live_page
 from tokenwire.watch.exchange_assembly import TOO_SLOW
@@ -21,21 +20,12 @@ from tokenwire.watch.tally import Tally
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """What to watch, and what to record."""
+    """What to watch, and how."""
 
     listen: Address
     target: Address
     admin: Address | None = None
-    record: Path | None = None
-    """The folder for violating exchanges; None for no recording."""
-    record_cap: int = 256 << 20
-    """Bytes that they may take together."""
-    profiles: tuple[str, ...] = ()
-    """Judge only their requirements; all that one answer can violate if empty."""
-    largest_exchange: int = 64 << 20
-    """Bytes of bodies; a larger exchange is not judged."""
-    most_open: int = 256 << 20
-    """Bytes of open exchanges; beyond, exchanges are not judged."""
+    judging: JudgePlan = field(default_factory=JudgePlan)
     most_waiting: int = 128 << 20
     """Bytes that wait for the judge; from half of it on, new exchanges are not judged."""
     judge_patience_s: float = 60.0
@@ -148,17 +138,9 @@ class Watcher:
             await self._proxy.close()
             raise
         plan = self.plan
-        judge = JudgePlan(
-            spool_fd=self.spool.fd,
-            spool_size=self.spool.size,
-            most_open=plan.most_open,
-            largest_exchange=plan.largest_exchange,
-            record="" if plan.record is None else str(plan.record),
-            record_cap=plan.record_cap,
-            profiles=plan.profiles,
-        )
+        judging = replace(plan.judging, spool_fd=self.spool.fd, spool_size=self.spool.size)
         self._judge = JudgeSupervisor(
-            plan.judge or judge_command(judge),
+            plan.judge or judge_command(judging),
             self.spool,
             self._count,
             self.tally.missed,
