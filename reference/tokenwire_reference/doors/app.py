@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from tokenwire_reference.doors import embeddings, info, load, openapi, tokenization, vllm
+from tokenwire_reference.doors import embeddings, info, load, openapi, sglang, tokenization, vllm
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
 from tokenwire_reference.doors.fault_package import fault_middleware
 from tokenwire_reference.doors.heads import RefuseHeads
@@ -18,16 +18,11 @@ from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import RequireKey
 from tokenwire_reference.doors.request_manager import ClientLeftError
 from tokenwire_reference.doors.served import Served, served_by
-from tokenwire_reference.doors.sglang import control
-from tokenwire_reference.doors.sglang.chat import PATH as CHAT_PATH
-from tokenwire_reference.doors.sglang.chat import chat_completions
-from tokenwire_reference.doors.sglang.completions import PATH as COMPLETIONS_PATH
-from tokenwire_reference.doors.sglang.completions import completions
-from tokenwire_reference.doors.sglang.generate import generate
 
+CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 SGLANG_ROUTES = [
-    Route(CHAT_PATH, chat_completions, methods=["POST"]),
-    Route(COMPLETIONS_PATH, completions, methods=["POST"]),
+    Route(CHAT_PATH, sglang.chat.chat_completions, methods=["POST"]),
+    Route(COMPLETIONS_PATH, sglang.completions.completions, methods=["POST"]),
 ]
 VLLM_ROUTES = [
     Route(CHAT_PATH, vllm.chat.chat_completions, methods=["POST"]),
@@ -35,7 +30,7 @@ VLLM_ROUTES = [
     Route("/load", load.server_load, methods=["GET", "POST"]),
 ]
 ROUTES = [
-    Route("/generate", generate, methods=["POST", "PUT"]),
+    Route("/generate", sglang.generate.generate, methods=["POST", "PUT"]),
     Route("/inference/v1/generate", vllm.generate.generate, methods=["POST"]),
     Route("/inference/v1/abort_requests", vllm.server.abort_requests, methods=["POST"]),
     Route("/version", vllm.server.version),
@@ -60,10 +55,10 @@ ROUTES = [
     Route("/v1/loads", load.loads),
     Route("/get_load", load.get_load),
     Route("/metrics", load.metrics),
-    Route("/abort_request", control.abort_request, methods=["POST"]),
-    Route("/flush_cache", control.flush_cache, methods=["POST"]),
-    Route("/pause_generation", control.pause_generation, methods=["POST"]),
-    Route("/continue_generation", control.continue_generation, methods=["POST"]),
+    Route("/abort_request", sglang.control.abort_request, methods=["POST"]),
+    Route("/flush_cache", sglang.control.flush_cache, methods=["POST"]),
+    Route("/pause_generation", sglang.control.pause_generation, methods=["POST"]),
+    Route("/continue_generation", sglang.control.continue_generation, methods=["POST"]),
 ]
 
 

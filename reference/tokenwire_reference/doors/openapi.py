@@ -11,17 +11,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tokenwire_reference import __version__
-from tokenwire_reference.doors import embeddings, tokenization, vllm
+from tokenwire_reference.doors import embeddings, sglang, tokenization, vllm
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import OPEN_PATHS
 from tokenwire_reference.doors.schemas import request_schema
 from tokenwire_reference.doors.served import served_by
-from tokenwire_reference.doors.sglang import chat, completions, control, generate
 
 BODIES: Mapping[Callable[..., Any], str] = {
-    generate.generate: "generate-request",
-    chat.chat_completions: "chat-request",
-    completions.completions: "completion-request",
+    sglang.generate.generate: "generate-request",
+    sglang.chat.chat_completions: "chat-request",
+    sglang.completions.completions: "completion-request",
     embeddings.embeddings: "embedding-request",
     embeddings.encode: "encode-request",
     tokenization.tokenize: "tokenize-request",
@@ -30,12 +29,12 @@ BODIES: Mapping[Callable[..., Any], str] = {
     vllm.completions.completions: "vllm-completion-request",
     vllm.generate.generate: "vllm-generate-request",
     vllm.server.abort_requests: "abort-requests-request",
-    control.abort_request: "abort-request",
-    control.pause_generation: "pause-request",
-    control.continue_generation: "continue-request",
+    sglang.control.abort_request: "abort-request",
+    sglang.control.pause_generation: "pause-request",
+    sglang.control.continue_generation: "continue-request",
 }
 """The schema that the bodies of each endpoint are held against."""
-MAY_BE_EMPTY = frozenset({control.continue_generation})
+MAY_BE_EMPTY = frozenset({sglang.control.continue_generation})
 _KEY = "key"
 
 

@@ -23,8 +23,6 @@ from tokenwire_reference.doors.sglang.token_names import bytes_of_token, token_n
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
-PATH = "/v1/chat/completions"
-
 
 async def chat_completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/chat/completions."""

@@ -20,7 +20,6 @@ from tokenwire_reference.doors.sglang.meta_info import answer_metadata, usage
 from tokenwire_reference.doors.sglang.token_names import token_name
 from tokenwire_reference.doors.usage import Consumed
 
-PATH = "/v1/completions"
 KIND = "text_completion"
 
 
