@@ -276,8 +276,8 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def picture(session: nox.Session) -> None:
-    """The picture of a report on the home of the documentation, anew. Needs Chromium and its driver."""
-    session.install("-e", ".", "selenium>=4.27", silent=False)
+    """The picture of a report on the home of the documentation, anew. Needs Chromium."""
+    session.install("-e", ".", silent=False)
     session.run("python", "-m", "docs_build.picture")
 
 

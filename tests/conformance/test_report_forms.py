@@ -242,7 +242,8 @@ def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
     assert (level["undecided"], level["version"], report["tool"]["profiles"]) == ([musts[2]], 1, 1)
     words = f"Metadata {len(musts) - 3} of {len(musts) - 1} MUSTs (1 violated, 1 undecided)"
     assert levels_in_words(report) == f"Tokenwire {level['date']} v1: {words}"
-    assert words in page(report)
+    assert f"{len(musts) - 3} of {len(musts) - 1}</td>" in page(report)
+    assert f"1 violated</b>: {musts[0]}" in page(report)
     assert words in step_summary(report)
     made = badge(report)
     assert made["label"] == f"tokenwire {level['date']} v1"

@@ -12,10 +12,10 @@ _COLOURS = {ExitStatus.CONFORMS: "brightgreen", ExitStatus.VIOLATION: "red"}
 
 
 def badge(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The badge of a JSON report: how many MUSTs of each level hold, and how many requirements fail."""
+    """The badge of a JSON report: how many MUSTs of the first level hold, and how many requirements fail."""
     number = counts(summaries(report))
     levels = [_in_short(level) for level in report.get("levels", ()) if level["shown"]]
-    message = ", ".join(levels) or f"{number[Verdict.PASS]} passed"
+    message = next(iter(levels), f"{number[Verdict.PASS]} passed")
     version = report["tool"]["spec"]
     if levels:
         version = f"{report['levels'][0]['date']} v{report['tool']['profiles']}"
