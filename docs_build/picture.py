@@ -17,7 +17,13 @@ _SHOWN = "logprobs-incremental"
 """The mistake of the demo whose events tell most."""
 _SCHEMES = {"dark": 0, "light": 1}
 """As Chromium numbers them."""
-_QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
+_QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--hide-scrollbars",
+)
 
 
 def main() -> int:
