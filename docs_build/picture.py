@@ -1,4 +1,4 @@
-"""The picture on the home of the documentation: a failure in the report of `tokenwire demo`, as Chromium shows it.
+"""The picture on the home of the documentation: a failure of `tokenwire demo`, as Chromium shows it.
 
 python -m docs_build.picture         write docs/report-light.png and docs/report-dark.png anew; needs chromium
 """
