@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.backends import make_sampler_backend, register_sampler_backend
@@ -33,6 +34,27 @@ def row(position: int = 0, seed: int = 1, times: Any = None, **sampling: Any) ->
 def draw(device: str, count: int, logits: torch.Tensor = LOGITS, **sampling: Any) -> list[int]:
     rows = [row(position, **sampling) for position in range(count)]
     return choose(adjust(logits.to(device).repeat(count, 1), rows), rows)
+
+
+class CountedOperations(TorchDispatchMode):
+    """Counts what torch computes while this is open."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_many_biases_take_no_more_operations_than_one() -> None:
+    """A request may have 1,024 of them in each of thousands of samples: all others waited 9 s for a step."""
+    counts = []
+    for biases in (1, 700):
+        with CountedOperations() as operations:
+            adjusted = adjust(torch.zeros(1, 1000), [row(logit_bias={i: 0.1 * i for i in range(biases)})])
+        counts.append(operations.count)
+    assert counts[0] == counts[1]
+    assert adjusted[0, 699] == torch.tensor(0.0) + 0.1 * 699
 
 
 def test_frequencies_are_the_probabilities(device: str) -> None:

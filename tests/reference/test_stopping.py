@@ -33,6 +33,20 @@ def ids(text: str) -> list[int]:
     return [ord(letter) - 96 for letter in text]
 
 
+def test_patterns_are_compiled_once_for_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each of 4,096 on the engine's thread, they made all others wait 16 s."""
+    compiled: list[str] = []
+    compile_pattern = StopPattern.__init__
+    monkeypatch.setattr(
+        StopPattern,
+        "__init__",
+        lambda self, pattern: compiled.append(pattern) or compile_pattern(self, pattern),
+    )
+    for sample in range(3):
+        rules_of(SamplingParams(stop_regex=("once", "[o]nly"), sampling_seed=sample))
+    assert compiled == ["once", "[o]nly"]
+
+
 def rules_of(params: SamplingParams) -> StopRules:
     detokenizer = Detokenizer(Spelling(decode))
     return StopRules(params, frozenset({EOS}), params.max_new_tokens or 0, detokenizer)

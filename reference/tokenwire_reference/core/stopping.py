@@ -8,7 +8,7 @@ budget. So a stop that completes exactly at the budget is reported as a stop (up
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import re2
@@ -60,10 +60,11 @@ class StopPattern:
         return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text, start))
 
 
-def stop_patterns(patterns: Sequence[str]) -> tuple[StopPattern, ...]:
+@lru_cache(maxsize=64)
+def stop_patterns(patterns: tuple[str, ...]) -> tuple[StopPattern, ...]:
     """The patterns of one request, small enough together to be looked for after every token.
 
-    Raises ValueError.
+    They are compiled once for all its samples, before the engine's thread asks. Raises ValueError.
     """
     compiled = tuple(map(StopPattern, patterns))
     if (steps := sum(pattern.steps for pattern in compiled)) > MOST_STEPS:
