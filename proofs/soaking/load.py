@@ -10,13 +10,18 @@ import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 from proofs.soaking.figures import Figures, Sample
+from proofs.soaking.largest import largest_values
 from proofs.soaking.serving import Served, emptied, ids, served
 
 MOST_GROWTH = 1.05
+MOST_KEPT = 500
+"""Bytes for each request."""
+SLICES = 5
+"""Of a load: what is held is counted after each."""
 POOL = 4000
 """Tokens: less than one context, so that one request can need all pages."""
 FLAGS = ("--max-total-tokens", str(POOL), "--enable-metrics")
@@ -99,6 +104,12 @@ async def load(ask: Callable[[int], Any], go_on: Callable[[int], bool]) -> None:
             workers.create_task(work())
 
 
+def within(seconds: float) -> Callable[[int], bool]:
+    """Whether a load goes on: for so many seconds from now."""
+    until = time.monotonic() + seconds
+    return lambda _: time.monotonic() < until
+
+
 @contextlib.asynccontextmanager
 async def watched(server: Served, samples: list[Sample], what: str, began: float) -> AsyncIterator[None]:
     """Note the memory of the server twice a second."""
@@ -126,27 +137,45 @@ def growth(megabytes: Sequence[float]) -> float:
     return statistics.median(megabytes[-fifth:]) / statistics.median(megabytes[fifth : 2 * fifth])
 
 
+def kept(counts: Sequence[tuple[int, int]]) -> float:
+    """Bytes that stay of each request, from how many there were and how many bytes were held then.
+
+    The median of the slices: a table that grows once is no leak.
+    """
+    return statistics.median((more - held) / (n - m) for (m, held), (n, more) in pairwise(counts))
+
+
 async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> None:
     """Short requests, then mixed load, and what is left of them."""
     with served(*FLAGS) as server, served(*FLAGS) as fresh:
         choice, began = random.Random(seed), time.monotonic()
-        until = began + min(20, seconds / 2)
         async with watched(server, figures.memory, "warm-up", began):
-            await load(lambda n: one_of_the_mix(server, choice, n), lambda _: time.monotonic() < until)
-        begun = time.monotonic()
+            await load(lambda n: one_of_the_mix(server, choice, n), within(min(20, seconds / 2)))
+        begun, counts = time.monotonic(), [(0, await server.held())]
         async with watched(server, figures.memory, "short", began):
-            await load(lambda _: server.counted(*short(choice)), lambda number: number < requests)
+            for _ in range(SLICES):
+                await load(
+                    lambda _: server.counted(*short(choice)), lambda number: number < requests // SLICES
+                )
+                counts.append((counts[-1][0] + requests // SLICES, await server.held()))
         rate = requests / (time.monotonic() - begun)
-        until = time.monotonic() + seconds
         numbers = count(10**6)
+        counts_of_mix = [(0, counts[-1][1])]
         async with watched(server, figures.memory, "mixed", began):
-            await load(
-                lambda _: one_of_the_mix(server, choice, next(numbers)), lambda _: time.monotonic() < until
-            )
-        for what, name in (
-            ("short", f"{requests:,} short requests, {rate:.0f}/s"),
-            ("mixed", f"{seconds:.0f} s of mixed load"),
+            for _ in range(SLICES):
+                await load(lambda _: one_of_the_mix(server, choice, next(numbers)), within(seconds / SLICES))
+                counts_of_mix.append((next(numbers) - 10**6, await server.held()))
+        for what, name, counted in (
+            ("short", f"{requests:,} short requests, {rate:.0f}/s", counts),
+            ("mixed", f"{seconds:.0f} s of mixed load", counts_of_mix),
         ):
+            stays = kept(counted)
+            figures.demand(
+                f"bytes that stay of a request, {name}",
+                f"less than {MOST_KEPT}",
+                f"{stays:.0f}",
+                holds=stays < MOST_KEPT,
+            )
             grown = growth([megabytes for _, kind, megabytes in figures.memory if kind == what])
             figures.demand(
                 f"memory, {name}",
@@ -154,6 +183,7 @@ async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> No
                 f"{grown - 1:+.1%}" if grown < math.inf else "too short to tell; ask for more",
                 holds=grown < MOST_GROWTH,
             )
+        await largest_values(figures, server)
         failed = {end: times for end, times in server.answers.items() if end not in ("200", "left")}
         told = "; ".join(f"{end}: {times:,}" for end, times in sorted(server.answers.items()))
         figures.demand("requests", "none stuck, none failed", told, holds=not failed)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from typing import Any
 
 PATIENCE_S = 300
 """For any one request, and any one check: what takes longer is stuck."""
+HELD = "held"
+"""The name of the file in which a server tells how many bytes it holds."""
 _FAILED_IN_BAND = re.compile(rb'"(code|status_code)":5\d\d')
 
 
@@ -45,6 +49,18 @@ class Served:
     def megabytes(self) -> float:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text("ascii").split()[1])
         return pages * resource.getpagesize() / 1e6
+
+    async def held(self) -> int:
+        """How many bytes it holds once all requests are over and its cache is empty."""
+        await emptied(self)
+        await self.ask("/flush_cache", {})
+        file = self.log.with_name(HELD)
+        file.unlink(missing_ok=True)
+        os.kill(self.pid, signal.SIGUSR1)
+        async with asyncio.timeout(PATIENCE_S):
+            while not file.exists():
+                await asyncio.sleep(0.02)
+        return int(file.read_text("ascii"))
 
     async def ask(
         self, path: str, body: Any = None, *, leave_after: int | None = None, pace: Pace | None = None
@@ -99,14 +115,21 @@ def _end_of(answer: bytes) -> str:
 
 
 @contextlib.contextmanager
-def served(*flags: str) -> Iterator[Served]:
+def served(*flags: str, program: str = "proofs.soaking.counted_server") -> Iterator[Served]:
     """Serve the reference as long as this is open."""
-    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--random-seed", "1"]
+    command = [sys.executable, "-m", program, "serve", "--port", "0", "--random-seed", "1"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
+        counted = {
+            **os.environ,
+            **{"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"},
+            "HELD_FILE": str(log.with_name(HELD)),
+        }
         with (
             log.open("wb") as errors,
-            subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+            subprocess.Popen(
+                [*command, *flags], stdout=subprocess.PIPE, stderr=errors, text=True, env=counted
+            ) as process,
         ):
             try:
                 assert process.stdout is not None

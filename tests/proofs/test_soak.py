@@ -16,9 +16,9 @@ from proofs import soak
 from proofs.hostile_servers import drawn
 from proofs.soaking import serving
 from proofs.soaking.figures import Figures
-from proofs.soaking.load import FLAGS, MOST_GROWTH, growth, nothing_is_left, short
+from proofs.soaking.load import FLAGS, MOST_GROWTH, MOST_KEPT, growth, kept, nothing_is_left, short
 from proofs.soaking.page import picture, write
-from proofs.soaking.serving import Served
+from proofs.soaking.serving import HELD, Served
 
 
 def test_growth_is_told_once_it_is_warm() -> None:
@@ -28,26 +28,39 @@ def test_growth_is_told_once_it_is_warm() -> None:
     assert growth([200.0] * 4) == math.inf, "too short to tell"
 
 
+def test_what_stays_of_a_request_is_told_by_its_slices() -> None:
+    assert kept([(0, 10**9), (100, 10**9 + 40_000), (200, 10**9 + 80_000)]) == 400
+    grown_once = [(0, 0), (100, 0), (200, 5_000_000), (300, 5_000_000)]
+    assert kept(grown_once) == 0
+
+
 @pytest.mark.parametrize(
-    ("program", "broken"), [("tokenwire-reference", []), ("leaking_reference", ["pages of the cache"])]
+    ("program", "leaks"), [("proofs.soaking.counted_server", False), ("leaking_reference", True)]
 )
-def test_a_page_that_one_request_keeps_is_seen(
-    program: str, broken: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_page_and_bytes_that_a_request_keeps_are_seen(
+    program: str, leaks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request that needs all pages waits for the lost one forever: a second shows that as well."""
-    if broken:
-        monkeypatch.setattr(serving, "PATIENCE_S", 1)
+    monkeypatch.setenv("HELD_FILE", str(tmp_path / HELD))
+    choice, figures = random.Random(0), Figures()
 
-    async def measure(server: Served) -> Figures:
-        figures = Figures()
-        for _ in range(3):
-            await server.counted(*short(random.Random(0)))
+    async def measure(server: Served) -> float:
+        counts = []
+        for requests in range(0, 5 * 24, 24):
+            for _ in range(24):
+                await server.counted(*short(choice))
+            counts.append((requests, await server.held()))
+        print(counts)
+        if leaks:
+            monkeypatch.setattr(serving, "PATIENCE_S", 1)
         await nothing_is_left(figures, server)
-        return figures
+        return kept(counts)
 
     with served_forked(*FLAGS, program=program) as (url, process):
-        figures = asyncio.run(measure(Served(int(url.rpartition(":")[2]), process.pid or 0, tmp_path)))
-    assert (figures.broken, len(figures.rows)) == (broken, 2)
+        port = int(url.rpartition(":")[2])
+        stays = asyncio.run(measure(Served(port, process.pid or 0, tmp_path / "log")))
+    assert (figures.broken, len(figures.rows)) == (["pages of the cache"] if leaks else [], 2)
+    assert (stays > MOST_KEPT) == leaks, stays
 
 
 @pytest.mark.parametrize(("holds", "status"), [(True, 0), (False, 1)])
