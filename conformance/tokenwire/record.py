@@ -201,6 +201,8 @@ class Emission:
     """Other values by name: cached_tokens_details, role, meta_info, request_id, …"""
     finish: Finish | None = None
     delivery: Delivery = Delivery.WHOLE
+    index: int = 0
+    """The index of its event."""
     position: int = _IN_NO_CHOICE
     """Which of the emissions of its choice it is."""
     last: bool = False
@@ -219,11 +221,6 @@ class Emission:
     def at(self, name: str) -> Place:
         """The place of a field of this emission; of the whole emission where the field is absent."""
         return self.event.place.at(self.pointers.get(name, ""))
-
-    @property
-    def index(self) -> int:
-        """The index of its event."""
-        return self.event.index
 
     @property
     def incremental(self) -> bool:
@@ -268,7 +265,8 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
     carries_ids = any(one.output_ids is not None for one in placed)
     delivered = 0
     for position, one in enumerate(placed):
-        one.delivery, one.position, one.last = delivery, position, position == len(placed) - 1
+        one.index, one.delivery = one.event.index, delivery
+        one.position, one.last = position, position == len(placed) - 1
         one.before, one.counted = delivered, carries_ids and incremental
         one.seen_entries = 0 if incremental else delivered
         if one.output_ids is not None:

@@ -495,7 +495,7 @@ def test_a_table_with_an_unknown_name_is_refused(changes: dict[str, Any]) -> Non
 def test_a_policy_that_says_nothing_known_is_refused(
     policy: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialect_module, "spec_root", lambda: tmp_path)
+    monkeypatch.setattr(dialect_module, "spec_folders", lambda: (tmp_path,))
     file = tmp_path / "dialects" / "other.yaml"
     file.parent.mkdir()
     file.write_text(json.dumps(_table(policy=policy)))

@@ -85,8 +85,9 @@ def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
             yield expect(emission.at(field), expected, actual, message, holds=False)
             continue
         count += 1
-        if emission.index > reached:
-            furthest, reached = (emission, field, expected, actual), emission.index
+        index = emission.index
+        if index > reached:
+            furthest, reached = (emission, field, expected, actual), index
     if furthest is not None:
         emission, field, expected, actual = furthest
         yield expect(emission.at(field), expected, actual, holds=True)._replace(witnesses=count)
@@ -95,7 +96,7 @@ def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
 def expect_equal(rows: Iterable[tuple[Emission, str, Any, Any]], words: str) -> Iterator[Observation]:
     """The same, for values that must be equal and of one JSON type: emission, field, expected, actual."""
     compared = (
-        (emission, field, equal(expected, actual), expected, actual)
+        (emission, field, expected is actual or equal(expected, actual), expected, actual)
         for emission, field, expected, actual in rows
     )
     yield from expect_each(compared, words)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from sys import intern
@@ -199,11 +198,11 @@ class AnswerBinding:
     def _is_nothing(self, value: Any, name: str) -> bool:
         return (value is None and self.nulls_are_absent) or (value == [] and name in self.empty_is_absent)
 
-    def _says_nothing(self, item: dict[str, Any], values: Mapping[Kind, Mapping[str, Any]]) -> bool:
+    def _says_nothing(self, item: dict[str, Any], values: Iterable[Mapping[str, Any]]) -> bool:
         """Whether a choice stands in an event only for what no field of the record is bound to."""
         if self.carrier is None or find(item, self.carrier) is not ABSENT:
             return False
-        return all(value is None for named in values.values() for value in named.values())
+        return all(value is None for fields in values for value in fields.values())
 
     def index_of(self, item: Any, position: int) -> int:
         """The index that a choice says it has; else the position where it stands."""
@@ -219,7 +218,8 @@ class AnswerBinding:
         document: Sequence[tuple[_Field, Any]],
     ) -> Emission | None:
         pointers: dict[str, str] = {}
-        values: defaultdict[Kind, dict[str, Any]] = defaultdict(dict)
+        single: dict[str, Any] = {}
+        by_kind: dict[str, dict[str, Any]] = {kind: {} for kind in _NAMED}
         customized: set[str] = set()
         for parent in self.parents:
             holder = find(item, parent.keys) if parent.keys else item
@@ -232,39 +232,41 @@ class AnswerBinding:
                     for kind, name, pointer in bound:
                         if not value and kind != "finish" and self._is_nothing(value, name):
                             continue
-                        if kind == "reasoning" and values[kind].get(name):
+                        if kind == "reasoning" and single.get(name):
                             continue  # by another name
-                        values[kind][name] = value
+                        by_kind.get(kind, single)[name] = value
                         pointers[name] = pointer
                 elif (
                     parent.holds_customized_info and isinstance(value, list) and key not in parent.other_lists
                 ):
-                    values["series"][key] = value
+                    by_kind["series"][key] = value
                     pointers[key] = place + join(*parent.keys, key)
                     customized.add(key)
-        if not pointers or self._says_nothing(item, values):
+        if not pointers or self._says_nothing(item, (single, *by_kind.values())):
             return None
         for one, value in document:
-            values[one.kind].setdefault(one.name, value)
+            by_kind.get(one.kind, single).setdefault(one.name, value)
             pointers.setdefault(one.name, one.pointer)
-        text, reasoning = values["text"].get("text"), values["reasoning"].get("reasoning")
-        output_ids = values["output_ids"].get("output_ids")
-        prompt_token_ids = values["prompt_token_ids"].get("prompt_token_ids")
+        text, reasoning = single.get("text"), single.get("reasoning")
+        output_ids, prompt_token_ids = single.get("output_ids"), single.get("prompt_token_ids")
+        counters = by_kind["counters"]
+        if None in counters.values():
+            counters = {name: value for name, value in counters.items() if value is not None}
         return Emission(
             event=event,
             choice=self.index_of(item, position),
             pointers=pointers,
             text=text if isinstance(text, str) else None,
             reasoning=reasoning if isinstance(reasoning, str) else None,
-            calls=self._calls(values["tool_calls"].get("tool_calls"), pointers.get("tool_calls", "")),
+            calls=self._calls(single.get("tool_calls"), pointers.get("tool_calls", "")),
             output_ids=output_ids if isinstance(output_ids, list) else None,
             prompt_token_ids=prompt_token_ids if isinstance(prompt_token_ids, list) else None,
-            series=values["series"],
+            series=by_kind["series"],
             customized=frozenset(customized) if customized else _NONE_CUSTOMIZED,
-            prompt_series=values["prompt_series"],
-            counters={name: value for name, value in values["counters"].items() if value is not None},
-            details=values["details"],
-            finish=self._finish(item, values["finish"].get("finish")),
+            prompt_series=by_kind["prompt_series"],
+            counters=counters,
+            details=by_kind["details"],
+            finish=self._finish(item, single.get("finish")),
         )
 
     def _calls(self, told: Any, pointer: str) -> tuple[CallPiece, ...]:

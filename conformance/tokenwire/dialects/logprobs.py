@@ -98,9 +98,8 @@ def _single(value: object) -> Logprobs | None:
 def _several(value: object) -> Logprobs | None:
     if not isinstance(value, list):
         return None
-    read = [_entry(entry) for entry in value]
-    known = [entry for entry in read if entry is not None]
-    return known if len(known) == len(read) else None
+    known = [entry for entry in map(_entry, value) if entry is not None]
+    return known if len(known) == len(value) else None
 
 
 def _with_alternatives(value: object) -> Logprobs | None:
@@ -260,9 +259,11 @@ def logprobs_of(choice: Choice) -> list[EmittedLogprobs]:
 
 def _emitted(emission: Emission, names: Sequence[str]) -> EmittedLogprobs:
     read: dict[str, LogprobSeries] = {}
+    all_series, seen = emission.series, emission.seen_entries
     for name in names:
-        if (values := emission.entries(name)) and (new := emission.unseen(values)):
-            read[name] = read_series(name, new, emission.series.get(NAMES))
+        values = all_series.get(name)
+        if isinstance(values, list) and (new := values[seen:]):
+            read[name] = read_series(name, new, all_series.get(NAMES))
     return EmittedLogprobs(emission, list(read.values()), list(_reported(emission, read)))
 
 
