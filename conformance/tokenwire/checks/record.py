@@ -160,10 +160,6 @@ def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
                 yield expect(place, "length or abort", finish.type, message, holds=holds)
 
 
-def _is_token_id(value: object) -> bool:
-    return type(value) is int and 0 <= value < ID_LIMIT
-
-
 def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]]:
     """The lists that name token ids in the emissions of a choice, without what earlier emissions carried
     already; None where the key stands without a list.
@@ -195,7 +191,7 @@ def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iter
                 emission.at(name), expected, "no list", f"{name} is not a list of token ids", holds=False
             )
         elif ids:
-            wrong = [value for value in ids if not _is_token_id(value)]
+            wrong = [value for value in ids if not (type(value) is int and 0 <= value < ID_LIMIT)]
             rows.append((emission, name, not wrong, expected, wrong[:3] or ids[:3]))
     yield from expect_each(rows, "{field} holds {actual[0]!r}, which is no token id")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, starmap, zip_longest
 from typing import Any, NamedTuple
 
 from tokenwire.record import BROKEN, Choice, Emission
@@ -98,8 +98,15 @@ def _single(value: object) -> Logprobs | None:
 def _several(value: object) -> Logprobs | None:
     if not isinstance(value, list):
         return None
-    known = [entry for entry in map(_entry, value) if entry is not None]
-    return known if len(known) == len(value) else None
+    # Nearly all are of three members, and a call for each of them takes longer than all that it does.
+    read = [
+        Logprob(*entry)
+        if type(entry) is list and len(entry) == 3 and type(entry[0]) is float
+        else _entry(entry)
+        for entry in value
+    ]
+    known = [entry for entry in read if entry is not None]
+    return known if len(known) == len(read) else None
 
 
 def _with_alternatives(value: object) -> Logprobs | None:
@@ -165,13 +172,23 @@ class LogprobSeries(NamedTuple):
         """The logprobs that are not finite numbers up to 0; a value itself that holds no entry."""
         found: list[Any] = []
         for value, position in zip(self.values, self.positions, strict=True):
-            found += [entry[0] for entry in position if not is_legal(entry[0])] if position else [value]
+            if not position:
+                found.append(value)
+                continue
+            for number, _, _, _ in position:
+                if not (type(number) is float and -math.inf < number <= 0) and not is_legal(number):
+                    found.append(number)
         return found
 
     @property
     def ids(self) -> list[Any]:
         """What stands for an id, in each entry that names its token by one or should."""
-        return [entry.id for position in self.positions for entry in position or () if entry.names_id]
+        return [
+            token
+            for position in self.positions
+            for _, token, text, _ in position or ()
+            if token is not None or text is None
+        ]
 
 
 def read_series(name: str, values: list[Any], texts: object = None) -> LogprobSeries:
@@ -207,11 +224,10 @@ class ReportedLogprobs(NamedTuple):
 
 def _beside(sampled: LogprobSeries, top: LogprobSeries | None) -> list[Position]:
     """The positions of a series with the alternatives that a series of their own has for them."""
-    tokens = sampled.tokens
     if top is None:
-        return [Position(token) for token in tokens]
-    none = [None] * len(tokens)
-    return list(map(Position, tokens, [*top.positions, *none], [*top.values, *none]))
+        return [Position(token) for token in sampled.tokens]
+    known = zip_longest(sampled.tokens, top.positions, top.values)
+    return list(starmap(Position, islice(known, len(sampled.values))))
 
 
 def _of_content(content: LogprobSeries) -> ReportedLogprobs:
