@@ -16,6 +16,7 @@ from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
+from tokenwire.settings import Settings
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -47,7 +48,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     page = folder / "report.html"
     judge_and_report(
         replay([capture]),
-        Reporting(Outputs(html=page), requirements=("cumulative-ids-extend",)),
+        Reporting(Outputs(html=page), Settings(requirement=("cumulative-ids-extend",))),
         make_console(),
     )
     return page.as_uri()

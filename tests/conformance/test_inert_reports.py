@@ -23,6 +23,7 @@ from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
 from tokenwire.report.github import fenced
+from tokenwire.settings import Settings
 from tokenwire.wire.exchange import Read
 from tokenwire.wire.inert import inert
 
@@ -82,7 +83,9 @@ def test_no_form_of_a_report_breaks_or_obeys(text: str, tmp_path_factory: pytest
     console = make_console()
     console.file = io.StringIO()
     outputs = Outputs.within(folder / "report")
-    status = judge_and_report(subject, Reporting(outputs, requirements=("finish-type-is-known",)), console)
+    status = judge_and_report(
+        subject, Reporting(outputs, Settings(requirement=("finish-type-is-known",))), console
+    )
     assert status == ExitStatus.VIOLATION
     told = console.file.getvalue()
     assert "finish-type-is-known" in told

@@ -13,6 +13,7 @@ from tokenwire.report.files import Outputs
 from tokenwire.report.meter import LINE_EVERY_S, Meter
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
+from tokenwire.settings import Settings
 
 
 def test_off_a_terminal_there_is_a_line_every_half_minute():
@@ -42,7 +43,7 @@ def test_on_a_narrow_terminal_the_counts_are_whole_and_the_name_is_cut():
 def test_judging_is_a_phase_of_its_own(monkeypatch, capsys):
     monkeypatch.setattr("tokenwire.report.meter.LINE_EVERY_S", 0)
     nothing = Subject(url="http://127.0.0.1:1", runs=(Run(()),))
-    for verbosity, told in ((0, True), (-1, False)):
-        judge_and_report(nothing, Reporting(Outputs(), verbosity=verbosity), Console(file=StringIO()))
+    for quiet, told in ((False, True), (True, False)):
+        judge_and_report(nothing, Reporting(Outputs(), Settings(quiet=quiet)), Console(file=StringIO()))
         rows = len(load_requirements())
         assert (f"judging: {rows} of {rows} after " in capsys.readouterr().err) is told

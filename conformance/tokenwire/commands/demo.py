@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -65,7 +66,7 @@ def _demo(
     if isinstance(subject, Unreached):
         typer.echo(subject.diagnosis, err=True)
         raise typer.Exit(ExitStatus.HARNESS_ERROR)
-    reporting = Reporting(outputs, verbosity=2 * settings.verbose - 1, budget=Budget.QUICK)
+    reporting = Reporting(outputs, replace(settings, quiet=not settings.verbose), budget=Budget.QUICK)
     status = judge_and_report(subject, reporting, make_console())
     page = (report / "report.html").resolve()
     typer.echo(f"\nthe report, with each failure to step through: {page.as_uri()}")

@@ -31,12 +31,8 @@ def _merge(
     except (TallyError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     selection = replayed.selection
-    reporting = replace(
-        reporting_of(settings),
-        requirements=selection.requirements,
-        profiles=selection.profiles,
-        filters=selection.filters,
-    )
+    settings = replace(settings, requirement=selection.requirements, profile=selection.profiles)
+    reporting = replace(reporting_of(settings), filters=selection.filters)
     raise typer.Exit(judge_and_report(replayed.subject, reporting, make_console(), replayed=replayed))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
 
@@ -49,12 +49,8 @@ class Reporting:
     """What to judge, and the reports to write."""
 
     outputs: Outputs
-    requirements: tuple[str, ...] = ()
-    profiles: tuple[str, ...] = ()
-    keyword: str = ""
-    stop_at_first: bool = False
-    last_failed: bool = False
-    verbosity: int = 0
+    settings: Settings = field(default_factory=Settings)
+    """They select what is judged, and how much is printed."""
     baseline: Baseline | None = None
     budget: Budget | None = None
     """The budget of the run; None for a recording."""
@@ -70,11 +66,11 @@ class Reporting:
     @property
     def partial(self) -> bool:
         """Whether pytest selects among the judgements."""
-        return bool(self.keyword or self.stop_at_first or self.last_failed)
+        return bool(self.settings.keyword or self.settings.stop_at_first or self.settings.last_failed)
 
     @property
     def selection(self) -> Selection:
-        return Selection(self.requirements, self.profiles, self.filters)
+        return Selection(self.settings.requirement, self.settings.profile, self.filters)
 
 
 def writable_outputs(outputs: Outputs) -> Outputs:
@@ -97,12 +93,7 @@ def reporting_of(settings: Settings) -> Reporting:
     try:
         return Reporting(
             writable_outputs(outputs),
-            settings.requirement,
-            settings.profile,
-            settings.keyword,
-            settings.stop_at_first,
-            settings.last_failed,
-            settings.verbosity,
+            settings,
             read_baseline(settings.baseline) if settings.baseline is not None else None,
             filters=settings.narrowed_by(ASKS_LESS | JUDGES_LESS),
             tally=writable(settings.tally, "--tally") if settings.tally is not None else None,
@@ -125,9 +116,11 @@ def _baseline_result(
 
 def _judged(subject: Subject, reporting: Reporting) -> Replayed:
     """Judge, with a progress bar."""
-    rows = selected(reporting.profiles, reporting.requirements) or [*load_requirements().values()]
+    rows = selected(reporting.settings.profile, reporting.settings.requirement) or [
+        *load_requirements().values()
+    ]
     progress = make_console(stderr=True)
-    progress.quiet = reporting.verbosity < 0
+    progress.quiet = reporting.settings.verbosity < 0
     total = sum(len(run.answers) + len(rows) for run in subject.runs)
     with Meter(progress, "judging", total=total) as meter:
 
@@ -166,7 +159,7 @@ def judge_and_report(
         for fault in (result.faults if result else ())
         if selected_ids is None or fault.requirement in selected_ids
     ]
-    profiles = () if reporting.requirements else reporting.profiles
+    profiles = () if reporting.settings.requirement else reporting.settings.profile
     verdicts = verdict_of_each(ran)
     standings = [standing(name, verdicts, subject.families) for name in profiles]
     known_end = reporting.baseline is not None and ended_as_known(reporting.baseline, subject.broken_off)
@@ -189,7 +182,7 @@ def judge_and_report(
     ]
     try:
         with fenced():
-            print_report(console, report, verbosity=reporting.verbosity)
+            print_report(console, report, verbosity=reporting.settings.verbosity)
         for line in workflow_lines(report):
             typer.echo(line)
     except OSError as error:
@@ -221,9 +214,9 @@ def _run_pytest(
     ran, code = run_items(
         with_reasons(judgements, result) if result else judgements,
         subject,
-        keyword=reporting.keyword,
-        stop_at_first=reporting.stop_at_first,
-        last_failed=reporting.last_failed,
+        keyword=reporting.settings.keyword,
+        stop_at_first=reporting.settings.stop_at_first,
+        last_failed=reporting.settings.last_failed,
         junit=begun,
         faults=result.faults if result else (),
         on_unwritten=on_unwritten,
