@@ -560,14 +560,6 @@ PAIRS = [
     ),
     Pair(
         "unmatched-stop-changes-nothing",
-        (whole(), named(incremental(stop=("zz",)), "generate/stop")),
-        (whole(), named(change(incremental(stop=("zz",)), 2, text="e"), "generate/stop")),
-        2,
-        pointer="/text",
-        why="where no stream is without the stop, a whole answer stands for it",
-    ),
-    Pair(
-        "unmatched-stop-changes-nothing",
         (whole(), LESS, named(change(incremental(stop=("zz",)), 2, text="e"), "generate/stop")),
         (whole(), LESS, named(change(incremental(stop=("zz",)), 2, text=""), "generate/stop")),
         3,

@@ -304,6 +304,19 @@ def test_what_ended_otherwise_was_ended_by_no_stop_string() -> None:
     assert list(check((whole(), stopped), LETTERS)) == []
 
 
+def test_what_was_delivered_in_another_way_shows_only_that_a_stop_changed_nothing() -> None:
+    """An endpoint whose whole answers differ from its streams (transformers) was told of its stop strings."""
+    check = CHECKS["unmatched-stop-changes-nothing"].on_run
+    assert check is not None
+    stopped = named(incremental(stop=("zz",)), "g/stopped")
+    assert [one.holds for one in check((whole(), stopped), LETTERS)].count(True) > 1
+    (left,) = check((whole(), change(stopped, 2, text="e")), LETTERS)
+    assert (left.condition_only, left.message) == (
+        True,
+        "without stop strings it was delivered in another way",
+    )
+
+
 def test_where_a_stop_stands_is_not_judged_by_ids_that_nobody_can_read() -> None:
     late = whole(Told(ids=(11, 12, 13), text="abc"), stop=("b",))
     assert not holds("nothing-follows-a-stop-string", late)

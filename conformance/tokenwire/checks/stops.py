@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenwire.checks.about import about, finished_choices, streamed
 from tokenwire.checks.check import Target, check_finished, check_run, once_per_run, select
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import start_place, texts_so_far
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
@@ -171,8 +171,17 @@ def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target
             continue
         if "" in one.stream.asked.stop:  # it stands in every text: where it matches follows no rule
             continue
-        for look in (same_ids, same_text, same_finish):
-            yield from look((twin.choice, one.choice), "the request without stop strings")
+        pair = twin.choice, one.choice
+        seen = [
+            observation
+            for observe in (same_ids, same_text, same_finish)
+            for observation in observe(pair, "the request without stop strings")
+        ]
+        alike = twin.stream.asked.stream == one.stream.asked.stream
+        if alike or all(observation.holds for observation in seen):
+            yield from seen
+        else:
+            yield left_out(one.choice.last_at(), "without stop strings it was delivered in another way")
 
 
 def _may_have_matched(one: Whole, twin: Whole) -> bool:

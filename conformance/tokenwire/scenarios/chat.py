@@ -70,6 +70,7 @@ async def _chat_stop_string(talk: Conversation) -> None:
     ask = replace(_ASK, max_new_tokens=48)
     stops = {"never": (NEVER,)}
     found = stop_across_tokens(only_choice(await talk.ask("unstopped", replace(ask, stream=True))))
+    await talk.ask("unstopped-whole", ask)
     if found is not None:
         stops["across"] = (found,)
     for label, stop in stops.items():

@@ -71,6 +71,7 @@ async def _unmatched_stop(talk: Conversation) -> None:
     end.
     """
     text = text_of(await talk.ask("unstopped", _ASK))
+    await talk.ask("unstopped-stream", replace(_ASK, stream=True))
     middle = text[len(text) // 2 :][:3]
     stops = {"never": NEVER}
     if middle and is_plain(middle):
