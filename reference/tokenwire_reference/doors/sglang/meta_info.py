@@ -46,11 +46,12 @@ def meta_info(
         "prompt_tokens": len(record.prompt_token_ids),
         "weight_version": weight_version,
         "num_retractions": record.num_retractions,
-        **_logprobs(emission, tokenizer),
-        "reasoning_tokens": reasoning_tokens,
-        "completion_tokens": emission.completion_tokens,
-        "cached_tokens": record.cached_tokens,
     }
+    if record.return_logprob or record.return_sampling_mask:
+        info |= _logprobs(emission, tokenizer)
+    info["reasoning_tokens"] = reasoning_tokens
+    info["completion_tokens"] = emission.completion_tokens
+    info["cached_tokens"] = record.cached_tokens
     if record.return_hidden_states:
         info["hidden_states"] = list(emission.series.get("hidden_states", ()))
     if finish and record.routed_experts is not None:
