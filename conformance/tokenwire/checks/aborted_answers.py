@@ -9,7 +9,7 @@ from tokenwire.checks.abort import named_by_clients
 from tokenwire.checks.about import about, ended, finished_choices, is_error, was_aborted
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.fields import count_of, end_place, read_once
+from tokenwire.checks.reading.fields import EXTRAS, asked_alike, count_of, end_place, read_once
 from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.reading.times import began, delivered_at, over, overlap
 from tokenwire.dialects.control import Action, ControlCall
@@ -102,9 +102,7 @@ def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> I
 
 def _kind(stream: Answer) -> tuple[object, ...]:
     """Equal for answers that tell the same things: of one endpoint, and asked for the same."""
-    asked = stream.asked
-    wanted = (asked.stream, asked.return_token_ids, asked.return_prompt_token_ids, asked.return_meta_info)
-    return (stream.dialect, *wanted)
+    return asked_alike(stream, "stream", *EXTRAS)
 
 
 def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:

@@ -14,7 +14,7 @@ from tokenwire.checks.check import Target
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
-from tokenwire.checks.reading.fields import bringing, counts_its_ids
+from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike, bringing, counts_its_ids
 from tokenwire.record import BROKEN, Answer, Choice, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
@@ -28,10 +28,10 @@ def same_beginning(stream: Answer) -> tuple[object, ...] | None:
     asked = stream.asked
     if not asked.prompt_key or not asked.greedy:
         return None
-    stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim, asked.ignore_eos)
-    shown = (asked.skip_special_tokens, asked.spaces_between_special_tokens, asked.echo, asked.logprob_texts)
-    counts = (asked.prompts, asked.n, asked.batch, asked.min_new_tokens)
-    return (stream.dialect, asked.prompt_key, asked.form, asked.other_sampling, *stops, *shown, *counts)
+    counts = ("prompts", "n", "batch")
+    return asked_alike(
+        stream, "prompt_key", "form", "other_sampling", *STOPS, *SHOWN, "logprob_texts", *counts
+    )
 
 
 def choice_pairs(baseline: Answer, other: Answer) -> Iterator[tuple[Side, Side]]:

@@ -7,7 +7,7 @@ from operator import eq, itemgetter
 
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.fields import count_of, end_place, start_place
+from tokenwire.checks.reading.fields import asked_alike, count_of, end_place, start_place
 from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.stops import stop_string_of
@@ -20,17 +20,9 @@ _BORDER = 16
 
 def _stops(one: Whole) -> tuple[object, ...]:
     """All that shapes a result, but for its budget."""
-    asked = one.stream.asked
-    return (
-        one.stream.dialect,
-        asked.prompt_key or one.prompt,
-        one.sampling,
-        asked.stop,
-        asked.stop_token_ids,
-        asked.stop_regex,
-        asked.ignore_eos,
-        asked.min_new_tokens,
-    )
+    prompt = one.stream.asked.prompt_key or one.prompt
+    stops = ("stop", "stop_token_ids", "stop_regex", "ignore_eos", "min_new_tokens")
+    return (prompt, *asked_alike(one.stream, "other_sampling", *stops))
 
 
 def _tokens_to_stop(one: Whole) -> int | None:

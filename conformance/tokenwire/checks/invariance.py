@@ -13,7 +13,7 @@ from tokenwire.checks.about import ANY, INCREMENTAL, ended, finished_choices
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
 from tokenwire.checks.check import Relation, Target, check, check_run, check_run_rows, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.fields import end_place
+from tokenwire.checks.reading.fields import EXTRAS, LOGPROBS, SHOWN, STOPS, asked_alike, end_place
 from tokenwire.checks.reading.times import Timeline, began
 from tokenwire.record import Answer, Stream, fact, integer
 from tokenwire.requirement import tolerance
@@ -154,9 +154,7 @@ def _calm_and_preempted(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | 
 
 def _told(stream: Answer) -> tuple[object, ...]:
     """What a request asks to be told, beside its result."""
-    asked = stream.asked
-    logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
-    return (*logprobs, asked.return_prompt_token_ids, asked.return_token_ids, asked.return_meta_info)
+    return asked_alike(stream, *LOGPROBS, *EXTRAS)
 
 
 def _most_asked(stream: Answer) -> tuple[int, int]:
@@ -233,10 +231,7 @@ def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
 
 def _shape(stream: Answer) -> tuple[object, ...]:
     """All that shapes a greedy result but for the prompt."""
-    asked = stream.asked
-    stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim, asked.ignore_eos)
-    text = (asked.skip_special_tokens, asked.spaces_between_special_tokens, asked.echo)
-    return (stream.dialect, asked.form, asked.other_sampling, *stops, *text, asked.min_new_tokens, asked.n)
+    return asked_alike(stream, "form", "other_sampling", *STOPS, *SHOWN, "n")
 
 
 @check("events-do-not-grow", INCREMENTAL)

@@ -15,6 +15,9 @@ from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.chance import tells_sampled
 from tokenwire.checks.reading.fields import (
+    EXTRAS,
+    LOGPROBS,
+    asked_alike,
     counts_its_ids,
     first_prompt_ids,
     prompt_sent,
@@ -202,19 +205,8 @@ def _same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) ->
 
 def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
     """All for which a request may be refused, but for its prompt and its budget."""
-    asked = stream.asked
-    reported = (asked.return_prompt_token_ids, asked.return_token_ids, asked.return_meta_info, asked.echo)
-    logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
-    return (
-        stream.dialect,
-        asked.stream,
-        asked.n,
-        asked.batch,
-        *reported,
-        *logprobs,
-        asked.form,
-        asked.other_sampling,
-    )
+    fields = ("stream", "n", "batch", "echo", "form", "other_sampling")
+    return asked_alike(stream, *fields, *EXTRAS, *LOGPROBS)
 
 
 @check_run("own-ids-are-accepted")

@@ -15,6 +15,7 @@ from typing import Any
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_finished, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
+from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike
 from tokenwire.dialects.logprobs import Position, reported_along, sampled_entries
 from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Stream, fact
 from tokenwire.requirement import tolerance
@@ -47,10 +48,7 @@ def _is_id(value: object) -> bool:
 
 def _question(stream: Answer) -> tuple[Hashable, ...]:
     """What was asked, but for how the tokens are chosen."""
-    asked = stream.asked
-    ends = (asked.max_new_tokens, asked.min_new_tokens, asked.stop, asked.stop_token_ids, asked.stop_regex)
-    shown = (asked.skip_special_tokens, asked.spaces_between_special_tokens, asked.no_stop_trim, asked.echo)
-    return (stream.dialect, asked.prompt_key, asked.ignore_eos, *ends, *shown)
+    return asked_alike(stream, "prompt_key", "max_new_tokens", *STOPS, *SHOWN)
 
 
 @select

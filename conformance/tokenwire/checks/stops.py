@@ -8,7 +8,7 @@ from typing import Any
 from tokenwire.checks.about import about, finished_choices, streamed
 from tokenwire.checks.check import Target, check_finished, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.fields import start_place, texts_so_far
+from tokenwire.checks.reading.fields import SHOWN, asked_alike, start_place, texts_so_far
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.same_answers import same_finish, same_ids, same_text
@@ -207,27 +207,9 @@ def _prompt(one: Whole) -> object:
 def _unstopped(one: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
     """All that shapes a result, but for its stop strings, or as if those were taken away."""
     asked = one.stream.asked
-    return (
-        one.stream.dialect,
-        _prompt(one),
-        one.sampling,
-        asked.max_new_tokens,
-        asked.stop_token_ids,
-        asked.ignore_eos,
-        asked.no_stop_trim and not trimmed,
-        *_other_shapes(asked),
-    )
-
-
-def _other_shapes(asked: Asked) -> tuple[object, ...]:
-    """What else shapes text or tokens and is told by `Asked`."""
-    return (
-        asked.stop_regex,
-        asked.skip_special_tokens,
-        asked.spaces_between_special_tokens,
-        asked.min_new_tokens or 0,
-        asked.echo,
-    )
+    kept = asked.no_stop_trim and not trimmed
+    fields = ("other_sampling", "max_new_tokens", "stop_token_ids", "stop_regex", "ignore_eos")
+    return (_prompt(one), kept, asked.min_new_tokens or 0, *asked_alike(one.stream, *fields, *SHOWN))
 
 
 def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:

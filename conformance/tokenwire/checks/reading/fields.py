@@ -186,6 +186,17 @@ def prompt_of(stream: Answer, choice: int) -> list[int] | None:
     return list(prompts[choice // n])
 
 
+STOPS = ("stop", "stop_token_ids", "stop_regex", "no_stop_trim", "ignore_eos", "min_new_tokens")
+SHOWN = ("skip_special_tokens", "spaces_between_special_tokens", "echo")
+LOGPROBS = ("logprobs", "logprob_start", "top_logprobs", "chosen_ids")
+EXTRAS = ("return_prompt_token_ids", "return_token_ids", "return_meta_info")
+
+
+def asked_alike(stream: Answer, *fields: str) -> tuple[object, ...]:
+    """Equal for requests of one dialect that say the same in some fields of `Asked`."""
+    return (stream.dialect, *(getattr(stream.asked, name) for name in fields))
+
+
 def prompt_sent(stream: Answer) -> tuple[Any, Mapping[str, Any]] | None:
     """The model and the prompt that a request names, by the names of the dialect tables; None where it cannot
     be read.
