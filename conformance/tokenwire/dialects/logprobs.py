@@ -278,7 +278,7 @@ def _emitted(emission: Emission, names: Sequence[str]) -> EmittedLogprobs:
     all_series, seen = emission.series, emission.seen_entries
     for name in names:
         values = all_series.get(name)
-        if isinstance(values, list) and (new := values[seen:]):
+        if isinstance(values, list) and (new := values[seen:] if seen else values):
             read[name] = read_series(name, new, all_series.get(NAMES))
     return EmittedLogprobs(emission, list(read.values()), list(_reported(emission, read)))
 
