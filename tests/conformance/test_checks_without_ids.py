@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -170,19 +171,38 @@ def test_the_alternatives_of_an_echoed_prompt_belong_to_their_tokens(
         (((313, -4.4),), "leaves the prompt id 39 out"),
         (((39, -7.0), (313, -4.4), (12, -4.5)), "holds 3 entries for 1 and the prompt id's own"),
         (((39, 7.0), (313, -4.4)), "which are not logprobs"),
+        (((313, -4.4), (39, -7.0)), ""),
     ],
 )
 def test_ranked_alternatives_hold_the_prompt_id_and_as_many_as_were_asked_for(
     entries: tuple[tuple[int, float], ...], fault: str
 ) -> None:
-    """As vLLM tells the logprobs of a prompt: the prompt's own id first, whatever its rank."""
-    told = {str(token): {"logprob": one, "rank": 1, "decoded_token": "x"} for token, one in entries}
+    """As vLLM tells the logprobs of a prompt: the prompt's own id first. A gateway may sort the keys."""
+    ranked = sorted((one for _, one in entries), reverse=True)
+    told = {
+        str(token): {"logprob": one, "rank": ranked.index(one) + 1, "decoded_token": "x"}
+        for token, one in entries
+    }
     said = {"prompt": [73, 39], "logprobs": 1, "prompt_logprobs": 1, "max_tokens": 1, "temperature": 0.0}
     one = choice("a", token_ids=[5], prompt_logprobs=[None, told])
     stream = answered("vllm-completions", said, document(one, counted=1))
     found = violated("prompt-top-logprobs-belong-to-position", stream)
     assert [fault in seen.message for seen in found] == ([True] if fault else [])
     assert len(look("prompt-top-logprobs-belong-to-position", stream)) == 1
+
+
+def test_logprobs_that_do_not_fall_with_their_ranks_are_found_in_any_order_of_keys() -> None:
+    rows = [("39", -4.5, 2), ("313", -4.4, 1), ("12", -4.6, 3)]
+    said = {"prompt": [73, 39], "logprobs": 1, "prompt_logprobs": 2, "max_tokens": 1, "temperature": 0.0}
+    for order in permutations(rows):
+        for exchanged, faults in ((False, 0), (True, 1)):
+            told = {
+                key: {"logprob": number, "rank": 4 - rank if exchanged else rank, "decoded_token": "x"}
+                for key, number, rank in order
+            }
+            one = choice("a", token_ids=[5], prompt_logprobs=[None, told])
+            stream = answered("vllm-completions", said, document(one, counted=1))
+            assert len(violated("prompt-top-logprobs-belong-to-position", stream)) == faults
 
 
 @pytest.mark.parametrize(("scale", "holds"), [(1.0, True), (2.0, True), (1.5, False)])

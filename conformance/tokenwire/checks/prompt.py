@@ -62,24 +62,24 @@ def _fault_in_prompt_top(own: Logprob, entries: Logprobs | None, k: int) -> str:
     return ""
 
 
-def _legal_and_falling(entries: Logprobs, *, behind: int = 0) -> bool:
-    """Whether all entries have logprobs, and those behind some fall."""
+def _legal_and_falling(entries: Logprobs) -> bool:
+    """Whether all entries have logprobs, and these fall."""
     if not all(is_legal(entry.value) for entry in entries):
         return False
-    return not any(after.value > before.value for before, after in pairwise(entries[behind:]))
+    return not any(after.value > before.value for before, after in pairwise(entries))
 
 
 def _fault_in_ranked(own: object, entries: Logprobs | None, k: int) -> str:
-    """What is wrong with the alternatives at a prompt position that stand by id, the prompt's own first."""
+    """What is wrong with the alternatives at a prompt position by id, the prompt's own among them."""
     if entries is None:
         return "is not an object of entries by id"
     if type(own) is int and all(entry.id != own for entry in entries):
         return f"leaves the prompt id {own} out"
     if not k <= len(entries) <= k + 1:
         return f"holds {len(entries)} entries for {k} and the prompt id's own"
-    if not _legal_and_falling(entries, behind=1):
+    if not _legal_and_falling(entries):
         numbers = [entry.value for entry in entries]
-        return f"holds {numbers}, which are not logprobs in falling order behind the prompt id's own"
+        return f"holds {numbers}, which are not logprobs that fall with their ranks"
     return ""
 
 

@@ -123,11 +123,19 @@ def _by_text(value: object) -> Logprobs | None:
 
 
 def _by_id(value: object) -> Logprobs | None:
+    """In the order of their ranks: that of keys means nothing, and gateways sort them."""
     if not isinstance(value, dict) or not all(map(_ID_AS_KEY.fullmatch, value)):
         return None
-    read = [(int(key), _entry(entry)) for key, entry in value.items()]
+    read = [(int(key), _entry(entry)) for key, entry in sorted(value.items(), key=_rank)]
     known = [Logprob(entry.value, token, entry.text) for token, entry in read if entry is not None]
     return known if len(known) == len(read) else None
+
+
+def _rank(item: tuple[str, Any]) -> float:
+    """The rank of an entry; without one, its place by its logprob."""
+    entry = item[1] if isinstance(item[1], dict) else {}
+    rank = entry.get("rank")
+    return rank if type(rank) is int else -(number_of(entry.get("logprob")) or 0.0)
 
 
 def _named(number: object, text: object = None) -> Logprob:
