@@ -39,9 +39,10 @@ _LONGEST_LIST = 100
 _RATE_RUNS = 20
 _SURPRISE = 0.05
 _INTRODUCTION = """\
-# Known failures. `tokenwire check --baseline FILE` tolerates exactly these: an entry that no longer fails,
-# that fails differently, that names nothing or that has expired fails the run. Give each its reason and the
-# address of an issue. `tokenwire baseline update` rewrites this file, and keeps comments, reasons and links.
+# Known failures. `tokenwire check --baseline FILE` tolerates exactly these: an entry that fails differently,
+# that names nothing, that has expired, or that was seen in 5 scenarios or more and no longer fails, fails the
+# run; of rarer ones that no longer fail, the run prints a note. Give each its reason and the address of an issue.
+# `tokenwire baseline update` rewrites this file, and keeps comments, reasons and links.
 """
 
 _ANY = ""
