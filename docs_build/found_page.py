@@ -48,12 +48,14 @@ class Defect:
         return _FAMILIES[self.seen[0].partition("/")[0]]
 
     def columns(self, results: Sequence[Column]) -> list[Column]:
-        """The captures that show it."""
-        return [
+        """The captures that show it, those of the server itself before those of gateways."""
+        shown = [
             column
             for column in results
             if any(fnmatch(column.capture, f"{pattern}.jsonl.gz") for pattern in self.seen)
         ]
+        own = self.seen[0].partition("/")[0]
+        return sorted(shown, key=lambda column: column.capture.partition("/")[0] != own)
 
 
 @cache
