@@ -41,8 +41,8 @@ _SURPRISE = 0.05
 _INTRODUCTION = """\
 # Known failures. `tokenwire check --baseline FILE` tolerates exactly these: an entry that fails differently,
 # that names nothing, that has expired, or that was seen in 5 scenarios or more and no longer fails, fails the
-# run; of rarer ones that no longer fail, the run prints a note. Give each its reason and the address of an issue.
-# `tokenwire baseline update` rewrites this file, and keeps comments, reasons and links.
+# run; of rarer ones that no longer fail, the run prints a note. Give each its reason and the address of an
+# issue. `tokenwire baseline update` rewrites this file, and keeps comments, reasons and links.
 """
 
 _ANY = ""
