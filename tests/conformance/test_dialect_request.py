@@ -385,6 +385,12 @@ def test_what_shapes_the_result_splits_keys(dialect: Dialect, shape: dict[str, A
     assert base.ids_key != other.ids_key
 
 
+def test_a_bias_for_digits_without_end_is_none() -> None:
+    """Python refuses to read so many, and a client's request would end the watcher's judge."""
+    said = body(CHAT, replace(_BASE, raw={"logit_bias": {"9" * 5000: 5, "7": 1}}))
+    assert asked(CHAT, said).logit_bias == {7: 1.0}
+
+
 def test_seeds_split_the_keys_of_sampled_results_only() -> None:
     def key(**options: Any) -> str:
         return asked(GENERATE, body(GENERATE, replace(_BASE, **options))).key

@@ -35,6 +35,8 @@ _COUNTS = {"logprobs": "logprob_count", "logprob_start": "prompt_logprob_count"}
 _ALL = -1
 """As a number of top logprobs: all of the vocabulary."""
 _LARGEST_NUMBER = 2**53
+_ID_AS_KEY = re.compile(r"\d{1,19}")
+"""An id as the name of a member; Python refuses to read more digits than a few thousand."""
 _NOTHING = RequestFields()
 _ANY_MODEL = "default"
 """The model's name if none is known: servers of one model take any."""
@@ -151,7 +153,7 @@ class RequestBinding:
             same_ids_need=pointed("same_ids_need"),
             report_only=tuple(parse(at) for at in (*table.get("report_only", ()), *table.get("asks", ()))),
             forms=tuple(parse(at) for at in table.get("forms", ())),
-            asks={parse(at): _wanted(at, told) for at, told in table.get("asks", {}).items()},
+            asks={parse(at): _wanted(at, names) for at, names in table.get("asks", {}).items()},
             penalties={name: parse(table[name]) for name in PENALTIES if name in table},
             chosen_in_top=parse(table["chosen_in_top"]) if "chosen_in_top" in table else None,
             says=Says(parse(table["says"]["pattern"]), tuple(table["says"]["beside"]))
@@ -235,8 +237,8 @@ class RequestBinding:
         if not isinstance(body, dict):
             return Asked()
         stated = self._stated(body)
-        told = {name: self._told(stated, name) for name in self.fields} | self._counted(body)
-        told |= self._told_by_headers(request)
+        by_field = {name: self._value_of(stated, name) for name in self.fields} | self._counted(body)
+        by_field |= self._in_headers(request)
         penalties = {name: find(body, at) for name, at in self.penalties.items()}
         found = self._prompts_found(body)
         input_ids, listed = _id_prompts(found.get("input_ids"))
@@ -244,7 +246,7 @@ class RequestBinding:
         if isinstance(text, list) and "text" in found and _is_text(text):
             listed = listed or not input_ids
         prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
-        values = _read(told | penalties)
+        values = _read(by_field | penalties)
         n, logprobs = values.get("n", 1), values.get("logprobs", False)
         in_top = _ints(find(body, self.chosen_in_top)) if self.chosen_in_top is not None and logprobs else ()
         if not logprobs or in_top:
@@ -253,7 +255,7 @@ class RequestBinding:
             values.pop("chosen_ids", None)
         if values.get("logprob_start", -1) < 0 or not (logprobs or "logprob_start" in self.counts):
             values.pop("logprob_start", None)
-        implied = {name: self._asks(told, name) for name in _IMPLIED}
+        implied = {name: self._asks(by_field, name) for name in _IMPLIED}
         implied["logprob_texts"] = implied["logprob_texts"] and logprobs
         asked = Asked(
             **values | implied,
@@ -262,13 +264,13 @@ class RequestBinding:
             input_ids=input_ids,
             texts=_texts(found.get("text")),
             text_prompt=bool(text),
-            budgets=_budgets(told.get("max_new_tokens")),
-            greedy=_is_greedy(told),
+            budgets=_budgets(by_field.get("max_new_tokens")),
+            greedy=_is_greedy(by_field),
             chosen_in_top=in_top,
             wanted=tuple(wanted for at, wanted in self.asks.items() if find(body, at) is True),
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
             model=_name(find(body, self.model) if self.model is not None else None),
-            uniform=_uniform(told),
+            uniform=_uniform(by_field),
             sent=self._said(body, stated, found),
         )
         prompt = self._prompts_sent(found, asked)
@@ -277,7 +279,7 @@ class RequestBinding:
         model = find(body, self.model) if self.model is not None else None
         prompt_key = _canonical([model or None, prompt])
         rest = self._rest(body)
-        key, ids_key = self._keys(body, told, asked, prompt, rest)
+        key, ids_key = self._keys(body, by_field, asked, prompt, rest)
         form, sampling = self._form_and_sampling(rest)
         asked = dataclasses.replace(
             asked,
@@ -290,7 +292,7 @@ class RequestBinding:
         )
         each = tuple(
             dataclasses.replace(asked, greedy=_is_greedy(own), **_read(own, SAMPLING))
-            for own in _each(told, prompts)
+            for own in _by_prompt(by_field, prompts)
         )
         return dataclasses.replace(asked, each=each) if each else asked
 
@@ -304,10 +306,10 @@ class RequestBinding:
 
     def _is_constrained(self, rest: Mapping[str, Any]) -> bool:
         """Whether more shapes the tokens than biases and the frequency penalty."""
-        untold = copy.deepcopy(dict(rest))
+        more = copy.deepcopy(dict(rest))
         for at in self.penalties.values():
-            remove(untold, at)
-        return bool(untold)
+            remove(more, at)
+        return bool(more)
 
     def _places(self, name: str) -> tuple[Keys, ...]:
         """Where a prompt or a field stands, the place to write first; nowhere where the endpoint lacks it."""
@@ -334,7 +336,8 @@ class RequestBinding:
         beside = [(name, self.prompt[name]) for name in prompts] + [*self.counts.items()]
         gathered = [(name, str(at[-1]), _gather(body, at)) for name, at in beside]
         said: dict[str, SentField] = {}
-        for name, wire_name, values in (*((name, *told) for name, told in stated.items()), *gathered):
+        own = [(name, *sent) for name, sent in stated.items()]
+        for name, wire_name, values in (*own, *gathered):
             there = tuple(value for value in values if value is not ABSENT)
             if there:
                 said.setdefault(name, SentField(wire_name, there))
@@ -351,7 +354,7 @@ class RequestBinding:
             found.pop(other, None)
         return found
 
-    def _told_by_headers(self, request: HttpRequest) -> dict[str, str]:
+    def _in_headers(self, request: HttpRequest) -> dict[str, str]:
         sent = {name.lower(): value for name, value in request.headers}
         return {name: sent[header] for name, header in self.headers.items() if header in sent}
 
@@ -363,14 +366,14 @@ class RequestBinding:
             for name, number in numbers.items()
             if type(number) is int and (number == _ALL or number >= self.least[name])
         }
-        told: dict[str, Any] = {}
+        by_field: dict[str, Any] = {}
         if "logprobs" in asked:
-            told |= {"logprobs": True, "top_logprobs": asked["logprobs"]}
+            by_field |= {"logprobs": True, "top_logprobs": asked["logprobs"]}
         if "logprob_start" in asked:
-            told["logprob_start"] = 0
-        return told
+            by_field["logprob_start"] = 0
+        return by_field
 
-    def _told(self, stated: Mapping[str, tuple[str, list[Any]]], name: str) -> Any:
+    def _value_of(self, stated: Mapping[str, tuple[str, list[Any]]], name: str) -> Any:
         """The value of a field, or its default; a tuple of values where items of a batch differ."""
         default = self.defaults.get(name)
         if name not in stated:
@@ -378,10 +381,10 @@ class RequestBinding:
         values = [default if value is ABSENT else value for value in stated[name][1]]
         return values[0] if all(value == values[0] for value in values) else tuple(values)
 
-    def _asks(self, told: Mapping[str, Any], name: str) -> bool:
+    def _asks(self, by_field: Mapping[str, Any], name: str) -> bool:
         implied_by = (other for other, implied in self.implies.items() if name in implied)
-        asked = any(told.get(field) is True for field in (name, *implied_by))
-        return asked and (name not in self.only_with or told.get(self.only_with[name]) is True)
+        asked = any(by_field.get(field) is True for field in (name, *implied_by))
+        return asked and (name not in self.only_with or by_field.get(self.only_with[name]) is True)
 
     def _prompts_sent(self, found: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
         """The prompts of a body by their form, without what is ignored beside ids; None where malformed."""
@@ -396,7 +399,7 @@ class RequestBinding:
     def _keys(
         self,
         body: Mapping[str, Any],
-        told: Mapping[str, Any],
+        by_field: Mapping[str, Any],
         asked: Asked,
         prompt: Mapping[str, Any],
         rest: Mapping[str, Any],
@@ -404,7 +407,7 @@ class RequestBinding:
         """Canonical JSON of all that shapes the result but for the prompt, and the `ids_key` of `Asked`."""
         if not asked.greedy and asked.seed is None:
             return "", ""
-        shaping = {name: told[name] for name in told if RULES[name].shapes}
+        shaping = {name: by_field[name] for name in by_field if RULES[name].shapes}
         if asked.greedy:
             shaping = {name: value for name, value in shaping.items() if name not in _NOTHING_TO_GREEDY}
         key = _canonical([shaping, rest])
@@ -437,9 +440,9 @@ class RequestBinding:
         return {name: value for name, value in rest.items() if value not in (None, {}, [])}
 
 
-def _wanted(at: str, told: str | list[str]) -> Wanted:
+def _wanted(at: str, names: str | list[str]) -> Wanted:
     """What a field at a pointer asks for. What begins with "/" stands beside the choices."""
-    places = [told] if isinstance(told, str) else told
+    places = [names] if isinstance(names, str) else names
     pointers = tuple(place for place in places if place.startswith("/"))
     return Wanted(str(parse(at)[-1]), tuple(place for place in places if place not in pointers), pointers)
 
@@ -532,8 +535,8 @@ def _id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
     return None, False
 
 
-def _is_greedy(told: Mapping[str, Any]) -> bool:
-    temperature, top_k = told.get("temperature"), told.get("top_k")
+def _is_greedy(by_field: Mapping[str, Any]) -> bool:
+    temperature, top_k = by_field.get("temperature"), by_field.get("top_k")
     cold = (
         isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
     )
@@ -548,7 +551,7 @@ def _number_or_none(value: Any) -> float | None:
 def _biases(value: Any) -> dict[int, float]:
     """Biases by id, from an object whose names are ids; none where it is anything else."""
     pairs = value.items() if isinstance(value, dict) else ()
-    read = {int(key): _number_or_none(bias) for key, bias in pairs if str(key).isdecimal()}
+    read = {int(key): _number_or_none(bias) for key, bias in pairs if _ID_AS_KEY.fullmatch(str(key))}
     return {token: bias for token, bias in read.items() if bias is not None}
 
 
@@ -562,12 +565,12 @@ def _budgets(value: Any) -> tuple[int, ...]:
     return each if isinstance(value, tuple) and len(each) == len(value) else ()
 
 
-def _each(told: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
-    """What is told of each prompt of a batch; nothing where it is the same of all."""
-    own = {name: values for name, values in told.items() if isinstance(values, tuple)}
+def _by_prompt(by_field: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
+    """The fields of each prompt of a batch; nothing where they are the same for all."""
+    own = {name: values for name, values in by_field.items() if isinstance(values, tuple)}
     if own and all(len(values) == prompts for values in own.values()):
         for prompt in range(prompts):
-            yield {**told, **{name: values[prompt] for name, values in own.items()}}
+            yield {**by_field, **{name: values[prompt] for name, values in own.items()}}
 
 
 def _int_or_none(value: Any) -> int | None:
@@ -578,11 +581,11 @@ def _any_true(value: Any) -> bool:
     return value is True or (isinstance(value, list | tuple) and any(_any_true(item) for item in value))
 
 
-def _uniform(told: Mapping[str, Any]) -> bool:
+def _uniform(by_field: Mapping[str, Any]) -> bool:
     """Whether all prompts of a batch were asked for the same metadata; a flat list of ids is for all."""
-    chosen = told.get("chosen_ids")
+    chosen = by_field.get("chosen_ids")
     nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
-    return not nested and not any(isinstance(told.get(name), list | tuple) for name in _PER_PROMPT)
+    return not nested and not any(isinstance(by_field.get(name), list | tuple) for name in _PER_PROMPT)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -608,9 +611,9 @@ _READERS: Mapping[Kind, Callable[[Any], Any]] = {
 """What a field of each kind says; None for a value of another kind."""
 
 
-def _read(told: Mapping[str, Any], names: Iterable[str] = RULES) -> dict[str, Any]:
-    """The fields that are told, by their names, without those whose value is of another kind."""
-    values = {name: _READERS[RULES[name].kind](told[name]) for name in names if name in told}
+def _read(by_field: Mapping[str, Any], names: Iterable[str] = RULES) -> dict[str, Any]:
+    """The values of fields, without those that are of another kind."""
+    values = {name: _READERS[RULES[name].kind](by_field[name]) for name in names if name in by_field}
     return {name: value for name, value in values.items() if value is not None}
 
 
