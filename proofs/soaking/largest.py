@@ -16,7 +16,7 @@ MOST_WAIT_S = 10.0
 """For four tokens, while others ask for as much as they may."""
 _MOST_BYTES = 2_000_000
 """Of one value: a body has room for some of them."""
-_MANY = {"input_ids": [[5] * 40] * 1024, "sampling_params": {"n": 4, "max_new_tokens": 1}}
+_MANY: dict[str, Any] = {"input_ids": [[5] * 40] * 1024, "sampling_params": {"n": 4, "max_new_tokens": 1}}
 PRODUCTS: Mapping[str, Mapping[str, Any]] = {
     "stop ids for each of 4,096 samples": {"stop_token_ids": list(range(500)) * 2},
     "biases for each of 4,096 samples": {"logit_bias": {str(i): 1 for i in range(700)}},
@@ -56,7 +56,7 @@ def _with_largest(
                 inner = given if isinstance(given, dict) else {}
                 for place, value in _with_largest(part, inner, schemas):
                     yield f"{name}.{place}", {**smallest, name: value}
-            elif not {"boolean", "null"}.issuperset([part.get("type", "null")]):
+            elif part.get("type", "null") not in ("boolean", "null", ["boolean", "null"]):
                 yield name, {**smallest, name: largest(part, schemas)}
 
 

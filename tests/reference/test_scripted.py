@@ -152,6 +152,7 @@ def test_retraction_and_chunks_change_nothing(scripted: ScriptedModel, run_to_en
         ([[True]], r"script\[0\].ids is \[True\]"),
         ([5], r"script\[0\].ids is 5"),
         ([{"sleep_ms": -1}], r"script\[0\].sleep_ms is -1"),
+        ([{"sleep_ms": 1e300}], r"script\[0\].sleep_ms is 1e\+300"),
         ([{"error": 3}], r"script\[0\].error is 3"),
         ([{"speed": 3}], r"script\[0\].speed is 3"),
     ],

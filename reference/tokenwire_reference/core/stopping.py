@@ -28,6 +28,7 @@ _NEAR = 64
 def _quiet() -> Any:
     options = re2.Options()
     options.log_errors = False
+    options.max_mem = 1 << 20  # of 8 MB: what is compiled remembers the states that texts brought it to
     return options
 
 
@@ -60,7 +61,7 @@ class StopPattern:
         return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text, start))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def stop_patterns(patterns: tuple[str, ...]) -> tuple[StopPattern, ...]:
     """The patterns of one request, small enough together to be looked for after every token.
 

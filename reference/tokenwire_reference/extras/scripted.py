@@ -34,6 +34,7 @@ from tokenwire_reference.extras.builtin import IM_END, VOCAB_SIZE, byte_level_to
 
 SCRIPTED = "builtin:scripted"
 CONTEXT_LENGTH = 4096
+LONGEST_SLEEP_MS = 60_000
 GREEDY_LEAD = 1.0
 SAMPLED_LEAD = 50.0
 """Above what Gumbel noise of 32 bits can make up for."""
@@ -89,14 +90,14 @@ class Script:
                 case "ids", [*ids] if ids and all(type(i) is int and 0 <= i < VOCAB_SIZE for i in ids):
                     self._ids += ids
                     self._step_end += [len(self._ids)] * len(ids)
-                case "sleep_ms", int() | float() if value >= 0:
+                case "sleep_ms", int() | float() if 0 <= value <= LONGEST_SLEEP_MS:
                     self._sleep[index] = self._sleep.get(index, 0.0) + value / 1000
                 case "error", str():
                     self._errors[index] = value
                 case _:
                     raise ValueError(
                         f"{name}.{key} is {value!r}; give a text, ids (at least one, each from 0 to "
-                        f"{VOCAB_SIZE - 1}), sleep_ms (a number) or error (a string)"
+                        f"{VOCAB_SIZE - 1}), sleep_ms (up to {LONGEST_SLEEP_MS}) or error (a string)"
                     )
 
     @property
