@@ -9,10 +9,10 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tokenwire.checks.about import ANSWERED, FINISHED, about, ended, finished_choices
-from tokenwire.checks.check import Target, check, check_choices, check_run
+from tokenwire.checks.about import ANSWERED, ANY, FINISHED, about, ended, finished_choices
+from tokenwire.checks.check import Target, check, check_choices, check_each, check_equal, check_run
 from tokenwire.checks.difference import observe_sequence, observe_sequences
-from tokenwire.checks.evidence import Observation, Row, expect, expect_each, expect_equal
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each
 from tokenwire.checks.reading.fields import (
     first_of_prompt,
     first_prompt_ids,
@@ -112,16 +112,12 @@ def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -
     yield from observe_sequences(rows(), "the id of {field} entry", "the output ids")
 
 
-@check_choices("logprob-values-are-legal")
-def _logprob_values_are_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_each("logprob-values-are-legal", ANY, "{field} holds {actual[0]!r}, which is no logprob")
+def _illegal_logprobs(choice: Choice) -> Iterator[Row]:
     """Logarithms of probabilities: finite, and not above 0."""
-    expected = "finite numbers not above 0"
-    rows = (
-        (emission, series.name, not wrong, expected, wrong[:3] or "as expected")
-        for emission, series in series_along(choice)
-        for wrong in [series.illegal]
-    )
-    yield from expect_each(rows, "{field} holds {actual[0]!r}, which is no logprob")
+    for emission, series in series_along(choice):
+        wrong = series.illegal
+        yield emission, series.name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
 
 
 _ENOUGH_IDS = 8
@@ -197,21 +193,17 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
                 yield choice.delivered[-1], name, tokens, numbers
 
 
-@check_choices("logprob-counter-follows")
-def _logprob_counter_follows(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The counter of logprob entries counts those that were delivered."""
-
-    def rows() -> Iterator[tuple[Emission, str, int, Any]]:
-        delivered: int | None = None
-        for emission in choice.delivered:
-            entries = emission.entries(SAMPLED)
-            if entries is not None:
-                delivered = len(entries) + ((delivered or 0) if emission.incremental else 0)
-            count = emission.counters.get(LOGPROBS_LENGTH, emission.details.get(LOGPROBS_LENGTH))
-            if count is not None and delivered is not None:
-                yield emission, LOGPROBS_LENGTH, delivered, count
-
-    yield from expect_equal(rows(), "{field} is {actual!r} after {expected} delivered entries")
+@check_equal("logprob-counter-follows", ANY, "{field} is {actual!r} after {expected} delivered entries")
+def _counted_entries(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
+    """The counter of logprob entries, beside how many were delivered."""
+    delivered: int | None = None
+    for emission in choice.delivered:
+        entries = emission.entries(SAMPLED)
+        if entries is not None:
+            delivered = len(entries) + ((delivered or 0) if emission.incremental else 0)
+        count = emission.counters.get(LOGPROBS_LENGTH, emission.details.get(LOGPROBS_LENGTH))
+        if count is not None and delivered is not None:
+            yield emission, LOGPROBS_LENGTH, delivered, count
 
 
 Fault = Callable[[ReportedLogprobs, Position], str]
