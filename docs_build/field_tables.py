@@ -1,5 +1,5 @@
 """The tables of `spec/request.md`: fields of a request and of the record, with their names in every dialect;
-and that of `spec/dialects/README.md`: what a dialect may choose.
+the grammars of `spec/items.md`; and the table of `spec/dialects/README.md`: what a dialect may choose.
 
 python -m docs_build.field_tables           writes them anew
 """
@@ -14,14 +14,19 @@ from typing import Any
 from docs_build.dialect_choices import policies
 from docs_build.page import in_cell
 from docs_build.published import ROOT
+from tokenwire.dialects.event_grammar import load_grammar
 from tokenwire.spec_files import read_yaml, spec_root
 
 CHAPTER = ROOT / "spec" / "request.md"
-PAGES = (CHAPTER, ROOT / "spec" / "dialects" / "README.md")
+PAGES = (CHAPTER, ROOT / "spec" / "items.md", ROOT / "spec" / "dialects" / "README.md")
 _TABLE = re.compile(
     r"(?<=^<!-- table: )(?P<name>.+?) -->\n.*?(?=^<!-- /table -->$)", re.MULTILINE | re.DOTALL
 )
-_FAMILIES = {"SGLang": ("sglang",), "vLLM": ("vllm",), "others": ("openai", "llama.cpp", "lmdeploy")}
+_FAMILIES = {
+    "SGLang": ("sglang",),
+    "vLLM": ("vllm",),
+    "others": ("openai", "anthropic", "llama.cpp", "lmdeploy"),
+}
 _BESIDE_THE_FIELDS = ("model", "logit_bias", "frequency_penalty")
 _NO_FIELDS = {"nulls", "choices", "carrier", "customized_info", "echoed", "empty_is_absent", "document"}
 
@@ -48,8 +53,29 @@ def _place(at: str | Mapping[str, Any]) -> str:
     return at if isinstance(at, str) else at["at"]
 
 
+def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
+    """Where the fields of the record stand in items and events, each with the kind that has it."""
+    found: dict[str, list[str]] = {}
+    kinds = {kind: (row, "") for kind, row in answer["kinds"].items()} | {
+        "": (answer.get("document", {}), "*")
+    }
+    for kind, (row, mark) in kinds.items():
+        fields = {name: row[name] for name in ("text", "reasoning") if name in row}
+        fields |= {f"tool_calls.{name}": at for name, at in row.get("call", {}).items()}
+        fields |= {f"details.{name}": at for name, at in row.get("details", {}).items()}
+        finish = row.get("finish", {})
+        fields |= {f"finish.{name}": finish[name] for name in ("reason", "matched") if name in finish}
+        for name, at in fields.items():
+            places = " or ".join(f"{mark}`{to}`{mark}" for to in ([at] if isinstance(at, str) else at))
+            found.setdefault(name, []).append(f"{places} of `{kind}`" if kind else places)
+    usage = {"usage": f"*`{answer['usage']['at']}`*"}
+    return {name: "; ".join(places) for name, places in found.items()} | usage
+
+
 def told(answer: Mapping[str, Any]) -> dict[str, str]:
     """Where the fields of the record stand in an answer; in italics what begins at the whole document."""
+    if "kinds" in answer:
+        return _of_items(answer)
     found: dict[str, str] = {}
     for holder, mark in ((answer, ""), (answer.get("document", {}), "*")):
         for name, at in holder.items():
@@ -108,6 +134,30 @@ def _schemas() -> Iterator[str]:
         yield f"| `{dialect['name']}` | `{endpoint['methods'][0]} {endpoint['path']}` | {' | '.join(links)} |"
 
 
+def _grammar(name: str) -> Iterator[str]:
+    """The grammar of a stream, as a tree: what opens and closes, and what stands within."""
+    grammar = load_grammar(name)
+    yield "```"
+    yield f"begins   {grammar.begins}"
+    for frame, rule in grammar.frames.items():
+        indent = " " * (4 if rule.within else 2)
+        overlaps = ", several at once" if rule.overlaps else ""
+        yield f"{indent}{frame:6} {rule.opens} … {rule.closes}, numbered by {rule.index}{overlaps}"
+        kinds: dict[tuple[str, ...], list[str]] = {}
+        for event, places in grammar.inside.items():
+            if frame in places:
+                kinds.setdefault(places[frame], []).append(event)
+        for kind, events in kinds.items():
+            yield f"{indent}  of kind {' or '.join(kind)}: {', '.join(events)}"
+    if grammar.once:
+        yield f"once     {grammar.once}, when all of them are closed"
+    if grammar.within:
+        yield f"anywhere {', '.join(grammar.within)}"
+    ends = (f"{event} (status {status})" if status else event for event, status in grammar.ends.items())
+    yield f"ends     {' or '.join(ends)}"
+    yield "```"
+
+
 def table(name: str) -> str:
     """A table by its name in the chapter. Raises KeyError for a name that there is none of."""
     fields = read_yaml(spec_root() / "fields.yaml")
@@ -118,6 +168,8 @@ def table(name: str) -> str:
     if name in fields:
         return "\n".join(_described(name))
     kind, _, family = name.partition(" of ")
+    if kind == "grammar":
+        return "\n".join(_grammar(family))
     columns = {}
     for dialect in _members(_FAMILIES[family]):
         answer = dialect["answer"]

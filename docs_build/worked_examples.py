@@ -8,7 +8,8 @@ A block of a chapter is written as on the wire, without what every exchange has 
     data: [DONE]
     ```
 
-A request is one line. A line that begins with `data:` is one event; other lines are the document of a whole
+A request is one line. A line that begins with `data:` is one event, with the name that a line `event:` before
+it says; other lines are the document of a whole
 answer, behind its status where that is not 200. A request to `http://worker` comes with a twin to
 `http://gateway`. A block below a line `<!-- recorded: FILE NAME… -->` shows these exchanges of a fixture:
 
@@ -85,7 +86,8 @@ def _exchange(
     request: re.Match[str], answer: Sequence[str], scenario: str, name: str, started: datetime
 ) -> Exchange:
     streamed = any(line.startswith("data:") for line in answer)
-    found = _ANSWER.fullmatch("".join(f"{line}\n\n" for line in answer) if streamed else "\n".join(answer))
+    events = (f"{line}\n" if line.startswith("event:") else f"{line}\n\n" for line in answer)
+    found = _ANSWER.fullmatch("".join(events) if streamed else "\n".join(answer))
     assert found is not None  # the pattern takes all
     return Exchange(
         name,
@@ -104,7 +106,7 @@ def shown(exchange: Exchange) -> str:
     """An exchange as a block shows it."""
     request, body = exchange.request, exchange.body.decode()
     asked = f"{request.method} {request.path} {json.dumps(request.body, ensure_ascii=False)}"
-    if body.startswith("data:"):
+    if body.startswith(("data:", "event:")):
         return "\n".join([asked, *filter(None, body.splitlines())])
     status = "" if exchange.status == 200 else f"{exchange.status} "
     return f"{asked}\n{status}{_wrapped(json.loads(body))}"

@@ -112,6 +112,16 @@ class RequestFields(_Sampling):
     request_id: str | None = field(default=None, metadata=_rule("name", shapes=False))
 
 
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """The JSON Schema of its arguments."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ask(RequestFields):
     """An abstract request. A field at its default is not written into the body."""
@@ -122,6 +132,7 @@ class Ask(RequestFields):
     """The prompts as text."""
     messages: tuple[Mapping[str, Any], ...] = ()
     """The prompt as chat messages."""
+    tools: tuple[Tool, ...] = ()
     batch: bool = False
     """Send a list of prompts also where there is only one."""
     temperature: float | None = 0.0

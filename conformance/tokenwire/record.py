@@ -80,11 +80,13 @@ class Event:
     """Why the data is not one strict JSON object, in words."""
     schema_errors: tuple[str, ...] = ()
     """What the endpoint's schema refuses, each as `pointer: words`."""
+    failure: Any = None
+    """The error that it carries elsewhere than in `error`, or None."""
 
     @property
     def error(self) -> Any:
         """The in-band error that the event carries, or None."""
-        return error_in(self.data)
+        return error_in(self.data) if self.failure is None else self.failure
 
     def at(self, pointer: str) -> Place:
         """A place within its data."""

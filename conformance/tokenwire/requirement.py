@@ -25,6 +25,7 @@ class Basis(StrEnum):
     OPENAI = "openai"
     SGLANG = "sglang"
     VLLM = "vllm"
+    ANTHROPIC = "anthropic"
     TOKENWIRE = "tokenwire"
     """This specification alone: no server promises it."""
 
@@ -96,7 +97,10 @@ class Requirement:
 
 CONTRACT_PROFILES = (Basis.SGLANG, Basis.OPENAI)
 """The contracts that a server can be held to as a whole."""
-PURPOSES: Mapping[str, frozenset[str]] = {"rl": frozenset({"tito", "metadata", "rollouts"})}
+PURPOSES: Mapping[str, frozenset[str]] = {
+    "rl": frozenset({"tito", "metadata", "rollouts"}),
+    "agents": frozenset({"channels", "items", "stops", "finish"}),
+}
 """What a server is to be used for, and the subjects and chapters that this needs."""
 
 

@@ -102,6 +102,13 @@ def _under(holders: Iterable[Json], name: str) -> Iterator[Object]:
             yield value
 
 
+def _items(value: Json) -> Iterator[Json]:
+    """The items of a response, or of an event."""
+    yield from _under([value], "item")
+    for response in (value, *_under([value], "response")):
+        yield from _listed(response.get("output"))
+
+
 def _spans(answer: Json) -> list[list[Object]]:
     """Which weights made which tokens, for each choice."""
     return [info.get("weight_versions", []) for info in meta_infos(answer)]
@@ -133,6 +140,13 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "usage": lambda value: _under([value], "usage"),
     "reasoning": _counts_of_reasoning,
     "error": lambda value: [value.get("error", value)],
+    # In responses, messages and their events.
+    "response": lambda value: _under([value], "response"),
+    "delta_objects": lambda value: _under([value], "delta"),
+    "items": _items,
+    "usages": lambda value: _under(
+        [value, *_under([value], "response"), *_under([value], "message")], "usage"
+    ),
     # In bodies.
     "sampling_params": lambda value: _under([value], "sampling_params"),
     "parameters": _all_parameters,

@@ -10,6 +10,7 @@ from tokenwire_faults.catalogue import find_fault
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.seams import use_seams
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
+from tokenwire_reference.doors.event_stream import NAMED, UNNAMED
 from tokenwire_reference.doors.fault_package import HEADER
 from tokenwire_reference.doors.json_answer import to_json
 
@@ -94,11 +95,13 @@ class _FaultySend:
             await self._send({"type": "http.response.body", "body": self._body, "more_body": False})
 
     def _frames(self, frame: bytes) -> list[bytes]:
+        *named, data = frame.removesuffix(b"\n\n").split(b"\n")
         try:
-            event = orjson.loads(frame.removeprefix(b"data: "))
+            event = orjson.loads(data.removeprefix(b"data: "))
         except orjson.JSONDecodeError:
             return [frame]
-        return [b"data: " + to_json(value) + b"\n\n" for value in self._fault.event(event)]
+        framing = NAMED if named else UNNAMED
+        return [framing.event(value) for value in self._fault.event(event)]
 
     async def _answer(self, message: Message) -> None:
         self._body += message.get("body", b"")

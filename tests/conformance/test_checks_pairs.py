@@ -11,6 +11,7 @@ import pytest
 from abort_and_invariance_pairs import ABORT_AND_INVARIANCE_PAIRS
 from channel_pairs import CHANNEL_PAIRS
 from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
+from item_pairs import ITEM_PAIRS
 from known_answer_pairs import KNOWN_ANSWER_PAIRS
 from logprob_pairs import LOGPROB_PAIRS
 from pair import Pair, Subject
@@ -971,6 +972,7 @@ PAIRS += FINISH_AND_ERROR_PAIRS
 PAIRS += ABORT_AND_INVARIANCE_PAIRS
 PAIRS += CHANNEL_PAIRS
 PAIRS += ROLLOUT_PAIRS
+PAIRS += ITEM_PAIRS
 
 
 def _name(pair: Pair) -> str:

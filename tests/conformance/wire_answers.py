@@ -22,12 +22,18 @@ def answered(
     label: str = "one",
     scenario: str = "one",
     at: float = 0.0,
+    named: bool = True,
 ) -> Stream:
-    """An exchange, read by its dialect: a document, or the events of a stream, one read for each."""
+    """An exchange, read by its dialect: a document, or the events of a stream, one read for each.
+
+    `named`: events have their type as their name where the dialect names them.
+    """
     spoken = load_dialects()[dialect]
     written = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in said]
     streams = bool(body.get("stream")) and status == 200
-    data = [f"data: {one}\n\n" if streams else one for one in written]
+    has_names = named and spoken.has_items
+    names = [f"event: {one['type']}\n" if has_names and "type" in one else "" for one in said]
+    data = [f"{name}data: {one}\n\n" if streams else one for name, one in zip(names, written, strict=True)]
     exchange = Exchange(
         f"{dialect}/{scenario}/{label}",
         HttpRequest(spoken.endpoint.methods[0], spoken.endpoint.path, body),

@@ -46,6 +46,12 @@ NAMES = (
     "llamacpp-completion-event",
     "lmdeploy-generate-response",
     "lmdeploy-generate-event",
+    "responses-request",
+    "responses-response",
+    "responses-event",
+    "messages-request",
+    "messages-response",
+    "messages-event",
     "error",
     "report",
 )
@@ -358,7 +364,39 @@ LLAMACPP_ANSWER: dict[str, Any] = {
     "timings": {"predicted_n": 1},
 }
 
+SAID = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": []}
+RESPONSE: dict[str, Any] = {
+    **{"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed"},
+    "output": [{**SAID, "content": [{"type": "output_text", "text": "Yes.", "annotations": []}]}],
+    "usage": {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12},
+}
+DELTA_AT = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+RESPONSE_EVENT: dict[str, Any] = {
+    "type": "response.output_text.delta",
+    "sequence_number": 3,
+    **DELTA_AT,
+    "delta": "Yes.",
+}
+MESSAGE: dict[str, Any] = {
+    **{"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn"},
+    "content": [{"type": "text", "text": "Yes."}],
+    "usage": {"input_tokens": 9, "output_tokens": 3},
+}
+MESSAGE_EVENT: dict[str, Any] = {
+    "type": "content_block_delta",
+    "index": 0,
+    "delta": {"type": "text_delta", "text": "Yes."},
+}
 GOOD: list[tuple[str, Any]] = [
+    ("responses-request", {"input": "Is it?"}),
+    ("responses-response", RESPONSE),
+    ("responses-event", RESPONSE_EVENT),
+    ("responses-event", {"type": "response.completed", "sequence_number": 9, "response": RESPONSE}),
+    ("responses-event", {"type": "response.of_a_fork", "anything": 1}),
+    ("messages-request", {"max_tokens": 16, "messages": [{"role": "user", "content": "Is it?"}]}),
+    ("messages-response", MESSAGE),
+    ("messages-event", MESSAGE_EVENT),
+    ("messages-event", {"type": "ping"}),
     ("completion-response", COMPLETION),
     ("lmdeploy-generate-response", LMDEPLOY),
     ("lmdeploy-generate-event", LMDEPLOY_EVENT),
@@ -440,6 +478,19 @@ GOOD: list[tuple[str, Any]] = [
 REMOVED = object()
 
 PLANTED: list[tuple[str, Any, str, Any]] = [
+    ("responses-request", {"input": "Is it?"}, "/input", 7),
+    ("responses-response", RESPONSE, "/output/0/content/0/text", REMOVED),
+    ("responses-response", RESPONSE, "/status", "done"),
+    ("responses-event", RESPONSE_EVENT, "/item_id", REMOVED),
+    (
+        "messages-request",
+        {"max_tokens": 16, "messages": [{"role": "user", "content": "a"}]},
+        "/max_tokens",
+        REMOVED,
+    ),
+    ("messages-response", MESSAGE, "/stop_reason", REMOVED),
+    ("messages-response", MESSAGE, "/content/0/text", None),
+    ("messages-event", MESSAGE_EVENT, "/delta/text", REMOVED),
     # (schema, sample, JSON pointer, what is put there)
     ("generate-response", GENERATED, "/output_ids/0", 11.5),
     ("generate-response", GENERATED, "/output_ids/0", -1),

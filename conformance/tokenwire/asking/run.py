@@ -180,6 +180,7 @@ class _Interrogation:
             (scenario, talk)
             for scenario, talk in talks
             if scenario.chat in (None, talk.chat)
+            and (talk.dialect.has_items or not scenario.items)
             and (self.parrot is not None or not scenario.parrot)
             and not (self.notes is not None and self.notes.recall(talk))
         ]

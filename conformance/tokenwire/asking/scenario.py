@@ -278,6 +278,8 @@ class Scenario:
     run: Run
     chat: bool | None = None
     """Only for endpoints that talk in messages (True), only for the others (False), or for all (None)."""
+    items: bool = False
+    """Only for endpoints that answer with typed items."""
     budget: Budget = Budget.QUICK
     """The smallest budget that pays for it."""
     worker: bool = False
@@ -302,6 +304,7 @@ SCENARIOS: dict[str, Scenario] = {}
 def scenario(
     *,
     chat: bool | None = None,
+    items: bool = False,
     budget: Budget = Budget.QUICK,
     worker: bool = False,
     alone: bool = False,
@@ -325,7 +328,7 @@ def scenario(
             raise ValueError(f"scenario {name!r} stands twice; rename one")
         run = _asking(given)
         SCENARIOS[name] = Scenario(
-            name, provokes, run, chat, budget, worker, alone, perilous, storm, parrot, at_most
+            name, provokes, run, chat, items, budget, worker, alone, perilous, storm, parrot, at_most
         )
         return given
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, overload
 
-from tokenwire.dialects.dialect import is_chat
+from tokenwire.dialects.dialect import has_items, is_chat
 from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Finish, Stream
 from tokenwire.wire.exchange import Ending
 
@@ -67,6 +67,8 @@ class Traits(NamedTuple):
     """The answer came to its end."""
     chat: bool
     """The endpoint talks in messages."""
+    items: bool
+    """It answers with typed items, and not with choices."""
     event_stream: bool
     """A stream was asked for, and a status says that one comes."""
     asked: frozenset[str]
@@ -92,6 +94,7 @@ def traits_of(stream: Answer) -> Traits:
         finished=bool(finished_choices(stream)),
         ended=ended(stream),
         chat=is_chat(stream),
+        items=has_items(stream),
         event_stream=asked.stream and stream.exchange.status == _OK,
         asked=frozenset(name for name in WISHES if getattr(asked, name)),
     )
@@ -107,6 +110,7 @@ class About:
     finished: bool | None = None
     ended: bool | None = None
     chat: bool | None = None
+    items: bool | None = None
     event_stream: bool | None = None
     asked: frozenset[str] = frozenset()
     """Which of `WISHES` the request must hold."""
@@ -147,6 +151,7 @@ def _is(name: str, due: object, traits: Traits) -> bool:
 
 _WORDS = {
     "chat": ("messages", "no messages"),
+    "items": ("typed items", "choices"),
     "event_stream": ("a stream answered with 200", "no stream answered with 200"),
     "answered": ("with a record", "without a record"),
     "streamed": ("streamed", "whole"),
@@ -165,13 +170,14 @@ def about(
     finished: bool | None = None,
     ended: bool | None = None,
     chat: bool | None = None,
+    items: bool | None = None,
     event_stream: bool | None = None,
 ) -> About:
     """`About` for requests that hold some wishes, and not others. Raises ValueError for an unknown one."""
     if unknown := {*asked, *unasked} - set(WISHES):
         raise ValueError(f"{sorted(unknown)[0]!r} is none of the wishes {', '.join(WISHES)}")
     return About(
-        *(answered, streamed, delivery, finished, ended, chat, event_stream),
+        *(answered, streamed, delivery, finished, ended, chat, items, event_stream),
         asked=frozenset(asked),
         unasked=frozenset(unasked),
     )

@@ -128,7 +128,7 @@ check_choice_rows(
     ),
     Constant(
         "chat-chunks-share-a-choice-id",
-        about(chat=True, streamed=True),
+        about(chat=True, items=False, streamed=True),
         _chunk_ids,
         "a chunk of choice {emission.choice} has the id {actual!r}, not {expected!r}",
     ),

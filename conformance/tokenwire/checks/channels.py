@@ -42,7 +42,7 @@ def _finished(stream: Stream) -> Iterator[Channels]:
     if is_chat(stream) and stream.answered and ended(stream):
         for choice in stream.choices:
             if choice.finish is not None and choice.finish.type != "abort":
-                yield Channels(choice)
+                yield Channels.of(stream, choice)
 
 
 def _said(stream: Stream, channels: Channels, target: Target) -> MarkedText | None:

@@ -13,7 +13,7 @@ from tokenwire.dialects.logprobs import SAMPLED, joined_series
 from tokenwire.record import Choice, Delivery, Stream, as_list
 
 
-@check("chat-role-comes-first", about(chat=True, streamed=True))
+@check("chat-role-comes-first", about(chat=True, items=False, streamed=True))
 def _chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The role stands in the first chunk of a choice."""
     for choice in stream.choices:
@@ -23,7 +23,7 @@ def _chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observat
         yield expect(emission.at("role"), "assistant", role, message)
 
 
-@check("chat-role-stays", about(chat=True, streamed=True))
+@check("chat-role-stays", about(chat=True, items=False, streamed=True))
 def _chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No later chunk of a choice names another role; most name none."""
     for choice in stream.choices:
@@ -38,7 +38,7 @@ _INSTEAD = ("refusal", "function_call")
 """What a message may hold instead of content, beside tool calls and reasoning."""
 
 
-@check("chat-content-never-null", about(chat=True, delivery=Delivery.WHOLE))
+@check("chat-content-never-null", about(chat=True, items=False, delivery=Delivery.WHOLE))
 def _chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A chat message has a string as its content, the empty one where there is no text; beside tool calls, a
     refusal or reasoning, and where a filter took it, it may have none.
@@ -68,7 +68,8 @@ def _chat_meta_info_in_every_choice(
 
 
 @check_finished(
-    "chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE, unasked=("return_meta_info",))
+    "chat-meta-info-only-on-request",
+    about(chat=True, items=False, delivery=Delivery.WHOLE, unasked=("return_meta_info",)),
 )
 def _chat_meta_info_only_on_request(
     choice: Choice, _stream: Stream, _target: Target
@@ -86,7 +87,7 @@ def _logprob_ids(choice: Choice) -> list[Any] | None:
     return None if series is None else [entry.id if entry else None for entry in series.tokens]
 
 
-@check("chat-ids-agree-with-meta-info", about(chat=True, delivery=Delivery.WHOLE))
+@check("chat-ids-agree-with-meta-info", about(chat=True, items=False, delivery=Delivery.WHOLE))
 def _chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The ids of a choice, their count in meta_info and the ids that its logprobs name are one story."""
     if stream.asked.max_new_tokens == 0:

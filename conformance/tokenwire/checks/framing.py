@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.checks.about import EVENTS
+from tokenwire.checks.about import EVENTS, about
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
 from tokenwire.checks.reading.fields import end_place, start_place
@@ -120,7 +120,7 @@ _HEARD_AS_MESSAGES = frozenset({"", "message"})
 """The name that an event without a name has for its readers, and that name itself."""
 
 
-@check("events-are-unnamed", EVENTS)
+@check("events-are-unnamed", about(event_stream=True, items=False))
 def _events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A client that listens for messages hears every event."""
     header, sent = policy_of(stream).named_events_header, stream.exchange.request.headers

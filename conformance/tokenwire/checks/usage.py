@@ -106,7 +106,10 @@ check_rows(
 )
 
 
-@check("usage-only-on-request", about("stream", answered=True, unasked=("usage", "continuous_usage")))
+@check(
+    "usage-only-on-request",
+    about("stream", answered=True, items=False, unasked=("usage", "continuous_usage")),
+)
 def _usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observation]:
     """A reader that did not ask for usage need not know the event that carries it."""
     if target.advertised.usage_in_streams or "usage" not in target.capabilities:
@@ -122,7 +125,7 @@ def _last_place(stream: Stream) -> Place | None:
     return next((event.place for event in reversed(stream.events) if not event.done), None)
 
 
-@check("usage-comes-last", about("stream", "usage", answered=True, ended=True))
+@check("usage-comes-last", about("stream", "usage", answered=True, ended=True, items=False))
 def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The usage that was asked for stands in the last event."""
     last, events = _last_place(stream), [usage.place.event for usage in stream.usages]

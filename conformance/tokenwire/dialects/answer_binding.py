@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from sys import intern
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from tokenwire.dialects.echoed_prompt import Echoed
 from tokenwire.record import CallPiece, Emission, Event, Finish
@@ -42,6 +42,16 @@ _KNOWN = {
     "carrier",
     "empty_is_absent",
 }
+
+
+class Delivered(NamedTuple):
+    """What one event delivers."""
+
+    event: Event
+    emissions: Sequence[Emission]
+    usage: Mapping[str, Any] | None
+    """The counts of the answer as a whole, by their names in the record; None where it has none."""
+    usage_pointer: str
 
 
 @dataclass(frozen=True)
@@ -160,23 +170,28 @@ class AnswerBinding:
             empty_is_absent=frozenset(table.get("empty_is_absent", ())),
         )
 
-    def usage_of(self, data: Any) -> Any:
-        """The usage of an answer or event, or `ABSENT`."""
-        return find(data, self.usage) if self.usage is not None else ABSENT
-
     @property
-    def usage_pointer(self) -> str:
-        return join(*self.usage) if self.usage is not None else ""
+    def names_stops(self) -> bool:
+        """Whether a finish tells what stopped the choice."""
+        return "matched" in self.finish
+
+    def deliveries(self, events: Iterable[Event], *, of_all: bool = False) -> Iterator[Delivered]:
+        """What each event delivers, choice by choice, and its usage.
+
+        `of_all`: counters that stand beside the choices count all of them together, so they are no choice's.
+        """
+        pointer = join(*self.usage) if self.usage is not None else ""
+        for event in events:
+            usage = find(event.data, self.usage) if self.usage is not None else ABSENT
+            emissions = list(self.emissions(event, of_all=of_all))
+            yield Delivered(event, emissions, usage if isinstance(usage, dict) else None, pointer)
 
     @cached_property
     def _at(self) -> str:
         return join(*self.choices)
 
     def emissions(self, event: Event, *, of_all: bool = False) -> Iterator[Emission]:
-        """What the data of an event delivers, choice by choice; nothing where it holds no bound field.
-
-        `of_all`: counters that stand beside the choices count all of them together, so they are no choice's.
-        """
+        """What the data of an event delivers, choice by choice; nothing where it holds no bound field."""
         found = find(event.data, self.choices)
         if isinstance(found, list):
             items = [(position, f"{self._at}/{position}", item) for position, item in enumerate(found)]

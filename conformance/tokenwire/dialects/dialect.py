@@ -27,6 +27,8 @@ from tokenwire.dialects.arrays import ArrayRule
 from tokenwire.dialects.delivery_mode import infer_delivery
 from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.echoed_prompt import without_echo
+from tokenwire.dialects.event_grammar import load_grammar
+from tokenwire.dialects.item_binding import ItemBinding
 from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
 from tokenwire.record import Answer, Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
@@ -44,6 +46,7 @@ __all__ = [
     "Unsupported",
     "arrays_of",
     "dialect_of",
+    "has_items",
     "is_chat",
     "is_dialect_file",
     "known_as",
@@ -69,6 +72,7 @@ _HEAD = 4
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _USUAL = Policy()
 
+Binding = AnswerBinding | ItemBinding
 SchemaSource = Callable[[str], dict[str, Any]]
 
 
@@ -215,8 +219,16 @@ class Dialect:
         """The per-token arrays that are no series."""
         self.asks = tuple(self._request.asks)
         """Where the body says true to ask for what is no field of an ask."""
-        self._whole = AnswerBinding.load(self.name, table["answer"]["whole"])
-        self._stream = AnswerBinding.load(self.name, table["answer"]["stream"])
+        self.has_items = "kinds" in table["answer"]["stream"]
+        """Whether an answer is a list of typed items, and its events are pieces of these."""
+        binding = ItemBinding if self.has_items else AnswerBinding
+        self._whole: Binding = binding.load(self.name, table["answer"]["whole"])
+        self._stream: Binding = binding.load(self.name, table["answer"]["stream"])
+        self.goes_on: str = table["request"].get("goes_on", "")
+        """The field that names the answer which a request goes on from; empty where there is none."""
+        self.grammar_name: str = table.get("grammar", "")
+        self.grammar = load_grammar(self.grammar_name) if self.grammar_name else None
+        """Which event of a stream may stand where; None where events are not told apart."""
         self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
         """Whether answers have a place for output ids."""
         self.told_names = frozenset(_told_names([table["answer"], table["request"].get("asks", {})])) - {
@@ -248,7 +260,7 @@ class Dialect:
     @property
     def names_stops(self) -> bool:
         """Whether answers have a field for what stopped a choice."""
-        return "matched" in self._whole.finish and "matched" in self._stream.finish
+        return self._whole.names_stops and self._stream.names_stops
 
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
@@ -256,6 +268,10 @@ class Dialect:
     def can_say(self, ask: Ask, model: str = "") -> bool:
         """Whether there is a request for all that an ask wants."""
         return not isinstance(self.render(ask, model), Unsupported)
+
+    def tools_in(self, body: Any) -> tuple[str, ...] | None:
+        """The names of the tools that a request offers; None where it says none."""
+        return self._request.tool.names(body) if self._request.tool is not None else None
 
     def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
         """The request that says what the ask wants, or why the endpoint has no way to say it.
@@ -377,9 +393,10 @@ class Dialect:
                 continue
             data, problem, schema_errors = self._value(event.data)
             if len(event.data) >= _LONG:
-                choice = self._stream.index_of(data, 0)
+                choice = self._stream.index_of(data, 0) if isinstance(self._stream, AnswerBinding) else 0
                 latest[choice] = data = sharing(data, latest.get(choice))
-            events.append(Event(index, place, data, event.name, False, problem, schema_errors))
+            failure = self._stream.failure_in(data) if isinstance(self._stream, ItemBinding) else None
+            events.append(Event(index, place, data, event.name, False, problem, schema_errors, failure))
         return tuple(events), unterminated, undecodable_at
 
     def _value(self, text: str) -> tuple[Any, str, tuple[str, ...]]:
@@ -417,21 +434,21 @@ class Dialect:
         return Event(0, place, data, problem=problem, schema_errors=errors), undecodable_at
 
     def _delivered(
-        self, binding: AnswerBinding, events: Iterable[Event], asked: Asked
+        self, binding: Binding, events: Iterable[Event], asked: Asked
     ) -> tuple[list[Emission], tuple[Usage, ...]]:
         """What events deliver to the choices, and the usage objects beside that, each with its place."""
         emissions: list[Emission] = []
         usages: list[Usage] = []
         of_all = asked.stream and asked.prompts * asked.n > 1 and not asked.continuous_usage
-        for event in events:
-            delivered = list(binding.emissions(event, of_all=of_all))
+        for event, delivered, counts, pointer in binding.deliveries(events, of_all=of_all):
             emissions += delivered
-            found = binding.usage_of(event.data)
-            if isinstance(found, dict):
+            if counts is not None:
                 choices = tuple(emission.choice for emission in delivered)
-                usages.append(Usage(event.place.at(binding.usage_pointer), found, choices))
-        counts = usages[-1].counts if usages else None
-        return list(without_echo(emissions, asked, binding.echoed, counts)), tuple(usages)
+                usages.append(Usage(event.place.at(pointer), counts, choices))
+        if isinstance(binding, AnswerBinding):
+            last = usages[-1].counts if usages else None
+            emissions = list(without_echo(emissions, asked, binding.echoed, last))
+        return emissions, tuple(usages)
 
 
 def _begins_as_json(body: bytes) -> bool:
@@ -501,6 +518,12 @@ def is_chat(stream: Answer) -> bool:
     """Whether a stream belongs to an endpoint that talks in messages; false if its dialect is unknown."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.chat
+
+
+def has_items(stream: Answer) -> bool:
+    """Whether a stream belongs to an endpoint whose answers are typed items."""
+    dialect = dialect_of(stream)
+    return dialect is not None and dialect.has_items
 
 
 def policy_of(stream: Answer) -> Policy:

@@ -45,6 +45,10 @@ class Policy:
     """The `code` of an error is a number; false where it is a word or null."""
     end_mark: str = "[DONE]"
     """The data of the event that ends a stream; empty if no event says nothing but that."""
+    events_are_named: Literal["never", "optional", "required"] = "never"
+    """Whether the name of an event is its type: `optional` where clients read the type alone."""
+    input_is_object: bool = False
+    """Whole answers write the arguments of a call as an object, and not as text."""
     named_events_header: str = ""
     """A request header, in lower case, by which a client asks for named events."""
     text_offsets: Literal["told", "unknown"] = "told"

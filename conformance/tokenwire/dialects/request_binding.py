@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Kind, RequestFields
+from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Kind, RequestFields, Tool
 from tokenwire.record import Asked, SentField, Wanted
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
@@ -72,6 +72,42 @@ class Says:
 
 
 @dataclass(frozen=True)
+class ToolBinding:
+    """How the functions that may be called are written."""
+
+    where: Keys
+    template: Mapping[str, Any]
+    """One of them, with NAME, DESCRIPTION and PARAMETERS in their places."""
+    name: Keys
+
+    @classmethod
+    def load(cls, table: Mapping[str, Any]) -> ToolBinding:
+        return cls(parse(table["at"]), table["as"], parse(table["name"]))
+
+    def written(self, tool: Tool) -> Any:
+        """A tool as the endpoint has it."""
+        return _filled_in(
+            self.template,
+            {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters},
+        )
+
+    def names(self, body: Any) -> tuple[str, ...] | None:
+        """The names of the tools that a body offers; None where it says none."""
+        tools = find(body, self.where)
+        if not isinstance(tools, list) or not tools:
+            return None
+        found = (find(tool, self.name) for tool in tools)
+        return tuple(name for name in found if isinstance(name, str))
+
+
+def _filled_in(template: Any, values: Mapping[str, Any]) -> Any:
+    """A template with values in the places of their names."""
+    if isinstance(template, Mapping):
+        return {name: _filled_in(member, values) for name, member in template.items()}
+    return copy.deepcopy(values.get(template, template))
+
+
+@dataclass(frozen=True)
 class RequestBinding:
     """Where the request of one endpoint says what. Made from the `request` part of a dialect."""
 
@@ -109,6 +145,9 @@ class RequestBinding:
     """Ids whose logprobs stand in the place of the likeliest; read, and not asked for."""
     says: Says | None
     """How a grammar makes the model say a text, where the endpoint has any."""
+    tool: ToolBinding | None
+    system: Keys | None
+    """Where messages of the system stand that are none of the conversation; None where they are."""
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> RequestBinding:
@@ -159,6 +198,8 @@ class RequestBinding:
             says=Says(parse(table["says"]["pattern"]), tuple(table["says"]["beside"]))
             if "says" in table
             else None,
+            tool=ToolBinding.load(table["tool"]) if "tool" in table else None,
+            system=parse(table["system"]) if "system" in table else None,
         )
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
@@ -177,7 +218,7 @@ class RequestBinding:
             if name not in self.prompt:
                 return Unsupported(f"{self.dialect} takes no prompt as {name}")
             if name == "messages":
-                put(body, self.prompt[name], [dict(message) for message in given])
+                self._put_messages(body, given)
                 continue
             if not self.batches and (ask.batch or len(given) > 1):
                 return Unsupported(f"{self.dialect} takes one prompt in a request")
@@ -200,6 +241,10 @@ class RequestBinding:
             if not places:
                 return Unsupported(f"{self.dialect} has no field for {name}")
             put(body, places[0], value)
+        if ask.tools:
+            if self.tool is None:
+                return Unsupported(f"{self.dialect} has no tools")
+            put(body, self.tool.where, [self.tool.written(tool) for tool in ask.tools])
         for name, value in ask.wrong.items():
             places = self._places(name)
             if not places:
@@ -207,6 +252,14 @@ class RequestBinding:
             put(body, places[0], value)
         _lay_over(body, ask.raw)
         return body
+
+    def _put_messages(self, body: dict[str, Any], messages: Iterable[Mapping[str, Any]]) -> None:
+        """Write messages; those of the system in a field of their own, where the endpoint has one."""
+        apart = [one["content"] for one in messages if self.system and one.get("role") == "system"]
+        if self.system is not None and apart:
+            put(body, self.system, "\n".join(apart))
+        told = [dict(one) for one in messages if not (self.system and one.get("role") == "system")]
+        put(body, self.prompt["messages"], told)
 
     def as_wanted(self, refusal: str) -> tuple[RequestBinding, str] | None:
         """The binding that a server wants which refuses in these words, and what is other about it.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenwire.ask import Ask, Budget
+from tokenwire.ask import Ask, Budget, Tool
 from tokenwire.asking.scenario import Conversation, Steps, only_choice, scenario, text_of
 from tokenwire.dialects.markup import Form, load_markup
 from tokenwire.record import Stream
@@ -17,17 +17,9 @@ _PARAMETERS = {
     "lookup": {"q": {"type": "object"}, "note": {"type": "string"}},
     "ping": {},
 }
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": name,
-            "parameters": {"type": "object", "properties": properties},
-        },
-    }
-    for name, properties in _PARAMETERS.items()
-]
+TOOLS = tuple(
+    Tool(name, name, {"type": "object", "properties": properties}) for name, properties in _PARAMETERS.items()
+)
 _CITY = ("get_weather", {"city": "Paris", "days": 2})
 _PING: tuple[str, dict[str, Any]] = ("ping", {})
 _RICH = {
@@ -67,7 +59,10 @@ class _Script:
             return None
         script = (*(speaker.bytes(text) if in_bytes else speaker.encode(text)), speaker.end)
         prompt = speaker.ask(self.talk.dialect, script)
-        return replace(prompt, max_new_tokens=len(script) + 1, logprobs=True) if prompt is not None else None
+        if prompt is None:
+            return None
+        tells = self.talk.can_say(replace(prompt, logprobs=True))
+        return replace(prompt, max_new_tokens=len(script) + 1, logprobs=tells)
 
 
 async def _scripted(talk: Conversation) -> _Script | None:
@@ -107,7 +102,7 @@ def _called(stream: Stream | None) -> bool:
 
 
 def _with_tools(ask: Ask) -> Ask:
-    return replace(ask, raw={**ask.raw, "tools": TOOLS})
+    return replace(ask, tools=TOOLS)
 
 
 def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -135,6 +135,12 @@ def _has_text_offsets(emission: Emission) -> bool:
     return any(type(offset) is int and offset >= 0 for offset in _listed(emission, "text_offset"))
 
 
+def _items_of(stream: Stream) -> str:
+    """The grammar of the endpoint of an answer, by its name; empty for an endpoint without items."""
+    dialect = dialect_of(stream)
+    return dialect.grammar_name if dialect is not None else ""
+
+
 def _tito_chat(stream: Stream) -> bool:
     return is_chat(stream) and _any(
         lambda e: (
@@ -265,6 +271,9 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         lambda s: _any(lambda e: any(e.details.get(rule.name) for rule in arrays_of(s)))(s),
         "no answer carries an array of rows for tokens, such as routed experts",
     ),
+    "items": (lambda s: _items_of(s) != "", "no answer is a list of typed items"),
+    "responses": (lambda s: _items_of(s) == "responses", "no request to /v1/responses was answered"),
+    "messages": (lambda s: _items_of(s) == "messages", "no request to /v1/messages was answered"),
     "response-token-ids": (
         lambda s: is_chat(s) and _any(lambda e: e.output_ids is not None)(s),
         "no chat answer carries output ids",

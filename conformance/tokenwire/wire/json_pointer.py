@@ -47,6 +47,17 @@ def find(document: Any, keys: Keys) -> Any:
     return document
 
 
+def gather(document: Any, keys: Keys) -> list[Any]:
+    """The values that the keys lead to, where the key `*` stands for each entry of a list."""
+    found = [document]
+    for key in keys:
+        if key == "*":
+            found = [entry for value in found if isinstance(value, list) for entry in value]
+        else:
+            found = [value for one in found if (value := find(one, (key,))) is not ABSENT]
+    return found
+
+
 def put(document: dict[str, Any], keys: Keys, value: Any) -> None:
     """Set a value, making the objects on the way to it. Raises ValueError for the empty pointer."""
     if not keys:

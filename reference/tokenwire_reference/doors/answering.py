@@ -10,8 +10,10 @@ from starlette.responses import Response
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import (
+    UNNAMED,
     Chunks,
     EventStream,
+    Framing,
     once_client_leaves,
     unless_client_leaves,
 )
@@ -79,6 +81,7 @@ async def answer(
     chunks: Callable[[], Chunks],
     last_words: Callable[[RefusalError], Json],
     delivery: Delivery = Delivery.INCREMENTAL,
+    framing: Framing = UNNAMED,
 ) -> Response:
     """Run requests and answer once, or as they go. What fails before the first token is a refusal, not a
     stream.
@@ -94,4 +97,12 @@ async def answer(
         leaving.cancel()
         generation.close()
         raise
-    return EventStream(generation, first, chunks(), leaving=leaving, delivery=delivery, last_words=last_words)
+    return EventStream(
+        generation,
+        first,
+        chunks(),
+        leaving=leaving,
+        delivery=delivery,
+        last_words=last_words,
+        framing=framing,
+    )

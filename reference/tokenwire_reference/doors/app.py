@@ -10,10 +10,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from tokenwire_reference.doors import embeddings, info, load, openapi, sglang, tokenization, vllm
+from tokenwire_reference.doors import embeddings, info, items, load, openapi, sglang, tokenization, vllm
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
 from tokenwire_reference.doors.fault_package import fault_middleware
 from tokenwire_reference.doors.heads import RefuseHeads
+from tokenwire_reference.doors.items.stored import StoredConversations
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import RequireKey
 from tokenwire_reference.doors.request_manager import ClientLeftError
@@ -31,6 +32,9 @@ VLLM_ROUTES = [
 ]
 ROUTES = [
     Route("/generate", sglang.generate.generate, methods=["POST", "PUT"]),
+    Route(items.responses.PATH, items.responses.responses, methods=["POST"]),
+    Route(items.messages.PATH, items.messages.messages, methods=["POST"]),
+    Route(f"{items.messages.PATH}/count_tokens", items.messages.count_tokens, methods=["POST"]),
     Route("/inference/v1/generate", vllm.generate.generate, methods=["POST"]),
     Route("/inference/v1/abort_requests", vllm.server.abort_requests, methods=["POST"]),
     Route("/version", vllm.server.version),
@@ -80,6 +84,7 @@ def build_app(served: Served, lifespan: Lifespan[Starlette] | None = None) -> St
         },
     )
     app.state.served = served
+    app.state.stored = StoredConversations()
     return app
 
 

@@ -63,6 +63,12 @@ class RefusalError(Exception):
         """The last event of a stream of SGLang's OpenAI routes that failed."""
         return {"error": self.flat()}
 
+    def typed_event(self) -> dict[str, Any]:
+        """What `/v1/messages` answers with, also as an event."""
+        kinds = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_error"}
+        kind = kinds.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
     def nested(self) -> dict[str, Any]:
         """What vLLM answers with, also as an event."""
         fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.status}
@@ -82,9 +88,11 @@ class RefusalError(Exception):
 def refusal_answer(path: str, refusal: RefusalError, dialect: str = "sglang") -> Response:
     """The answer to a refused request. `/generate` nests what is wrong with it; all else is flat.
 
-    vLLM nests everything, and so do its own endpoints, whatever the dialect.
+    vLLM nests everything, and so do its own endpoints and `/v1/responses`, whatever the dialect.
     """
-    if path.startswith("/inference/") or (dialect == "vllm" and path != "/generate"):
+    if path.startswith("/v1/messages"):
+        shape = refusal.typed_event()
+    elif path.startswith(("/inference/", "/v1/responses")) or (dialect == "vllm" and path != "/generate"):
         shape = refusal.nested()
     elif path == "/generate" and refusal.type in {INVALID, MALFORMED, UNAUTHORIZED}:
         shape = {"error": {"message": refusal.message}}

@@ -1,10 +1,11 @@
-"""Streams: one unnamed event for each value, then `[DONE]`; and noticing that the client has left."""
+"""Streams: one event for each value, and what ends them; and noticing that the client has left."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Protocol, TypeVar
@@ -21,7 +22,27 @@ from tokenwire_reference.doors.request_manager import ClientLeftError, Generatio
 logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
-DONE = b"data: [DONE]\n\n"
+
+def _unnamed(value: Json) -> bytes:
+    return b"data: " + to_json(value) + b"\n\n"
+
+
+def _named(value: Json) -> bytes:
+    return f"event: {value['type']}\n".encode() + _unnamed(value)
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How values are written as events."""
+
+    event: Callable[[Json], bytes]
+    end: bytes
+    """What is written behind the last."""
+
+
+UNNAMED = Framing(_unnamed, b"data: [DONE]\n\n")
+NAMED = Framing(_named, b"")
+"""Each event is named by its type, and the last one says that it is."""
 WRITE_BYTES = 1 << 16
 """Events that are due together are written together, up to about this many bytes."""
 
@@ -70,6 +91,7 @@ class EventStream(Response):
         leaving: asyncio.Future[None],
         delivery: Delivery,
         last_words: Callable[[RefusalError], Json],
+        framing: Framing,
     ) -> None:
         """`first` was taken already; `leaving` watches the client, and is done once it left."""
         self.status_code = 200
@@ -82,6 +104,7 @@ class EventStream(Response):
         self._leaving = leaving
         self._delivery = delivery
         self._last_words = last_words
+        self._framing = framing
         self._parts: Iterator[bytes] = iter(())
         """What was taken and is not written."""
         self._over = False
@@ -122,27 +145,23 @@ class EventStream(Response):
             return
         try:
             for emission in self._emissions():
-                yield from map(_framed, self._chunks.of(emission))
+                yield from map(self._framing.event, self._chunks.of(emission))
             if self._generation.ended:
-                yield from map(_framed, self._chunks.closing())
+                yield from map(self._framing.event, self._chunks.closing())
                 self._over = True
         except Exception as error:
             if not isinstance(error, RefusalError):
                 logger.exception("a stream failed")
-            yield _framed(self._last_words(RefusalError.of_failure(error)))
+            yield self._framing.event(self._last_words(RefusalError.of_failure(error)))
             self._over = True
-        if self._over:
-            yield DONE
+        if self._over and self._framing.end:
+            yield self._framing.end
 
     def _emissions(self) -> Iterator[Emission]:
         if self._first is not None:
             first, self._first = self._first, None
             yield first
         yield from self._generation.take(self._delivery)
-
-
-def _framed(value: Json) -> bytes:
-    return b"data: " + to_json(value) + b"\n\n"
 
 
 def _joined(frames: Iterable[bytes]) -> Iterator[bytes]:

@@ -43,6 +43,7 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     "token_ids": _PROMPTS,
     "messages": {"maxItems": 4096},
     **dict.fromkeys(("content", "reasoning_content", "description", "image_data", "url"), _LONG_TEXT),
+    **dict.fromkeys(("instructions", "system", "thinking", "arguments", "output"), _LONG_TEXT),
     **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _LONG_TEXT),
     # OpenAI's number; each stands in the prompt.
     "tools": {"maxItems": 128},

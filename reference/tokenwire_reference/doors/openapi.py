@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tokenwire_reference import __version__
-from tokenwire_reference.doors import embeddings, sglang, tokenization, vllm
+from tokenwire_reference.doors import embeddings, items, sglang, tokenization, vllm
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import OPEN_PATHS
 from tokenwire_reference.doors.schemas import request_schema
@@ -21,6 +21,9 @@ BODIES: Mapping[Callable[..., Any], str] = {
     sglang.generate.generate: "generate-request",
     sglang.chat.chat_completions: "chat-request",
     sglang.completions.completions: "completion-request",
+    items.responses.responses: "responses-request",
+    items.messages.messages: "messages-request",
+    items.messages.count_tokens: "messages-request",
     embeddings.embeddings: "embedding-request",
     embeddings.encode: "encode-request",
     tokenization.tokenize: "tokenize-request",

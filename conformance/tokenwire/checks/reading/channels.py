@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from tokenwire.checks.reading.fields import count_of
-from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
 from tokenwire.dialects.logprobs import CONTENT, joined_series
 from tokenwire.dialects.markup import (
     BEHIND,
@@ -37,6 +37,12 @@ class Channels:
     """What a choice delivered, channel by channel."""
 
     choice: Choice
+    input_is_object: bool = False
+    """Whole answers write the arguments of a call as an object, which a call that was cut has not."""
+
+    @classmethod
+    def of(cls, stream: Stream, choice: Choice) -> Channels:
+        return cls(choice, policy_of(stream).input_is_object)
 
     @cached_property
     def reasoning(self) -> str:
@@ -64,6 +70,11 @@ class Channels:
     def called(self) -> bool:
         finish = self.choice.finish
         return finish is not None and finish.type == CALLED
+
+    @property
+    def spent(self) -> bool:
+        finish = self.choice.finish
+        return finish is not None and finish.type == SPENT
 
     def place(self, channel: str) -> Place:
         """Where the last of a channel stands; the last emission of all if nothing does."""
@@ -103,7 +114,11 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
     cut = max(ours, theirs, key=lambda one: len(one.contents))
     if not _fits(cut.contents, (theirs if cut is ours else ours).content):
         yield Difference("text", ours.content, theirs.content)
-    if [_told(call) for call in ours.calls] != [_told(call) for call in theirs.calls]:
+    cut_input = (ours.input_is_object or theirs.input_is_object) and ours.spent and theirs.spent
+    calls = [[_told(call) for call in one.calls] for one in (ours, theirs)]
+    if cut_input:
+        calls = [[*told[:-1], *((name, None) for name, _ in told[-1:])] for told in calls]
+    if calls[0] != calls[1]:
         yield Difference(CALLED, written(ours), written(theirs))
     if ours.called != theirs.called:
         types = [one.choice.finish.type if one.choice.finish else None for one in (ours, theirs)]
@@ -270,12 +285,8 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool) -> str | 
 
 def offered(stream: Stream) -> tuple[str, ...] | None:
     """The names of the tools that a request offers; None where it says none."""
-    body = stream.exchange.request.body
-    tools = body.get("tools") if isinstance(body, Mapping) else None
-    if not isinstance(tools, list) or not tools:
-        return None
-    functions = [tool.get("function") for tool in tools if isinstance(tool, Mapping)]
-    return tuple(str(function.get("name")) for function in functions if isinstance(function, Mapping))
+    dialect = dialect_of(stream)
+    return dialect.tools_in(stream.exchange.request.body) if dialect is not None else None
 
 
 def _all_is_told(stream: Stream, choice: Choice) -> bool:

@@ -1,0 +1,369 @@
+"""Checks of the chapter on typed items: the events of Responses and Messages, and what they add up to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tokenwire.checks.about import ANSWERED, EVENTS, ended, finished_choices
+from tokenwire.checks.check import Target, check, check_run, select
+from tokenwire.checks.evidence import Observation, Row, expect, expect_each, in_wire_order
+from tokenwire.checks.reading.channels import Channels, differences, offered
+from tokenwire.checks.reading.fields import end_place
+from tokenwire.checks.reading.refusals import was_refused
+from tokenwire.dialects.dialect import dialect_of, has_items, policy_of
+from tokenwire.dialects.event_grammar import EventGrammar, Rule, Walk
+from tokenwire.dialects.markup import as_object
+from tokenwire.record import Answer, Choice, Stream, as_list, fact
+from tokenwire.requirement import Level
+from tokenwire.wire.json_pointer import ABSENT, find, gather, parse
+
+_CUT = "length"
+
+
+def _grammar(stream: Answer) -> EventGrammar | None:
+    dialect = dialect_of(stream)
+    return dialect.grammar if dialect is not None else None
+
+
+def _walk(stream: Stream) -> Walk | None:
+    """The events of a stream by the grammar of its endpoint; None where there is none."""
+    if Walk not in stream.cache:
+        grammar = _grammar(stream)
+        stream.cache[Walk] = grammar.walk(stream.events) if grammar is not None else None
+    walk: Walk | None = stream.cache[Walk]
+    return walk
+
+
+def _misplaced(stream: Stream, rule: Rule) -> Iterator[Observation]:
+    """Each event that breaks a rule of the grammar; else the last to which it applied."""
+    walk = _walk(stream)
+    if walk is None or not stream.answered:
+        return
+    misplaced = [one for one in walk.misplaced if one.rule is rule]
+    for one in misplaced:
+        yield expect(one.event.place, "what the grammar has there", one.words, one.words, holds=False)
+    if not misplaced and rule in walk.seen:
+        yield expect(walk.seen[rule].place, "as the grammar has it", "as the grammar has it", holds=True)
+
+
+@check("event-name-is-its-type", EVENTS)
+def event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The name of an event is its type. Where clients read the type alone, it may have none."""
+    named = policy_of(stream).events_are_named
+    if named == "never" or not stream.answered:
+        return
+    for event in stream.events:
+        kind = event.data.get("type") if isinstance(event.data, Mapping) else None
+        if isinstance(kind, str):
+            name = repr(event.name) if event.name else "nothing"
+            message = f"the event of type {kind} is named {name}"
+            seen = expect(event.at("/type"), kind, event.name, message)
+            yield seen._replace(level=Level.SHOULD) if named == "optional" and not event.name else seen
+
+
+@check("events-are-numbered", EVENTS)
+def events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The sequence numbers of a stream count its events from 0."""
+    grammar = _grammar(stream)
+    if grammar is None or not grammar.numbered or not stream.answered:
+        return
+    numbers = ((event, find(event.data, parse(grammar.numbered))) for event in stream.events)
+    rows: Iterator[Row] = (
+        (event, "", number == due and type(number) is int, due, "none" if number is ABSENT else number)
+        for due, (event, number) in enumerate(numbers)
+    )
+    yield from expect_each(rows, "the sequence number is {actual}, and {expected} is the next")
+
+
+@check("stream-ends-once", EVENTS)
+def stream_ends_once(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A stream begins with the event that begins it, and one event ends it."""
+    walk = _walk(stream)
+    yield from _misplaced(stream, Rule.ENDS)
+    if walk is not None and stream.answered and ended(stream) and walk.end is None:
+        ends = " or ".join(walk.grammar.ends)
+        message = f"the stream is over without {ends}"
+        yield expect(end_place(stream), ends, "no such event", message, holds=False)
+
+
+@check("deltas-belong-to-what-is-open", EVENTS)
+def deltas_belong_to_what_is_open(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A delta belongs to an item, part or block that is open, and of its kind."""
+    yield from _misplaced(stream, Rule.OPEN)
+
+
+@check("what-opens-is-closed", EVENTS)
+def what_opens_is_closed(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What opened is closed once, after all that it holds and before the end."""
+    yield from _misplaced(stream, Rule.CLOSED)
+
+
+@check("items-are-numbered", EVENTS)
+def items_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Items, parts and blocks are numbered as they open; blocks do not overlap."""
+    yield from _misplaced(stream, Rule.NUMBERED)
+
+
+@check("deltas-add-up", EVENTS)
+def deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What the deltas of an item join to is what its closing events say that it holds."""
+    walk = _walk(stream)
+    repeated = walk.joined() if walk is not None else ()
+    yield from in_wire_order(
+        expect(event.at(pointer), joined, said, f"the event says {said!r}, and its deltas join to {joined!r}")
+        for event, pointer, said, joined in repeated
+    )
+
+
+def _identity(item: Any, pointers: Sequence[str]) -> dict[str, list[Any]]:
+    """What stays the same of an item, by pointer; nothing for what it does not have."""
+    found = {pointer: gather(item, parse(pointer)) for pointer in pointers}
+    return {pointer: values for pointer, values in found.items() if values}
+
+
+@check("closed-items-stand-in-the-response", EVENTS)
+def closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The last event repeats the items that were closed, in the order of their numbers."""
+    walk = _walk(stream)
+    final = walk.grammar.final if walk is not None else None
+    if walk is None or final is None or walk.end is None:
+        return
+    repeated = find(walk.end.data, parse(final.items))
+    closed = {frame.index: frame for frame in walk.frames if not frame.parent and frame.closed is not None}
+    if not isinstance(repeated, list) or not (closed or repeated):
+        return
+    place = walk.end.at(final.items)
+    due = [
+        _identity(find(frame.closed.data, parse(walk.grammar.frames[frame.name].object)), final.same)
+        for _, frame in sorted(closed.items())
+        if frame.closed is not None
+    ]
+    actual = [_identity(item, final.same) for item in repeated]
+    wrong = next((at for at, pair in enumerate(zip(due, actual, strict=False)) if pair[0] != pair[1]), None)
+    message = (
+        f"item {wrong} of the response is not the one that was closed"
+        if wrong is not None
+        else f"the response holds {len(actual)} items, and {len(due)} were closed"
+    )
+    shown = slice(wrong, None if wrong is None else wrong + 1)
+    yield expect(place, due[shown], actual[shown], message, holds=due == actual)
+
+
+@check("item-ids-stay", EVENTS)
+def item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The events of an item name it by the id with which it opened, and its end changes no name."""
+    walk = _walk(stream)
+    if walk is None:
+        return
+    for frame in walk.frames:
+        rule = walk.grammar.frames[frame.name]
+        if not rule.id:
+            continue
+        opened = find(frame.opened.data, parse(rule.object))
+        due = find(opened, ("id",))
+        for _, event in walk.events_of(frame):
+            if (named := find(event.data, parse(rule.id))) is not ABSENT:
+                message = f"{frame.words} opened as {due!r}, and is {named!r} here"
+                yield expect(event.at(rule.id), due, named, message)
+        if frame.closed is not None:
+            closed = find(frame.closed.data, parse(rule.object))
+            before, after = _identity(opened, rule.same), _identity(closed, rule.same)
+            message = f"{frame.words} opened with {before}, and closes with {after}"
+            yield expect(frame.closed.at(rule.object), before, after, message)
+
+
+@check("last-event-tells-the-status", EVENTS)
+def last_event_tells_the_status(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The event that ends a stream is the one that the status of its response names."""
+    walk = _walk(stream)
+    if walk is None or walk.end is None or not walk.grammar.status:
+        return
+    kind = walk.grammar.kind_of(walk.end.data)
+    status = find(walk.end.data, parse(walk.grammar.status))
+    if (due := walk.grammar.ends.get(kind)) is not None and status is not ABSENT:
+        reason = stream.choices[0].finish.raw if stream.choices and stream.choices[0].finish else None
+        message = f"{kind} carries a response whose status is {status!r} ({reason})"
+        yield expect(walk.end.at(walk.grammar.status), due, status, message)
+
+
+@check("cut-item-is-incomplete", ANSWERED)
+def cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The last item of a response that its budget cut says that it is not complete."""
+    grammar = _grammar(stream)
+    for choice in finished_choices(stream) if grammar is not None and grammar.final is not None else ():
+        emission = choice.emissions[-1]
+        at = "/response/output" if stream.asked.stream else "/output"
+        items = find(emission.event.data, parse(at))
+        if choice.finish is not None and choice.finish.type == _CUT and isinstance(items, list) and items:
+            place = emission.event.at(f"{at}/{len(items) - 1}/status")
+            status = find(items[-1], ("status",))
+            message = f"the budget cut the last item, and its status is {status!r}"
+            yield expect(place, "incomplete", None if status is ABSENT else status, message)
+
+
+@check("call-input-is-an-object", ANSWERED)
+def call_input_is_an_object(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The input of a call in a message that ends with calls is one JSON object, once it is joined."""
+    grammar = _grammar(stream)
+    for choice in finished_choices(stream) if grammar is not None and grammar.once else ():
+        called = choice.finish is not None and choice.finish.type == "tool_calls"
+        for call in choice.calls if called else ():
+            emission, piece = call.pieces[-1]
+            holds = not call.arguments or as_object(call.arguments) is not None
+            place, text = emission.event.at(piece.pointer), call.arguments
+            message = f"the input of {call.name} joins to {text!r}, which is no JSON object"
+            yield expect(place, "one JSON object", text, message, holds=holds)
+
+
+def _body(stream: Stream) -> Mapping[str, Any]:
+    body = stream.exchange.request.body
+    return body if isinstance(body, Mapping) else {}
+
+
+_OF_THOUGHTS = ("thinking", "reasoning", "chat_template_kwargs", "system", "instructions", "tool_choice")
+"""Fields that each endpoint has in a form of its own: requests with any of them are compared with none."""
+
+
+@select
+def _told_in_messages(stream: Stream) -> bool:
+    """The answers to messages that may be the same at several endpoints."""
+    dialect, asked = dialect_of(stream), stream.asked
+    talks = dialect is not None and dialect.chat and stream.answered and ended(stream)
+    plain = asked.n == 1 and not asked.input_ids and not any(name in _OF_THOUGHTS for name in _body(stream))
+    return talks and plain and bool(asked.prompt_key)
+
+
+@fact(Stream)
+def _conversation(stream: Stream) -> tuple[object, ...]:
+    """What was said, whatever endpoint was asked: messages, and tools by name."""
+    return stream.asked.prompt_key, offered(stream)
+
+
+@fact(Stream)
+def _limits(stream: Stream) -> tuple[object, ...]:
+    """What ends a greedy answer: its budget and its stop strings."""
+    asked = stream.asked
+    return asked.max_new_tokens, asked.stop, asked.ignore_eos
+
+
+def _across_endpoints(
+    streams: Iterable[Answer], key: Callable[[Answer], object]
+) -> Iterator[tuple[Answer, Answer]]:
+    """Answers with one key at two endpoints, of which the second has items."""
+    asked: defaultdict[object, dict[str, Answer]] = defaultdict(dict)
+    for stream in streams:
+        asked[key(stream)].setdefault(stream.dialect, stream)
+    for answers in asked.values():
+        first = min(answers.values(), key=lambda one: (has_items(one), one.exchange.name))
+        yield from ((first, one) for one in answers.values() if one is not first and has_items(one))
+
+
+@check_run("endpoints-agree-on-channels")
+def endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """A conversation is taken apart alike at every endpoint that takes messages."""
+    greedy = (stream for stream in _told_in_messages(streams) if stream.asked.greedy)
+    for first, second in _across_endpoints(greedy, lambda one: (_conversation(one), _limits(one))):
+        whole = (first.load(), second.load())
+        (ours,), (theirs,) = ([Channels.of(stream, choice) for choice in stream.choices] for stream in whole)
+        found = list(differences(ours, theirs))
+        for difference in found:
+            yield expect(
+                theirs.place(difference.channel),
+                difference.expected,
+                difference.actual,
+                difference.message(f"and at {first.exchange.request.path}"),
+                holds=False,
+                related=(ours.place(difference.channel),),
+                by_chance=_texts_go_apart(ours.choice, theirs.choice),
+            )
+        if not found:
+            yield expect(theirs.place("text"), ours.content, theirs.content, holds=True)
+
+
+def _texts_go_apart(first: Choice, second: Choice) -> bool:
+    """Whether two choices said different things, and not one thing in other channels."""
+    texts = [f"{one.reasoning or ''}{one.text or ''}" for one in (first, second)]
+    return not any(texts[0].startswith(text) or text.startswith(texts[0]) for text in texts[1:])
+
+
+@check_run("endpoints-agree-on-counts")
+def endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """A conversation has as many tokens at every endpoint that takes messages."""
+    for first, second in _across_endpoints(_told_in_messages(streams), _conversation):
+        yield from _same_prompt(first, second, f"at {first.exchange.request.path}")
+
+
+def _same_prompt(first: Answer, second: Answer, where: str) -> Iterator[Observation]:
+    """Whether two prompts have as many tokens, by the usage of their answers."""
+    due, count = ((one.usage or {}).get("prompt_tokens") for one in (first, second))
+    if type(due) is int and type(count) is int:
+        place = second.load().usage_place or end_place(second)
+        yield expect(place, due, count, f"the prompt has {count} tokens, and {due} {where}")
+
+
+class _Turn(NamedTuple):
+    """What a request said and its answer gave, as far as other turns refer to it; values by digest."""
+
+    name: str
+    """The id of the response."""
+    previous: str
+    """The id of the response that the request goes on from."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def _digests(values: Any) -> tuple[str, ...]:
+    texts = (json.dumps(value, sort_keys=True) for value in values) if isinstance(values, list) else ()
+    return tuple(hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
+
+
+@fact(Stream)
+def _turn(stream: Stream) -> _Turn | None:
+    """A turn at an endpoint of items; None at another. The content of a message is one of them."""
+    if not has_items(stream):
+        return None
+    body = _body(stream)
+    data = stream.events[0].data if stream.answered and not stream.asked.stream else {}
+    if "messages" in body:
+        turns = as_list(body["messages"]) or []
+        said: Any = [turn.get("content") for turn in turns if isinstance(turn, Mapping)]
+        given: Any = [data["content"]] if data.get("content") else []
+    else:
+        said, given = body.get("input"), data.get("output")
+    previous = str(body.get("previous_response_id") or "")
+    return _Turn(str(data.get("id")), previous, _digests(said), _digests(given))
+
+
+def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, _Turn]]:
+    return [(stream, turn) for stream in streams if (turn := _turn(stream)) is not None]
+
+
+@check_run("own-items-are-accepted")
+def own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """What an endpoint answered is accepted as a part of its next input."""
+    turns = _turns(streams)
+    given = {(stream.dialect, item) for stream, turn in turns for item in turn.outputs}
+    for stream, turn in turns:
+        if any((stream.dialect, item) in given for item in turn.inputs) and (
+            stream.answered or was_refused(stream)
+        ):
+            message = f"a turn with its own items was refused with status {stream.exchange.status}"
+            actual = "an answer" if stream.answered else stream.exchange.status
+            yield expect(end_place(stream), "an answer", actual, message, holds=stream.answered)
+
+
+@check_run("previous-response-is-continued")
+def previous_response_is_continued(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """A request that names the response before it has the prompt of one that repeats it."""
+    turns = _turns(streams)
+    by_name = {turn.name: turn for _, turn in turns}
+    spelled = {turn.inputs: stream for stream, turn in turns if not turn.previous and stream.answered}
+    for stream, turn in turns:
+        before = by_name.get(turn.previous)
+        twin = spelled.get((*before.inputs, *before.outputs, *turn.inputs)) if before is not None else None
+        if stream.answered and twin is not None:
+            yield from _same_prompt(twin, stream, "where all of it is repeated")

@@ -1,0 +1,230 @@
+"""The answer side of a dialect whose answers are typed items: Responses and Messages.
+
+A whole answer lists them; in a stream, each event brings a piece of one. All of them together are one choice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenwire.dialects.answer_binding import Delivered
+from tokenwire.record import CallPiece, Emission, Event, Finish
+from tokenwire.wire.json_pointer import ABSENT, Keys, find, gather, join, parse
+
+_KNOWN = {"items", "kind", "kinds", "document", "calls_finish", "usage", "errors"}
+_BOUND = {"text", "reasoning", "call", "finish", "details", "restates"}
+_OF_A_CALL = {"index", "id", "type", "name", "arguments"}
+_CHOICE = 0
+
+
+@dataclass(frozen=True)
+class _FinishBinding:
+    """Where the reason stands, the first that is not null, and the record's word for it; None for none."""
+
+    reason: tuple[Keys, ...]
+    matched: Keys | None
+    types: Mapping[str, str | None]
+
+    @classmethod
+    def load(cls, table: Mapping[str, Any]) -> _FinishBinding:
+        matched = parse(table["matched"]) if "matched" in table else None
+        return cls(tuple(map(parse, table["reason"])), matched, table["types"])
+
+    def read(self, data: Any) -> tuple[Finish, str] | None:
+        """The finish that an object tells, and where its reason stands; None for one that tells none."""
+        for keys in self.reason:
+            reason = find(data, keys)
+            kind = self.types.get(reason, reason) if isinstance(reason, str) else None
+            if kind is not None:
+                matched = find(data, self.matched) if self.matched is not None else ABSENT
+                return Finish(type=kind, matched=matched or None, raw=reason), join(*keys)
+        return None
+
+
+@dataclass(frozen=True)
+class _PartBinding:
+    """What an item or event of one kind brings."""
+
+    channels: Mapping[str, Keys]
+    """Where text and reasoning stand; each entry of a list at `*`."""
+    call: Mapping[str, Keys]
+    details: Mapping[str, Keys]
+    finish: _FinishBinding | None
+    restates: bool
+    """The arguments are all of them, and count only where no piece came before."""
+
+    @classmethod
+    def load(cls, dialect: str, table: Mapping[str, Any]) -> _PartBinding:
+        call = table.get("call", {})
+        if unknown := (table.keys() - _BOUND) | (call.keys() - _OF_A_CALL):
+            raise ValueError(f"dialect {dialect}: an item brings no {sorted(unknown)[0]!r}; it has {_BOUND}")
+        return cls(
+            channels={name: parse(table[name]) for name in ("text", "reasoning") if name in table},
+            call={name: parse(at) for name, at in call.items()},
+            details={name: parse(at) for name, at in table.get("details", {}).items()},
+            finish=_FinishBinding.load(table["finish"]) if "finish" in table else None,
+            restates=table.get("restates", False),
+        )
+
+
+@dataclass(frozen=True)
+class _UsageBinding:
+    """Where usage stands, and its counts by their names in the record; several are added up."""
+
+    at: Keys
+    begun: Keys | None
+    """Where the counts stand that are known when a stream begins."""
+    names: Mapping[str, tuple[Keys, ...]]
+
+    @classmethod
+    def load(cls, table: Mapping[str, Any]) -> _UsageBinding:
+        names = {name: tuple(map(parse, places)) for name, places in table["names"].items()}
+        return cls(parse(table["at"]), parse(table["begun"]) if "begun" in table else None, names)
+
+    def read(self, usage: Mapping[str, Any]) -> dict[str, Any]:
+        counts: dict[str, Any] = {}
+        for name, places in self.names.items():
+            found = [value for value in (find(usage, keys) for keys in places) if value is not ABSENT]
+            numbers = [value for value in found if type(value) is int]
+            if found:
+                counts[name] = sum(numbers) if numbers else found[0]
+        return counts
+
+
+@dataclass
+class _Progress:
+    """What a stream brought so far of what later events refer to."""
+
+    calls: dict[Any, int] = field(default_factory=dict)
+    """The number of each call, by the index of its item."""
+    arguments: set[int] = field(default_factory=set)
+    """The calls of which arguments came."""
+    begun: Mapping[str, Any] = field(default_factory=dict)
+    """The usage of the beginning."""
+
+
+@dataclass(frozen=True, eq=False)
+class ItemBinding:
+    """Where items and events say what. Made from `answer.whole` or `answer.stream` of a dialect."""
+
+    items: Keys | None
+    """The list of them; None where each event is a piece of one."""
+    kind: tuple[Keys, ...]
+    kinds: Mapping[str, _PartBinding]
+    document: _PartBinding | None
+    calls_finish: str
+    """The finish of a choice that stopped with calls, where the server's word is that of any stop."""
+    usage: _UsageBinding
+    errors: Mapping[str, Keys]
+    """By the type of an event, where the error stands that it carries."""
+
+    @classmethod
+    def load(cls, dialect: str, table: Mapping[str, Any]) -> ItemBinding:
+        """Raises ValueError for a name that is not known here, KeyError for one that is missing."""
+        if unknown := table.keys() - _KNOWN:
+            raise ValueError(f"dialect {dialect}: items have no {sorted(unknown)[0]!r}; they have {_KNOWN}")
+        return cls(
+            items=parse(table["items"]) if "items" in table else None,
+            kind=tuple(map(parse, table["kind"])),
+            kinds={name: _PartBinding.load(dialect, row) for name, row in table["kinds"].items()},
+            document=_PartBinding.load(dialect, table["document"]) if "document" in table else None,
+            calls_finish=table.get("calls_finish", ""),
+            usage=_UsageBinding.load(table["usage"]),
+            errors={kind: parse(at) for kind, at in table.get("errors", {}).items()},
+        )
+
+    @property
+    def names_stops(self) -> bool:
+        """Whether a finish tells what stopped the choice."""
+        parts = (*self.kinds.values(), *filter(None, [self.document]))
+        return any(part.finish is not None and part.finish.matched is not None for part in parts)
+
+    def failure_in(self, data: Any) -> Any:
+        """The error that an event is, or that its object carries; None where there is none."""
+        kind = data.get("type") if isinstance(data, dict) else None
+        return (
+            find(data, self.errors[kind]) or None if isinstance(kind, str) and kind in self.errors else None
+        )
+
+    def deliveries(self, events: Iterable[Event], *, of_all: bool) -> Iterator[Delivered]:  # noqa: ARG002
+        """What each event delivers, and its usage. There is one choice, so `of_all` makes no difference."""
+        progress = _Progress()
+        for event in events:
+            emission = self._emission(event, progress)
+            counts = self._usage(event.data, progress)
+            yield Delivered(event, [emission] if emission else [], counts, join(*self.usage.at))
+
+    def _usage(self, data: Any, progress: _Progress) -> Mapping[str, Any] | None:
+        if self.usage.begun is not None and isinstance(begun := find(data, self.usage.begun), dict):
+            progress.begun = begun
+        found = find(data, self.usage.at)
+        return self.usage.read({**progress.begun, **found}) if isinstance(found, dict) else None
+
+    def _parts(self, data: Any) -> Iterator[tuple[_PartBinding, str, Any]]:
+        """The items of a document or the piece that an event is, each with its binding and its place."""
+        if self.document is not None:
+            yield self.document, "", data
+        found = [data] if self.items is None else find(data, self.items)
+        for position, part in enumerate(found if isinstance(found, list) else ()):
+            names = (name for keys in self.kind if isinstance(name := find(part, keys), str))
+            binding = self.kinds.get(kind) if (kind := " ".join(names)) in self.kinds else None
+            binding = binding or self.kinds.get(kind.partition(" ")[0])
+            if binding is not None:
+                yield binding, "" if self.items is None else join(*self.items, position), part
+
+    def _emission(self, event: Event, progress: _Progress) -> Emission | None:
+        pointers: dict[str, str] = {}
+        channels: dict[str, str] = {}
+        calls: list[CallPiece] = []
+        details: dict[str, Any] = {}
+        finish: Finish | None = None
+        for binding, place, part in self._parts(event.data):
+            for name, keys in binding.channels.items():
+                found = [value for value in gather(part, keys) if isinstance(value, str)]
+                if found:
+                    channels[name] = channels.get(name, "") + "".join(found)
+                    pointers.setdefault(name, place + join(*keys).partition("/*")[0])
+            if binding.call and (piece := self._call(binding, place, part, len(calls), progress)) is not None:
+                calls.append(piece)
+                pointers["tool_calls"] = place
+            for name, keys in binding.details.items():
+                if (value := find(part, keys)) is not ABSENT:
+                    details[name] = value
+                    pointers[name] = place + join(*keys)
+            told = binding.finish.read(part) if binding.finish is not None else None
+            if told is not None:
+                finish, pointers["finish"] = told[0], place + told[1]
+        if not (channels or calls or finish):
+            return None
+        if finish is not None and finish.type == "stop" and self.calls_finish and (calls or progress.calls):
+            finish = Finish(type=self.calls_finish, matched=finish.matched, raw=finish.raw)
+        return Emission(
+            event=event,
+            choice=_CHOICE,
+            pointers=pointers,
+            text=channels.get("text"),
+            reasoning=channels.get("reasoning"),
+            calls=tuple(calls),
+            details=details,
+            finish=finish,
+        )
+
+    def _call(
+        self, binding: _PartBinding, place: str, part: Any, position: int, progress: _Progress
+    ) -> CallPiece | None:
+        """The piece of a call that a part is; its number counts the calls before it, whatever is between."""
+        found = {name: find(part, keys) for name, keys in binding.call.items()}
+        values = {name: value for name, value in found.items() if value is not ABSENT}
+        index = values.pop("index", position)
+        number = progress.calls.setdefault(json.dumps(index), len(progress.calls))
+        arguments = values.get("arguments")
+        if isinstance(arguments, dict):
+            values["arguments"] = arguments = json.dumps(arguments, ensure_ascii=False)
+        if binding.restates and number in progress.arguments:
+            return None
+        if arguments:
+            progress.arguments.add(number)
+        return CallPiece(place, position, number, **values)

@@ -1,0 +1,55 @@
+"""Faults of the endpoints of typed items: events that no client can put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenwire_faults.acts import at
+from tokenwire_faults.answers import Json, Object
+from tokenwire_faults.fault import Fault
+from tokenwire_reference.extras.channels.parser import Channel, Delta
+
+_LAST = ("response.completed", "response.incomplete", "message_stop")
+_CLOSING = ("response.output_item.done", "content_block_stop")
+
+
+@at("frame")
+def event_has_no_name(frame: bytes) -> Iterable[bytes]:
+    return [frame.partition(b"\n")[2] if frame.startswith(b"event: ") else frame]
+
+
+@at("events")
+def last_event_comes_twice(event: Object) -> Iterable[Object]:
+    return [event] * (2 if event.get("type") in _LAST else 1)
+
+
+@at("events")
+def last_event_is_lost(event: Object) -> Iterable[Object]:
+    return [] if event.get("type") in _LAST else [event]
+
+
+@at("events")
+def item_stays_open(event: Object) -> Iterable[Object]:
+    return [] if event.get("type") in _CLOSING else [event]
+
+
+@at("events")
+def delta_is_lost_before_its_end(fault: Fault, event: Object) -> Iterable[Object]:
+    deltas = fault.memory["deltas"] = fault.memory.get("deltas", 0) + ("delta" in event)
+    return [] if "delta" in event and deltas == 2 else [event]
+
+
+@at("deltas")
+def items_lose_the_reasoning(deltas: list[Delta]) -> Iterable[Delta]:
+    return [delta for delta in deltas if delta.channel is not Channel.REASONING]
+
+
+@at("answered")
+def own_items_are_refused(fault: Fault, status: int, answer: Json) -> tuple[int, Json]:
+    turns = fault.request.get("input", fault.request.get("messages"))
+    listed = turns if isinstance(turns, list) else []
+    if status == 200 and any("id" in turn or turn.get("role") == "assistant" for turn in listed):
+        return 400, {
+            "error": {"message": "input[1] is not understood", "type": "BadRequestError", "code": 400}
+        }
+    return status, answer

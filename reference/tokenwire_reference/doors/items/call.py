@@ -1,0 +1,74 @@
+"""A call for items: a conversation, read as a chat would be."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire_reference.doors.chat_channels import ChannelsAsked, ChoiceChannels, read_channels
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.items.conversation import Message
+from tokenwire_reference.doors.openai_call import OpenAICall
+from tokenwire_reference.doors.prompts import template_ids
+from tokenwire_reference.doors.sampling_fields import (
+    native_sampling_fields,
+    read_sampling_params,
+    refuse_what_does_not_fit,
+)
+from tokenwire_reference.doors.served import Served
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemCall(OpenAICall):
+    """One request for one choice."""
+
+    channels: ChannelsAsked
+    conversation: Sequence[Message]
+
+    def channels_of_choice(self) -> ChoiceChannels:
+        """The choice, to be taken apart."""
+        return ChoiceChannels(self.requests[0], self.channels, self.tokenizer)
+
+
+def read_item_call(
+    body: Mapping[str, Any],
+    served: Served,
+    *,
+    prefix: str,
+    conversation: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    budget: int | None,
+    thinks: bool | None,
+) -> ItemCall:
+    """Read what a body asks for. `tools` are those of a chat. Raises RefusalError."""
+    if served.tokenizer is None:
+        raise RefusalError("messages need a tokenizer and the server runs without one; use /generate")
+    asked: dict[str, Any] = {"tools": tools} if tools else {}
+    if thinks is not None:
+        asked["chat_template_kwargs"] = {"enable_thinking": thinks}
+    channels = read_channels(asked, served)
+    prompt = template_ids(
+        conversation,
+        served.tokenizer,
+        context_length=served.model.context_length,
+        template=channels.template,
+    )
+    sampling = read_sampling_params(native_sampling_fields(body, budget), served)
+    refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
+    return ItemCall.read(
+        body,
+        served,
+        id=f"{prefix}{uuid.uuid4().hex}",
+        prompts=[prompt],
+        sampling=sampling,
+        wanted={},
+        channels=channels,
+        conversation=conversation,
+    )
+
+
+def new_id(prefix: str) -> str:
+    """An id of an item or a call."""
+    return f"{prefix}_{uuid.uuid4().hex[:24]}"

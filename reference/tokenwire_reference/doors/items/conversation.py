@@ -1,0 +1,95 @@
+"""Conversations of items as chat messages: what the chat template is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.json_answer import to_json
+
+Message = dict[str, Any]
+_TEXT = ("input_text", "output_text", "text")
+
+
+def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None = None) -> list[Message]:
+    """The messages of the `input` of a response. Raises RefusalError for an item of another kind."""
+    items = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    messages = [] if instructions is None else [{"role": "system", "content": instructions}]
+    for position, item in enumerate(items):
+        name = f"input[{position}]"
+        match item:
+            case {"type": "reasoning"}:
+                _assistant(messages)
+            case {"type": "function_call", "name": str(called), "arguments": str(arguments)}:
+                _add_call(messages, item.get("call_id"), called, arguments)
+            case {"type": "function_call_output", "call_id": call_id, "output": output}:
+                messages.append({"role": "tool", "tool_call_id": call_id, "content": _text(output, name)})
+            case {"role": "assistant", "content": content}:
+                _add_text(messages, _text(content, name))
+            case {"role": role, "content": content}:
+                role = "system" if role == "developer" else role
+                messages.append({"role": role, "content": _text(content, name)})
+            case _:
+                raise RefusalError(
+                    f"{name} is of type {item.get('type')!r}; the reference engine takes messages, "
+                    "reasoning, function_call and function_call_output",
+                    param="input",
+                )
+    return messages
+
+
+def of_messages(turns: Sequence[Mapping[str, Any]], system: Any = None) -> list[Message]:
+    """The chat messages of turns whose content may be blocks. Raises RefusalError for one of another kind."""
+    messages = [] if system is None else [{"role": "system", "content": _text(system, "system")}]
+    for position, turn in enumerate(turns):
+        name = f"messages[{position}]"
+        content = turn["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        said = [block for block in blocks if block.get("type") == "text"]
+        for block in blocks:
+            match block:
+                case {"type": "tool_use", "id": call_id, "name": str(called), "input": given}:
+                    _add_call(messages, call_id, called, to_json(given).decode())
+                case {"type": "tool_result", "tool_use_id": call_id}:
+                    output = _text(block.get("content") or "", name)
+                    messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
+                case {"type": "thinking" | "text"}:
+                    continue
+                case _:
+                    raise RefusalError(
+                        f"{name} has a block of type {block.get('type')!r}; the reference engine takes text, "
+                        "thinking, tool_use and tool_result",
+                        param="messages",
+                    )
+        if turn["role"] == "assistant":
+            _add_text(messages, _text(said, name))
+        elif said:
+            messages.append({"role": turn["role"], "content": _text(said, name)})
+    return messages
+
+
+def _text(content: str | Iterable[Mapping[str, Any]], name: str) -> str:
+    if isinstance(content, str):
+        return content
+    parts = list(content)
+    wrong = next((part.get("type") for part in parts if part.get("type") not in _TEXT), None)
+    if wrong is not None:
+        raise RefusalError(f"{name} has a part of type {wrong!r}; this endpoint takes text only")
+    return "".join(str(part.get("text", "")) for part in parts)
+
+
+def _assistant(messages: list[Message]) -> Message:
+    """The turn of the assistant at the end of a conversation, begun if there is none."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
+
+
+def _add_text(messages: list[Message], text: str) -> None:
+    _assistant(messages)["content"] += text
+
+
+def _add_call(messages: list[Message], call_id: Any, name: str, arguments: str) -> None:
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    _assistant(messages).setdefault("tool_calls", []).append(call)

@@ -1,0 +1,195 @@
+"""`/v1/messages`: one choice as a list of blocks, and a stream of named events that builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.doors.answering import answer
+from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.chat_channels import ChoiceChannels
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.event_stream import NAMED
+from tokenwire_reference.doors.items.call import ItemCall, new_id, read_item_call
+from tokenwire_reference.doors.items.conversation import of_messages
+from tokenwire_reference.doors.reader import Emission
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.usage import Consumed
+from tokenwire_reference.extras.channels.parser import Channel, Delta
+
+PATH = "/v1/messages"
+Event = dict[str, Any]
+
+_BLOCK_OF = {Channel.REASONING: "thinking", Channel.CONTENT: "text", Channel.CALL: "tool_use"}
+_DELTA_OF = {
+    "thinking": ("thinking_delta", "thinking"),
+    "text": ("text_delta", "text"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+_REASON_OF = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+async def messages(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/messages."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    call = await understood(http_request, lambda: _read(body, served))
+    return await answer(
+        http_request,
+        served,
+        call.requests,
+        group=call.id,
+        stream=call.stream,
+        write=lambda choices: _message(choices, call, served),
+        chunks=lambda: _Events(call, served),
+        last_words=RefusalError.typed_event,
+        framing=NAMED,
+    )
+
+
+async def count_tokens(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/messages/count_tokens."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    call = await understood(http_request, lambda: _read({"max_tokens": 1, **body}, served))
+    return Response(
+        orjson.dumps({"input_tokens": len(call.requests[0].prompt_token_ids)}), media_type="application/json"
+    )
+
+
+def _read(body: dict[str, Any], served: Served) -> ItemCall:
+    hold_against_schema(body, "messages-request")
+    choice = (body.get("tool_choice") or {"type": "auto"})["type"]
+    if choice not in ("auto", "none"):
+        raise RefusalError(
+            "tool_choice needs a grammar, which the reference engine has not; send auto or none"
+        )
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool["name"],
+                "description": tool.get("description"),
+                "parameters": tool["input_schema"],
+            },
+        }
+        for tool in body.get("tools") or ()
+        if choice == "auto"
+    ]
+    thinking = (body.get("thinking") or {}).get("type")
+    return read_item_call(
+        {**body, "stop": body.get("stop_sequences")},
+        served,
+        prefix="msg_",
+        conversation=of_messages(body["messages"], body.get("system")),
+        tools=tools,
+        budget=body["max_tokens"],
+        thinks=False if thinking == "disabled" else None,
+    )
+
+
+def _head(call: ItemCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "message", "role": "assistant", "model": call.model}
+
+
+def _message(choices: Sequence[Emission], call: ItemCall, served: Served) -> dict[str, Any]:
+    channels = call.channels_of_choice()
+    channels.consume(choices[0])
+    said = channels.message
+    blocks: list[dict[str, Any]] = []
+    if said.reasoning:
+        blocks.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
+    if said.content:
+        blocks.append({"type": "text", "text": said.content})
+    for each in said.calls:
+        block = {"type": "tool_use", "id": new_id("toolu"), "name": each.name}
+        blocks.append({**block, "input": orjson.loads(each.arguments) if each.whole else {}})
+    return {
+        **_head(call),
+        "content": blocks,
+        **_stop(choices[0], call, channels),
+        "usage": _usage(choices[0], served),
+    }
+
+
+def _stop(choice: Emission, call: ItemCall, channels: ChoiceChannels) -> dict[str, Any]:
+    """Why a message ended: a stop sequence is named."""
+    assert choice.finish is not None, "only what ended has a finish"
+    matched = choice.finish.matched
+    sequence = matched if isinstance(matched, str) and matched in call.requests[0].sampling.stop else None
+    reason = channels.finish_reason(choice.finish)
+    named = "stop_sequence" if sequence is not None and reason == "stop" else _REASON_OF.get(reason, reason)
+    return {"stop_reason": named, "stop_sequence": sequence}
+
+
+def _usage(choice: Emission, served: Served, output: int | None = None) -> dict[str, Any]:
+    consumed = Consumed.by([choice], 1)
+    cached = consumed.cached if served.args.enable_cache_report else 0
+    return {
+        "input_tokens": consumed.prompt - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": consumed.completion if output is None else output,
+    }
+
+
+class _Events:
+    """The events of one message. A block is open until a delta begins the next: of another kind, or call."""
+
+    def __init__(self, call: ItemCall, served: Served) -> None:
+        self._call, self._served = call, served
+        self._channels = call.channels_of_choice()
+        self._kind = ""
+        self._blocks = 0
+        self._last: Emission | None = None
+
+    def of(self, emission: Emission) -> Iterator[Event]:
+        if emission.first:
+            usage = _usage(emission, self._served, 0)
+            begun = {
+                **_head(self._call),
+                "content": [],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": usage,
+            }
+            yield {"type": "message_start", "message": begun}
+        self._last = emission
+        for delta in self._channels.consume(emission):
+            kind = _BLOCK_OF[delta.channel]
+            if kind != self._kind or delta.name is not None:
+                yield from self._close()
+                yield self._opened(kind, delta)
+            if delta.text:
+                yield self._delta(delta.text)
+        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
+            raise refusal
+
+    def closing(self) -> Iterator[Event]:
+        yield from self._close()
+        assert self._last is not None, "a stream has a first emission"
+        stop, usage = _stop(self._last, self._call, self._channels), _usage(self._last, self._served)
+        yield {"type": "message_delta", "delta": stop, "usage": usage}
+        yield {"type": "message_stop"}
+
+    def _opened(self, kind: str, delta: Delta) -> Event:
+        self._kind, self._blocks = kind, self._blocks + 1
+        begun: dict[str, Any] = {"type": kind}
+        if kind == "tool_use":
+            begun |= {"id": new_id("toolu"), "name": delta.name, "input": {}}
+        else:
+            begun[kind] = ""
+        return {"type": "content_block_start", "index": self._blocks - 1, "content_block": begun}
+
+    def _delta(self, text: str) -> Event:
+        kind, name = _DELTA_OF[self._kind]
+        return {"type": "content_block_delta", "index": self._blocks - 1, "delta": {"type": kind, name: text}}
+
+    def _close(self) -> Iterator[Event]:
+        if self._kind:
+            yield {"type": "content_block_stop", "index": self._blocks - 1}
+        self._kind = ""

@@ -1,0 +1,271 @@
+"""`/v1/responses`: one choice as a list of items, and a stream of numbered events that builds it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.core.request import FinishReason
+from tokenwire_reference.doors.answering import answer
+from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.event_stream import NAMED
+from tokenwire_reference.doors.items.call import ItemCall, new_id, read_item_call
+from tokenwire_reference.doors.items.conversation import of_input
+from tokenwire_reference.doors.items.stored import StoredConversations
+from tokenwire_reference.doors.reader import Emission
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.usage import Consumed
+from tokenwire_reference.extras.channels.parser import Channel, Delta
+
+PATH = "/v1/responses"
+Event = dict[str, Any]
+
+_ITEM_OF = {Channel.REASONING: "reasoning", Channel.CONTENT: "message", Channel.CALL: "function_call"}
+_ID_OF = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+_PART_OF = {"reasoning": "reasoning_text", "message": "output_text"}
+
+
+async def responses(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/responses."""
+    served = served_by(http_request)
+    stored: StoredConversations = http_request.app.state.stored
+    body = await read_object(http_request)
+    call = await understood(http_request, lambda: _read(body, served, stored))
+    written = _Written(call, body, served, stored)
+    return await answer(
+        http_request,
+        served,
+        call.requests,
+        group=call.id,
+        stream=call.stream,
+        write=lambda choices: written.whole(choices[0]),
+        chunks=lambda: written,
+        last_words=written.failed,
+        framing=NAMED,
+    )
+
+
+def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> ItemCall:
+    hold_against_schema(body, "responses-request")
+    previous = body.get("previous_response_id")
+    before = stored.get(previous) if previous else []
+    if before is None:
+        raise RefusalError(
+            f"previous_response_id {previous!r} is not stored; send its input and output again",
+            status=404,
+            param="previous_response_id",
+        )
+    if body.get("tool_choice", "auto") not in ("auto", "none"):
+        raise RefusalError(
+            "tool_choice needs a grammar, which the reference engine has not; send auto or none"
+        )
+    tools = [
+        {
+            "type": "function",
+            "function": {name: tool.get(name) for name in ("name", "description", "parameters")},
+        }
+        for tool in body.get("tools") or ()
+        if body.get("tool_choice") != "none"
+    ]
+    effort = (body.get("reasoning") or {}).get("effort")
+    return read_item_call(
+        body,
+        served,
+        prefix="resp_",
+        conversation=[*before, *of_input(body["input"], body.get("instructions"))],
+        tools=tools,
+        budget=body.get("max_output_tokens"),
+        thinks=False if effort == "none" else None,
+    )
+
+
+@dataclass
+class _Item:
+    """One item, as far as it was written."""
+
+    kind: str
+    name: str | None = None
+    id: str = ""
+    call_id: str = field(default_factory=lambda: new_id("call"))
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self.id = new_id(_ID_OF[self.kind])
+
+    @property
+    def part(self) -> dict[str, Any]:
+        more: dict[str, Any] = {"annotations": [], "logprobs": []} if self.kind == "message" else {}
+        return {"type": _PART_OF[self.kind], "text": self.text, **more}
+
+    def written(self, status: str, *, opens: bool = False) -> dict[str, Any]:
+        head = {"id": self.id, "type": self.kind, "status": status}
+        match self.kind:
+            case "function_call":
+                return {**head, "call_id": self.call_id, "name": self.name, "arguments": self.text}
+            case "reasoning":
+                return {**head, "summary": [], "content": [] if opens else [self.part]}
+        return {**head, "role": "assistant", "content": [] if opens else [self.part]}
+
+
+class _Written:
+    """The items of one choice: all at once, or event by event. An item is open until the next begins."""
+
+    def __init__(
+        self, call: ItemCall, body: Mapping[str, Any], served: Served, stored: StoredConversations
+    ) -> None:
+        self._call, self._body, self._served, self._stored = call, body, served, stored
+        self._channels = call.channels_of_choice()
+        self._created = int(time.time())
+        self._items: list[_Item] = []
+        self._open: _Item | None = None
+        self._last: Emission | None = None
+        self._number = 0
+
+    def whole(self, choice: Emission) -> dict[str, Any]:
+        for delta in self._channels.consume(choice):
+            self._add(delta)
+        self._last = choice
+        return self._ended()
+
+    def of(self, emission: Emission) -> Iterator[Event]:
+        if emission.first:
+            yield self._event("response.created", response=self._response("in_progress"))
+            yield self._event("response.in_progress", response=self._response("in_progress"))
+        self._last = emission
+        for delta in self._channels.consume(emission):
+            if self._begins(delta):
+                yield from self._close("completed")
+                yield from self._opened(self._add(delta))
+            else:
+                self._add(delta)
+            if delta.text:
+                yield self._delta(delta.text)
+        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
+            raise refusal
+
+    def closing(self) -> Iterator[Event]:
+        status = self._status()
+        yield from self._close(status)
+        yield self._event(f"response.{status}", response=self._ended())
+
+    def failed(self, refusal: RefusalError) -> Event:
+        error = {"code": "server_error", "message": refusal.message}
+        return self._event("response.failed", response={**self._response("failed"), "error": error})
+
+    def _event(self, kind: str, **more: Any) -> Event:
+        number, self._number = self._number, self._number + 1
+        return {"type": kind, "sequence_number": number, **more}
+
+    def _begins(self, delta: Delta) -> bool:
+        return self._open is None or delta.name is not None or self._open.kind != _ITEM_OF[delta.channel]
+
+    def _add(self, delta: Delta) -> _Item:
+        if self._begins(delta):
+            self._open = _Item(_ITEM_OF[delta.channel], delta.name)
+            self._items.append(self._open)
+        assert self._open is not None, "an item is open once a delta began it"
+        self._open.text += delta.text
+        return self._open
+
+    def _at(self, item: _Item) -> dict[str, Any]:
+        place = {"item_id": item.id, "output_index": self._items.index(item)}
+        return place if item.kind == "function_call" else {**place, "content_index": 0}
+
+    def _opened(self, item: _Item) -> Iterator[Event]:
+        empty = _Item(item.kind, item.name)
+        empty.id, empty.call_id = item.id, item.call_id
+        index = self._items.index(item)
+        yield self._event(
+            "response.output_item.added", output_index=index, item=empty.written("in_progress", opens=True)
+        )
+        if item.kind != "function_call":
+            yield self._event("response.content_part.added", **self._at(item), part=empty.part)
+
+    def _delta(self, text: str) -> Event:
+        assert self._open is not None, "a delta belongs to the open item"
+        item = self._open
+        if item.kind == "function_call":
+            return self._event("response.function_call_arguments.delta", **self._at(item), delta=text)
+        more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
+        return self._event(f"response.{_PART_OF[item.kind]}.delta", **self._at(item), delta=text, **more)
+
+    def _close(self, status: str) -> Iterator[Event]:
+        item, self._open = self._open, None
+        if item is None:
+            return
+        at = self._at(item)
+        if item.kind == "function_call":
+            done = {"name": item.name, "arguments": item.text}
+            yield self._event("response.function_call_arguments.done", **at, **done)
+        else:
+            more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
+            yield self._event(f"response.{_PART_OF[item.kind]}.done", **at, text=item.text, **more)
+            yield self._event("response.content_part.done", **at, part=item.part)
+        index = self._items.index(item)
+        yield self._event("response.output_item.done", output_index=index, item=item.written(status))
+
+    @property
+    def _finish(self) -> FinishReason:
+        finish = self._last.finish if self._last is not None else None
+        assert finish is not None, "only what ended has a finish"
+        return finish
+
+    def _status(self) -> str:
+        return "completed" if self._finish.type == "stop" else "incomplete"
+
+    def _response(self, status: str) -> dict[str, Any]:
+        call, body = self._call, self._body
+        return {
+            "id": call.id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.get("instructions"),
+            "max_output_tokens": body.get("max_output_tokens"),
+            "model": call.model,
+            "output": [],
+            "parallel_tool_calls": True,
+            "previous_response_id": body.get("previous_response_id"),
+            "store": body.get("store") is not False,
+            "temperature": body.get("temperature"),
+            "tool_choice": body.get("tool_choice") or "auto",
+            "tools": body.get("tools") or [],
+            "top_p": body.get("top_p"),
+            "usage": None,
+            "metadata": body.get("metadata") or {},
+        }
+
+    def _ended(self) -> dict[str, Any]:
+        assert self._last is not None, "only what ended has a response"
+        status = self._status()
+        reason = {"length": "max_output_tokens"}.get(self._finish.type, self._finish.type)
+        output = [item.written("completed") for item in self._items[:-1]]
+        output += [item.written(status) for item in self._items[-1:]]
+        if self._body.get("store") is not False:
+            self._stored.put(self._call.id, [*self._call.conversation, *of_input(output)])
+        return {
+            **self._response(status),
+            "incomplete_details": {"reason": reason} if status == "incomplete" else None,
+            "output": output,
+            "usage": self._usage(self._last),
+        }
+
+    def _usage(self, last: Emission) -> dict[str, Any]:
+        consumed = Consumed.by([last], 1, self._channels.reasoning_tokens)
+        return {
+            "input_tokens": consumed.prompt,
+            "input_tokens_details": {
+                "cached_tokens": consumed.cached if self._served.args.enable_cache_report else 0
+            },
+            "output_tokens": consumed.completion,
+            "output_tokens_details": {"reasoning_tokens": consumed.reasoning or 0},
+            "total_tokens": consumed.prompt + consumed.completion,
+        }

@@ -1,0 +1,215 @@
+"""Pairs of answers of the endpoints of typed items, that differ in one event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from item_answers import (
+    ASKED,
+    CITY,
+    Event,
+    blocks,
+    call,
+    events,
+    message,
+    messaged,
+    messaged_whole,
+    responded,
+    responded_whole,
+    response,
+    text_block,
+    thought,
+    use_block,
+)
+from pair import Pair
+from wire_answers import answered
+
+from tokenwire.record import Stream
+
+LEGAL = events(thought(), message(), call())
+LEGAL_BLOCKS = blocks({"type": "thinking", "thinking": "Hm."}, text_block(), use_block(), reason="tool_use")
+
+
+def where(said: list[Event], kind: str, nth: int = 0) -> int:
+    """The index of the nth event of a type."""
+    return [index for index, event in enumerate(said) if event["type"] == kind][nth]
+
+
+def changed(said: list[Event], index: int, **fields: Any) -> list[Event]:
+    """The events, one of them with other fields."""
+    return [*said[:index], {**said[index], **fields}, *said[index + 1 :]]
+
+
+def without(said: list[Event], index: int) -> list[Event]:
+    """The events without one of them, numbered anew."""
+    left = [*said[:index], *said[index + 1 :]]
+    return [
+        {**event, "sequence_number": number} if "sequence_number" in event else event
+        for number, event in enumerate(left)
+    ]
+
+
+def chat(content: str = "Yes.", prompt: int = 5, **more: Any) -> Stream:
+    """The same conversation at the chat endpoint."""
+    body = {"model": "m", "messages": [ASKED], "temperature": 0, **more}
+    said = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": prompt, "completion_tokens": 2, "total_tokens": prompt + 2}
+    whole = {
+        "id": "w",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [said],
+        "usage": usage,
+    }
+    return answered("openai-chat", body, whole, label="chat")
+
+
+DELTA = where(LEGAL, "response.output_text.delta")
+CLOSED = where(LEGAL, "response.output_item.done", 2)
+LAST = len(LEGAL) - 1
+INPUT = where(LEGAL_BLOCKS, "content_block_start", 2) + 1
+STOP = where(LEGAL_BLOCKS, "content_block_stop", 1)
+TURN = {"role": "assistant", "content": [text_block()]}
+FIRST = responded_whole(response(message(), name="resp_a"), label="first")
+REPEATED = responded_whole(response(message(), prompt=9), label="repeated", input=[ASKED, message(), ASKED])
+"""The second turn with all before it."""
+
+ITEM_PAIRS = [
+    Pair("event-name-is-its-type", messaged(*LEGAL_BLOCKS), messaged(*LEGAL_BLOCKS, named=False), 0, "/type"),
+    Pair(
+        "events-are-numbered",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, 3, sequence_number=4)),
+        3,
+    ),
+    Pair("stream-ends-once", responded(*LEGAL), responded(*without(LEGAL, LAST)), LAST - 1),
+    Pair("stream-ends-once", responded(*LEGAL), responded(*LEGAL, LEGAL[LAST]), LAST + 1, why="twice"),
+    Pair("stream-ends-once", messaged(*LEGAL_BLOCKS), messaged(*LEGAL_BLOCKS[1:]), 0, why="no beginning"),
+    Pair(
+        "stream-ends-once",
+        messaged(*LEGAL_BLOCKS),
+        messaged(*without(LEGAL_BLOCKS, len(LEGAL_BLOCKS) - 2)),
+        len(LEGAL_BLOCKS) - 2,
+        why="no reason",
+    ),
+    Pair(
+        "deltas-belong-to-what-is-open",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, DELTA, output_index=2)),
+        DELTA,
+    ),
+    Pair(
+        "deltas-belong-to-what-is-open",
+        messaged(*LEGAL_BLOCKS),
+        messaged(*changed(LEGAL_BLOCKS, INPUT, delta={"type": "text_delta", "text": "Now."})),
+        INPUT,
+        why="another kind",
+    ),
+    Pair("what-opens-is-closed", responded(*LEGAL), responded(*without(LEGAL, CLOSED)), LAST - 1),
+    Pair(
+        "what-opens-is-closed",
+        messaged(*LEGAL_BLOCKS),
+        messaged(*LEGAL_BLOCKS[: STOP + 1], LEGAL_BLOCKS[STOP], *LEGAL_BLOCKS[STOP + 1 :]),
+        STOP + 1,
+        why="twice",
+    ),
+    Pair(
+        "items-are-numbered",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, where(LEGAL, "response.output_item.added", 1), output_index=2)),
+        where(LEGAL, "response.output_item.added", 1),
+    ),
+    Pair(
+        "items-are-numbered",
+        messaged(*LEGAL_BLOCKS),
+        messaged(*without(LEGAL_BLOCKS, STOP)),
+        STOP,
+        why="blocks overlap",
+    ),
+    Pair(
+        "deltas-add-up",
+        responded(*LEGAL),
+        responded(*without(LEGAL, DELTA)),
+        where(LEGAL, "response.output_text.done") - 1,
+        "/text",
+    ),
+    Pair(
+        "closed-items-stand-in-the-response",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, LAST, response=response(thought(), message()))),
+        LAST,
+        "/response/output",
+    ),
+    Pair(
+        "item-ids-stay",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, DELTA, item_id="msg_2")),
+        DELTA,
+        "/item_id",
+    ),
+    Pair(
+        "item-ids-stay",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, CLOSED, item={**call(), "call_id": "call_2"})),
+        CLOSED,
+        "/item",
+        why="call_id",
+    ),
+    Pair(
+        "last-event-tells-the-status",
+        responded(*events(message(status="incomplete"), status="incomplete")),
+        responded(*events(message(status="incomplete"), status="incomplete", kind="response.completed")),
+        len(events(message())) - 1,
+        "/response/status",
+    ),
+    Pair(
+        "cut-item-is-incomplete",
+        responded_whole(response(message(status="incomplete"), status="incomplete")),
+        responded_whole(response(message(), status="incomplete")),
+        None,
+        "/output/0/status",
+    ),
+    Pair(
+        "call-input-is-an-object",
+        messaged(*blocks(use_block(), reason="tool_use")),
+        messaged(*blocks(use_block(CITY[:-1]), reason="tool_use")),
+        len(blocks(use_block(CITY[:-1]))) - 4,
+        "",
+    ),
+    Pair(
+        "endpoints-agree-on-channels",
+        (chat(), responded_whole(response(message()))),
+        (chat(), responded_whole(response(thought("Yes.")))),
+        None,
+        "/output/0/content",
+    ),
+    Pair(
+        "endpoints-agree-on-counts",
+        (chat(), messaged_whole([text_block()])),
+        (chat(), messaged_whole([text_block()], prompt=6)),
+        None,
+        "/usage",
+    ),
+    Pair(
+        "own-items-are-accepted",
+        (FIRST, REPEATED),
+        (FIRST, responded_whole({"error": {"message": "no"}}, status=400, input=[ASKED, message(), ASKED])),
+    ),
+    Pair(
+        "own-items-are-accepted",
+        (messaged_whole([text_block()]), messaged_whole([text_block("No.")], messages=[ASKED, TURN, ASKED])),
+        (
+            messaged_whole([text_block()]),
+            messaged_whole([text_block("No.")], status=400, messages=[ASKED, TURN, ASKED]),
+        ),
+        why="blocks",
+    ),
+    Pair(
+        "previous-response-is-continued",
+        (FIRST, REPEATED, responded_whole(response(message(), prompt=9), previous_response_id="resp_a")),
+        (FIRST, REPEATED, responded_whole(response(message(), prompt=5), previous_response_id="resp_a")),
+        None,
+        "/usage",
+    ),
+]

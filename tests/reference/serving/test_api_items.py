@@ -1,0 +1,218 @@
+"""Typed items: what `/v1/responses` and `/v1/messages` say is what chat says, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema_rs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tokenwire.spec_files import load_schema
+from tokenwire_reference.core.request import FinishReason
+from tokenwire_reference.doors.items.conversation import of_input, of_messages
+from tokenwire_reference.doors.items.stored import StoredConversations
+
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+HELLO = {"role": "user", "content": "Hello there"}
+STOP, SPENT = FinishReason("stop", matched=2), FinishReason("length")
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+PARIS = '{"city": "Paris"}'
+CALL = f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>'
+PARSERS = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
+NAMED = {"name": "get_weather", "description": None}
+BODIES = {
+    CHAT: {"messages": [HELLO], "tools": [{"type": "function", "function": {**NAMED, "parameters": SCHEMA}}]},
+    RESPONSES: {"input": [HELLO], "tools": [{"type": "function", **NAMED, "parameters": SCHEMA}]},
+    MESSAGES: {"messages": [HELLO], "tools": [{**NAMED, "input_schema": SCHEMA}], "max_tokens": 400},
+}
+PIECES = ["Hi é 😀. ", "<think>\nHm.\n</think>\n\n", f"{CALL}\n", "a < b ", "<tool_cal"]
+
+
+def named_events(response):
+    """The data of the events of a stream, each held to have its type for a name."""
+    found = []
+    for block in response.text.split("\n\n")[:-1]:
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        found.append(event)
+    return found
+
+
+def fits(schema, *values):
+    for value in values:
+        jsonschema_rs.validator_for(load_schema(schema)).validate(value)
+
+
+def of_chat(answer):
+    message = answer["choices"][0]["message"]
+    calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    return message["reasoning_content"] or "", message["content"], calls
+
+
+def of_items(items):
+    """Reasoning, content and arguments of the items of a response."""
+    texts = {"reasoning": "", "message": ""}
+    calls = []
+    for item in items:
+        if item["type"] == "function_call":
+            calls.append(item["arguments"])
+        else:
+            texts[item["type"]] += "".join(part["text"] for part in item["content"])
+    return texts["reasoning"], texts["message"], calls
+
+
+def of_deltas(events):
+    """The same, joined from the deltas of either stream."""
+    texts, calls = {"reasoning": "", "content": ""}, {}
+    for event in events:
+        kind, delta = event["type"], event.get("delta")
+        place = event.get("output_index", event.get("index"))
+        opened = event.get("item") or event.get("content_block") or {}
+        if opened.get("type") in ("function_call", "tool_use") and not kind.endswith(("done", "stop")):
+            calls[place] = ""
+        if isinstance(delta, dict) and "type" in delta:
+            texts["content"] += delta.get("text", "")
+            texts["reasoning"] += delta.get("thinking", "")
+            calls[place] = (
+                calls.get(place, "") + delta["partial_json"] if "partial_json" in delta else calls.get(place)
+            )
+        elif isinstance(delta, str) and "arguments" in kind:
+            calls[place] += delta
+        elif isinstance(delta, str):
+            texts["reasoning" if "reasoning" in kind else "content"] += delta
+    return texts["reasoning"], texts["content"], [text for text in calls.values() if text is not None]
+
+
+@pytest.fixture
+def say(answers, call, scripted_engine, tiny_tokenizer):
+    """What an endpoint answers with where the model says a text, so many ids in a step."""
+
+    def say(text, path, *, step=1, finish=STOP, **fields):
+        ids = [*tiny_tokenizer.encode(text, add_special_tokens=False), *([2] if finish.matched == 2 else [])]
+        steps = [ids[at : at + step] for at in range(0, len(ids), step)]
+        return answers(
+            scripted_engine(steps, finish=finish), call(path, {**BODIES[path], **fields}), **PARSERS
+        )[0]
+
+    return say
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
+@given(
+    text=st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join),
+    step=st.sampled_from([1, 3, 90]),
+)
+def test_both_endpoints_say_what_chat_says(say, text, step):
+    due = of_chat(say(text, CHAT).json())
+    response, message = say(text, RESPONSES).json(), say(text, MESSAGES).json()
+    fits("responses-response", response)
+    fits("messages-response", message)
+    assert of_items(response["output"]) == due
+    calls = [block["input"] for block in message["content"] if block["type"] == "tool_use"]
+    assert calls == [json.loads(arguments) for arguments in due[2]]
+    events = named_events(say(text, RESPONSES, step=step, stream=True))
+    fits("responses-event", *events)
+    assert of_deltas(events) == due
+    assert of_items(events[-1]["response"]["output"]) == due
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    blocks = named_events(say(text, MESSAGES, step=step, stream=True))
+    fits("messages-event", *blocks)
+    assert of_deltas(blocks) == due
+
+
+def test_a_budget_that_ends_an_answer_is_told_by_the_last_event_and_the_last_item(say):
+    for answer in (
+        say("Hello there", RESPONSES, finish=SPENT),
+        say("Hello there", RESPONSES, finish=SPENT, stream=True),
+    ):
+        streamed = answer.headers["content-type"].startswith("text/event-stream")
+        last = (
+            named_events(answer)[-1]
+            if streamed
+            else {"response": answer.json(), "type": "response.incomplete"}
+        )
+        response = last["response"]
+        assert last["type"] == "response.incomplete"
+        assert (response["status"], response["output"][-1]["status"]) == ("incomplete", "incomplete")
+        assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+def test_a_message_names_the_stop_sequence_that_ended_it(say):
+    matched = FinishReason("stop", matched="lo")
+    body = {"stop_sequences": ["lo"]}
+    whole = say("Hel", MESSAGES, finish=matched, **body).json()
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "lo")
+    *_, delta, _ = named_events(say("Hel", MESSAGES, finish=matched, stream=True, **body))
+    assert delta["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "lo"}
+
+
+def test_a_failure_on_the_way_ends_either_stream(say):
+    failed = FinishReason("abort", message="out of memory", status_code=500)
+    *_, response = named_events(say("Hello there", RESPONSES, step=1, finish=failed, stream=True))
+    assert response["type"] == "response.failed"
+    assert response["response"]["error"]["message"] == "out of memory"
+    *_, message = named_events(say("Hello there", MESSAGES, step=1, finish=failed, stream=True))
+    assert message == {"type": "error", "error": {"type": "api_error", "message": "out of memory"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        (RESPONSES, {"input": []}, "input"),
+        (RESPONSES, {"previous_response_id": "resp_of_nobody"}, "is not stored"),
+        (RESPONSES, {"tool_choice": "required"}, "tool_choice needs a grammar"),
+        (RESPONSES, {"max_output_tokens": 0}, "max_output_tokens"),
+        (MESSAGES, {"max_tokens": None}, "max_tokens"),
+        (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_the_words_of_the_endpoint(say, path, fields, words):
+    refused = say("Hello", path, **fields)
+    assert refused.status_code in (400, 404)
+    assert words in refused.json()["error"]["message"]
+    fits("error", refused.json())
+
+
+def test_items_become_the_messages_that_chat_has():
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        HELLO,
+        {"type": "reasoning", "summary": []},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "Sun."},
+    ]
+    called = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    due = [
+        {"role": "system", "content": "Be brief."},
+        HELLO,
+        {"role": "assistant", "content": "I look.", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "c1", "content": "Sun."},
+    ]
+    assert of_input(items) == due
+    turns = [
+        HELLO,
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm."},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "c1", "name": "f", "input": {}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "Sun."}]},
+    ]
+    assert of_messages(turns, "Be brief.") == due
+
+
+def test_the_oldest_conversations_are_forgotten():
+    stored = StoredConversations(most_bytes=100)
+    for number in range(3):
+        stored.put(f"resp_{number}", [HELLO])
+    assert stored.get("resp_0") is None
+    assert stored.get("resp_2") == [HELLO]
+    stored.put("resp_large", [{"role": "user", "content": "a" * 200}])
+    assert stored.get("resp_large") is None
