@@ -16,13 +16,13 @@ from hand_made_stream import made_up_row as row
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.checks.about import STREAMED, about
 from tokenwire.checks.check import CHECKS, Check, Target
-from tokenwire.checks.evidence import Observation, left_out
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import Judgement, judge, judge_requirement
 from tokenwire.judging.reasons import scenarios_for
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
-from tokenwire.record import Stream
+from tokenwire.record import Answer, Place, Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import load_requirements
 
@@ -134,6 +134,24 @@ def test_what_was_left_out_is_counted_with_its_rule_and_its_first_exchange(
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=leaves_out))
     words = "2 asked and answered and undisturbed; 2 left out: an abort came beside it (first generate/one)"
     assert reason(row(), RUN) == words
+
+
+def test_what_is_left_out_of_one_scenario_does_not_come_before_what_is_seen_in_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def first_leaves_out(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+        left, seen = streams
+        yield left_out(Place(left.exchange.name), "too noisy")
+        yield expect(Place(seen.exchange.name), 1, 1)
+        yield expect(Place(left.exchange.name), 1, 1)
+
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_run=first_leaves_out))
+    run = Run((ids_stream([1], name="a", scenario="first"), ids_stream([1], name="b", scenario="second")))
+    judged = judge_requirement(row(), run)
+    assert [(one.scenario, one.verdict) for one in judged] == [
+        ("second", Verdict.PASS),
+        ("first", Verdict.PASS),
+    ]
 
 
 def test_what_no_scenario_of_the_run_asks_is_not_asked() -> None:

@@ -163,6 +163,7 @@ def _count_by_scenario(
 ) -> Iterator[Observation]:
     """Count what a check observes in a run by scenario, a few observations at a time. Yields none of them."""
     waiting: dict[str, list[Observation]] = defaultdict(list)
+    left_out: list[tuple[str, Observation]] = []  # where nothing else is seen, a scenario comes last
 
     def count(scenario: str, position: int) -> None:
         into[scenario].add(
@@ -174,11 +175,16 @@ def _count_by_scenario(
         for nth, seen in enumerate(check(answers, run.target)):
             source = run.by_exchange.get(seen.place.exchange)
             scenario = source.exchange.scenario if source else NO_SCENARIO
+            if seen.condition_only and seen.message:
+                left_out.append((scenario, seen))
+                continue
             waiting[scenario].append(seen)
             into[scenario]  # in the order in which they come
             if len(waiting[scenario]) >= _TOGETHER:
                 count(scenario, nth)
     finally:
+        for scenario, seen in left_out:
+            waiting[scenario].append(seen)
         for scenario in list(waiting):
             count(scenario, nth)
     yield from ()
