@@ -53,8 +53,22 @@ def _experts_of_the_prompt_are_zero(fault: Fault, answer: Json) -> None:
             _set_experts(info, [bytes(len(row)) if i < prompt else row for i, row in enumerate(rows)])
 
 
+@at("event")
+def _created_changes(fault: Fault, event: Object) -> None:
+    if "created" in event:
+        event["created"] += fault.events
+
+
 @at("answers")
-def _experts_shifted_in_streams(fault: Fault, answer: Json) -> None:
+def _experts_are_no_ids(fault: Fault, answer: Json) -> None:
+    for info in meta_infos(answer):
+        if info.get("routed_experts"):
+            rows, _ = _experts(fault, info)
+            _set_experts(info, [row[:1] + b"\x10" + row[2:] for row in rows])
+
+
+@at("answers", "experts-shifted-in-streams", "experts-rotated")
+def _experts_shifted(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
             rows, _ = _experts(fault, info)

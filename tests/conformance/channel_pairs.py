@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from channel_answers import CALL, HERMES, PING, THOUGHT, call, piece, streamed, text, thought, whole
+from channel_answers import BODY, CALL, HERMES, PING, THOUGHT, call, piece, streamed, text, thought, whole
 from pair import Pair
+from wire_answers import DONE, answered
 
 from tokenwire.record import Stream
 from tokenwire.target.determinism import Comparison
@@ -46,7 +47,18 @@ def _two(second: dict[str, object]) -> Stream:
     return streamed(said, *first, thought("hm\n", choice=1), second, second=said, temperature=1.0, seed=3)
 
 
+def _created(*times: int) -> Stream:
+    """A stream whose chunks were created at these times."""
+    chunks = [
+        {"id": "c", "object": "chat.completion.chunk", "created": at, "model": "m", "choices": [choice]}
+        for at, choice in zip(times, ({"index": 0, "delta": text("Hi")}, ENDED), strict=True)
+    ]
+    return answered("openai-chat", {**BODY, "stream": True}, *chunks, DONE)
+
+
+ENDED = {"index": 0, "delta": {}, "finish_reason": "stop"}
 CHANNEL_PAIRS = [
+    Pair("created-is-constant", _created(1, 1), _created(1, 2), 1),
     Pair(
         "stream-channels-equal-whole",
         against(WHOLE, GOOD),

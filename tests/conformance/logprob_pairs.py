@@ -314,6 +314,12 @@ LOGPROB_PAIRS = [
         pointer="/logprobs",
     ),
     Pair(
+        "tokens-of-logprobs-are-shown",
+        chat(content(), text=f"<{TEXT}>"),
+        chat(content(), text=TEXT[:-1]),
+        pointer="/text",
+    ),
+    Pair(
         "completion-logprobs-are-parallel",
         completion(lists()),
         completion(lists(tokens=["a", "b"])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Told, build, name
 
 from tokenwire.checks.check import Target
 from tokenwire.dialects.control import Action
-from tokenwire.record import Delivery, Stream
+from tokenwire.record import Delivery, Stream, Wanted
 from tokenwire.target.determinism import Comparison
 
 BODY = {"input_ids": list(PROMPT), "return_routed_experts": True}
@@ -48,6 +49,8 @@ def routed(value: Any, name: str = "generate/routed", delivery: Delivery = Deliv
     return named(build(delivery, choices=(told,), sizes=(6,), body=BODY), name)
 
 
+NO_IDS = base64.b64encode(struct.pack(f"<{RUN * WIDTH}i", *[5000, *[1] * (RUN * WIDTH - 1)])).decode()
+EXPERTS = Wanted("return_routed_experts", ("routed_experts",))
 GOOD_MASKS = [[token, 90] for token in IDS]
 WHOLE = routed(experts(RUN), "generate/whole")
 
@@ -68,6 +71,35 @@ def versioned(name: str, version: str, seconds: float) -> Stream:
 def paused(ids: Sequence[int] = IDS, finish: Any = LENGTH) -> Stream:
     told = Told(ids=ids, text=None, finish=finish)
     return at(named(whole(told, prompt_key="p", max_new_tokens=6), "generate/paused"), 10)
+
+
+def drawn(logprob: float) -> Stream:
+    """An answer at temperature 1 whose masks hold two ids of one logprob."""
+    logprobs = (logprob,) * 6
+    top = [[[-0.5, token, None], [-0.5, 90, None]] for token in IDS]
+    series = {
+        "output_token_sampling_mask": GOOD_MASKS,
+        "output_token_sampling_logprobs": logprobs,
+        "output_top_logprobs": top,
+    }
+    return whole(Told(series=series), temperature=1.0)
+
+
+def states(*firsts: int) -> Stream:
+    """Hidden states of a prompt in one list, then of each output id."""
+    rows = [[float(first + at) for at in range(WIDTH)] for first in firsts]
+    prompt = rows[: len(PROMPT)]
+    return whole(
+        Told(
+            details={"hidden_states": [prompt, *rows[len(PROMPT) :]]},
+            counters={"prompt_tokens": len(PROMPT), "cached_tokens": 0},
+        )
+    )
+
+
+def shorter(value: str) -> Stream:
+    told = Told(ids=IDS[:3], text=None, details={"routed_experts": value})
+    return named(build(Delivery.WHOLE, choices=(told,), sizes=(3,), body=BODY), "generate/shorter")
 
 
 UNDISTURBED = at(named(whole(prompt_key="p"), "generate/undisturbed"), 0)
@@ -130,6 +162,31 @@ ROLLOUT_PAIRS = [
         Comparison(WHOLE, routed(experts(RUN), delivery=Delivery.CUMULATIVE)),
         Comparison(WHOLE, routed(experts(RUN, first=1), delivery=Delivery.CUMULATIVE)),
         event=0,
+        pointer="/routed_experts",
+    ),
+    Pair(
+        "mask-logprob-is-among-the-mask",
+        drawn(-math.log(2)),
+        drawn(-math.log(2) * 1.7),
+        pointer="/output_token_sampling_logprobs",
+    ),
+    Pair("expert-ids-are-ids", WHOLE, routed(NO_IDS), pointer="/routed_experts"),
+    Pair(
+        "neighbouring-states-differ",
+        states(*range(RUN)),
+        states(*range(RUN - 1), RUN - 2),
+        pointer="/hidden_states",
+    ),
+    Pair(
+        "array-rows-are-of-their-tokens",
+        (WHOLE, shorter(experts(RUN - 3))),
+        (WHOLE, shorter(experts(RUN - 3, first=1))),
+        pointer="/routed_experts",
+    ),
+    Pair(
+        "arrays-only-on-request",
+        whole(Told(details={"routed_experts": experts(RUN)}), wanted=(EXPERTS,)),
+        whole(Told(details={"routed_experts": experts(RUN)})),
         pointer="/routed_experts",
     ),
 ]

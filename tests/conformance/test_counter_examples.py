@@ -25,6 +25,7 @@ BROKEN = {
     "null-content-of-others": {"chat-content-never-null": Verdict.WARN},
     "null-content-of-sglang": {"chat-content-never-null": Verdict.FAIL},
     "tool-calls-without-a-call": {"finish-of-calls-has-a-call": Verdict.FAIL},
+    "arrays-not-asked-for": {"arrays-only-on-request": Verdict.FAIL},
     "tiers-of-nothing": {"cached-details-where-cached": Verdict.FAIL},
 }
 """Answers, and the verdict on the requirement whose sentence they break."""

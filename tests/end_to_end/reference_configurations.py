@@ -62,6 +62,9 @@ CONFIGURATIONS = {
     "every fourth token": Configuration(
         (*_MIRROR, "--incremental-streaming-output", "--stream-interval", "4")
     ),
+    "experts": Configuration(
+        ("--model", "builtin:tiny-moe"), ("--budget", "quick", "--scenario", "token-arrays")
+    ),
     # What the parrot says repeats itself, so that whole drafts are accepted.
     "n-gram speculation": Configuration(
         (
@@ -74,7 +77,7 @@ CONFIGURATIONS = {
             *("--model", "builtin:parrot", "--api-dialect", "vllm"),
             *("--tool-call-parser", "qwen3_xml", "--reasoning-parser", "qwen3"),
         ),
-        ("--scenario", "channels"),
+        ("--scenario", "channels", "--scenario", "tool-choice"),
     ),
     "scripts": Configuration(
         ("--model", "builtin:parrot", "--api-dialect", "vllm", "--incremental-streaming-output"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Any
@@ -33,6 +33,15 @@ def _request_ids(choice: Choice) -> Iterator[Value]:
     """The request ids from the first that is told on."""
     ids = ((one, "request_id", one.details.get("request_id")) for one in choice.delivered)
     return dropwhile(lambda value: value[2] is None, ids)
+
+
+def _created(choice: Choice) -> Iterator[Value]:
+    documents = ((one, one.event.data) for one in choice.emissions)
+    return (
+        (one, "created", data["created"])
+        for one, data in documents
+        if isinstance(data, Mapping) and "created" in data
+    )
 
 
 def _prompt_ids(choice: Choice) -> Iterator[Value]:
@@ -120,6 +129,7 @@ check_choice_rows(
         _prompt_tokens,
         "{field} changed from {expected!r} to {actual!r}",
     ),
+    Constant("created-is-constant", STREAMED, _created, "{field} changed from {expected!r} to {actual!r}"),
     Constant(
         "request-id-constant",
         ANY,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import about, finished_choices
-from tokenwire.checks.check import Target, check, check_choices
+from tokenwire.checks.check import Target, check, check_choices, check_finished
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import count_of, details, end_place
@@ -200,6 +200,39 @@ def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Ob
         carrying = next(e for e in reversed(choice.emissions) if _object(e) is not None)
         message = f"the tokens of the logprobs spell {reported[:60]!r}, but the text is {text[:60]!r}"
         yield expect(carrying.at(FIELD), text, reported, message, holds=is_spelled(text, known))
+
+
+_SPECIAL = re.compile(r"<[^<>]*>")
+"""What special tokens, and those of one byte, are written like."""
+
+
+def _plain(text: str) -> str:
+    """The ASCII characters of a text that show."""
+    return "".join(one for one in text if "!" <= one <= "~")
+
+
+@check_finished("tokens-of-logprobs-are-shown")
+def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Nothing that the tokens spell is missing from the text; spaces and bytes are the tokenizer's own."""
+    if (
+        choice.finish is None
+        or choice.finish.type != "length"
+        or stream.asked.echo
+        or taken_apart(stream, choice)
+    ):
+        return
+    names = [name for part in choice.details(FIELD) for name in _lists(part).get(NAMES, [])]
+    names = names or [
+        entry.get("token") for entry in choice.series(CONTENT) or () if isinstance(entry, Mapping)
+    ]
+    told = [name for name in names if isinstance(name, str) and not _is_escaped(name)]
+    if not told or choice.text is None or any(id_in_text(name) is not None for name in told):
+        return
+    spelled = _plain("".join("" if _SPECIAL.fullmatch(name) else name for name in told))
+    shown = iter(_plain(choice.text))
+    message = f"the tokens of the logprobs spell more than the text, which is {choice.text[:60]!r}"
+    holds = all(one in shown for one in spelled)
+    yield expect(choice.last_at("text"), spelled, choice.text, message, holds=holds)
 
 
 def _lists(reported: Any) -> dict[str, list[Any]]:

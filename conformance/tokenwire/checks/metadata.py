@@ -20,7 +20,7 @@ from tokenwire.checks.reading.fields import (
     prompt_of,
 )
 from tokenwire.checks.tito import told_once_for_all
-from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
 from tokenwire.dialects.logprobs import (
     CHOSEN,
     CONTENT,
@@ -443,6 +443,23 @@ def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Obser
         message = f"{name} stands in an answer whose request did not ask for it"
         expected = "no logprob series that was not asked for"
         yield expect(emission.at(name), expected, name or "none", message, holds=not name)
+
+
+@check("arrays-only-on-request", FINISHED)
+def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No array of any kind that a request may ask for and this one does not."""
+    known = dialect_of(stream)
+    unasked = (
+        [one for one in known.may_be_asked if one.names and one not in stream.asked.wanted] if known else []
+    )
+    for choice in stream.choices if unasked else ():
+        members = ((emission, name) for emission in choice.emissions for one in unasked for name in one.names)
+        found = next(((emission, name) for emission, name in members if _holds(emission, name)), None)
+        emission, name = found or (choice.emissions[-1], "")
+        message = f"{name} stands in an answer whose request did not ask for it"
+        yield expect(
+            emission.at(name), "nothing that was not asked for", name or "none", message, holds=not name
+        )
 
 
 def _has_logprobs(choice: Choice) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tokenwire.checks.about import FINISHED, finished_choices
@@ -15,11 +16,15 @@ from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import prompt_of
 from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
+from tokenwire.dialects.logprobs import TOP, joined_series
 from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, integer
+from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison, details_named
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+_EXPERTS, _MOST_EXPERTS = "routed_experts", 4096
+_ROUNDING = tolerance("rounding")
 LEAST_NUMBERS = 8
 """So many equal numbers are filler: fewer may be equal by chance, such as the experts of two layers."""
 
@@ -41,10 +46,30 @@ def _mask_holds_the_sampled_id(choice: Choice, _stream: Stream, _target: Target)
 def _mask_logprob_is_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob of an id among those of its mask is a number, finite and not above 0."""
     for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
-        legal = type(value) in {int, float} and math.isfinite(value) and value <= 0
+        legal = _is_number(value) and value <= 0
         message = f"the sampling logprob of output id {position} is {value!r}"
         expected = "a finite number not above 0"
         yield expect(choice.last_at(MASK_LOGPROBS), expected, value, message, holds=legal)
+
+
+@check_finished("mask-logprob-is-among-the-mask")
+def _mask_logprob_is_among_the_mask(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Where all ids of a mask are among the top logprobs, these say what one of them has among them."""
+    ids, masks, logprobs = choice.output_ids, choice.series(MASK), choice.series(MASK_LOGPROBS)
+    top = joined_series(choice, TOP)
+    if stream.asked.temperature != 1 or not ids or not masks or not logprobs or top is None:
+        return
+    for token, mask, logprob, entries in zip(ids, masks, logprobs, top.positions, strict=False):
+        known = {one.id: one.value for one in entries or () if one and _is_number(one.value)}
+        if isinstance(mask, list) and token in mask and known.keys() >= {*mask} and _is_number(logprob):
+            due = known[token] - math.log(sum(math.exp(known[one]) for one in mask))
+            message = f"the sampling logprob is {logprob}, and {due:.4f} by the top logprobs of the mask"
+            holds = abs(logprob - due) <= _ROUNDING
+            yield expect(choice.last_at(MASK_LOGPROBS), round(due, 4), logprob, message, holds=holds)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} and math.isfinite(value)
 
 
 class _Spans(NamedTuple):
@@ -203,6 +228,63 @@ def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Obse
             message = f"{len(filler)} of {len(rows)} rows of {one.rule.name} hold nothing but {value}"
             actual = f"row {filler[0]}: nothing but {value}" if filler else "so"
             yield expect(one.place, "rows of several numbers", actual, message, holds=not filler)
+
+
+@check("expert-ids-are-ids", FINISHED)
+def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What is called an expert may be one."""
+    for one, array in _read_arrays(stream, _EXPERTS):
+        wrong = [n for row in array.rows for n in row if type(n) is not int or not 0 <= n < _MOST_EXPERTS]
+        message = f"{one.rule.name} holds {len(wrong)} numbers that are no ids of experts: {wrong[:3]}"
+        yield expect(
+            one.place, f"integers below {_MOST_EXPERTS}", wrong[:3] or "so", message, holds=not wrong
+        )
+
+
+@check("neighbouring-states-differ", FINISHED)
+def _neighbouring_states_differ(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Two positions have two states, even of one token."""
+    for one, array in _read_arrays(stream, "hidden_states"):
+        pairs = list(pairwise(row for row in array.rows if len(row) >= LEAST_NUMBERS))
+        equal = [position for position, (first, second) in enumerate(pairs) if first == second]
+        if pairs:
+            message = f"rows {equal[:1]} and the next of {one.rule.name} are equal"
+            yield expect(one.place, "other numbers", f"{len(equal)} equal", message, holds=not equal)
+
+
+def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Told, Array]]:
+    """The arrays of this name that can be read, cut into rows."""
+    for one in _arrays(stream):
+        array = one.read() if one.rule.name == name else ""
+        cut = array.cut(one.due) if isinstance(array, Array) else None
+        if cut is not None:
+            yield one, cut
+
+
+@check_run("array-rows-are-of-their-tokens")
+def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """The experts of a token do not depend on how many tokens follow it."""
+    longest: dict[object, tuple[_Told, Array, list[Any]]] = {}
+    for answer in _with_arrays(streams):
+        stream, prompt = answer.load(), prompt_of(answer.load(), 0)
+        if prompt is None or len(stream.choices) != 1 or not stream.asked.likeliest:
+            continue
+        for one, array in _read_arrays(stream, _EXPERTS):
+            ids = stream.choices[0].output_ids or []
+            key = (stream.dialect, tuple(prompt), one.due - len(ids))
+            known = longest.setdefault(key, (one, array, ids))
+            same = known[2][: len(ids)] == ids[: len(known[2])]
+            if known[0].emission is not one.emission and same and len(ids) != len(known[2]):
+                rows = min(len(array.rows), len(known[1].rows))
+                yield expect(
+                    one.place,
+                    f"the {rows} rows of the other answer",
+                    f"{len(array.rows)} rows",
+                    f"{one.rule.name} has other rows for the tokens of an answer of another length",
+                    holds=[*map(list, array.rows[:rows])] == [*map(list, known[1].rows[:rows])],
+                    related=(known[0].place,),
+                    by_chance=True,
+                )
 
 
 @compare("array-equals-whole")

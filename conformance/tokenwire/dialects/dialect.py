@@ -218,7 +218,8 @@ class Dialect:
         self.arrays = tuple(ArrayRule.load(name, row) for name, row in table.get("arrays", {}).items())
         """The per-token arrays that are no series."""
         self.asks = tuple(self._request.asks)
-        """Where the body says true to ask for what is no field of an ask."""
+        self.may_be_asked = tuple(self._request.asks.values())
+        """Where the body says true to ask for what is no field of an ask; `may_be_asked` says for what."""
         self.has_items = "kinds" in table["answer"]["stream"]
         """Whether an answer is a list of typed items, and its events are pieces of these."""
         binding = ItemBinding if self.has_items else AnswerBinding

@@ -11,20 +11,24 @@ from tokenwire.scenarios.abort import long_ask
 from tokenwire.scenarios.forms import ask_and_then, forms, plain_ask
 
 _MASK = "return-sampling-mask"
-_ARRAYS = (_MASK, "return-routed-experts", "return-hidden-states")
+_EXPERTS = "return-routed-experts"
+_ARRAYS = (_MASK, _EXPERTS, "return-hidden-states")
 
 
 @scenario(chat=False)
 def _token_arrays(talk: Conversation) -> Steps:
     """Sampling masks, routed experts and hidden states, each whole and streamed, where the endpoint knows the
-    field that asks for it. Masks are asked for at temperature 1 among three ids, with a seed, and whole
-    twice: what is seeded is compared only if it was repeated.
+    field that asks for it; experts of a shorter answer, too. Masks are asked for at temperature 1 among three
+    ids, with a seed and the logprobs of these, and whole twice: what is seeded is compared only if it was
+    repeated.
     """
     ask = replace(plain_ask(talk), max_new_tokens=12)
-    drawn = replace(ask, temperature=1.0, top_k=3, seed=11)
+    drawn = replace(ask, temperature=1.0, top_k=3, seed=11, logprobs=True, top_logprobs=3)
     for label in _ARRAYS:
         masks = label == _MASK
         asks = forms(drawn if masks else ask, label, again=masks)
+        if label == _EXPERTS:
+            asks[f"{label}-shorter"] = replace(ask, max_new_tokens=5)
         known = {form: flagged(talk.dialect, ask) for form, ask in asks.items()}
         yield {form: asks[label] for form, asks in known.items() if label in asks}
 
