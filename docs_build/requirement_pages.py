@@ -53,6 +53,7 @@ _CONTRACTS = {
     "instrumented": "`instrumented`: the server has to be started in a special way",
 }
 _BASES = {
+    Basis.ANTHROPIC: "Anthropic's API",
     Basis.OPENAI: "OpenAI's API",
     Basis.SGLANG: "SGLang",
     Basis.VLLM: "vLLM",
