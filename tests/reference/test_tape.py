@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
+from tokenwire_reference.extras import tape
 from tokenwire_reference.extras.tape import Tapes
 from tokenwire_reference.loading import load_model
 
@@ -82,6 +83,18 @@ def test_each_number_of_rows_is_run_once(monkeypatch: pytest.MonkeyPatch) -> Non
     for rows in (3, 5, 3, 3, 5):
         tapes.run(Doubles(), torch.randn(rows, 8))
     assert len(runs) == 2
+
+
+def test_only_the_tapes_that_were_played_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mixed load made one of 40 kB every dozen requests, for hours."""
+    monkeypatch.setattr(tape, "MOST_TAPES", 2)
+    layer, runs = Layer(), []
+    forward = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda *words: runs.append(len(words[1])) or forward(*words))
+    tapes = tapes_of(layer)
+    for rows in (3, 5, 3, 7, 3, 5):
+        tapes.run(Doubles(), torch.randn(rows, 8))
+    assert runs == [3, 5, 7, 5]
 
 
 class Remembers(Layer):

@@ -13,6 +13,7 @@ Attention is one call on a tape, for what it does depends on the batch.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ READ_VALUES = frozenset({Tensor.tolist, Tensor.numpy, Tensor.__array__})
 """These read memory themselves, and no operation shows it."""
 
 
+MOST_TAPES = 64
+"""Each takes some 40 kB; numbers of rows make hundreds, of which a load comes back to few."""
+
+
 class TapeError(RuntimeError):
     """A pass works on a tensor that came from nowhere: what it holds may be different in another pass."""
 
@@ -44,13 +49,15 @@ class Tapes:
     def __init__(self, run: Pass, weights: Iterable[Tensor]) -> None:
         self._run = run
         self._weights = list(weights)
-        self._tapes: dict[tuple[int, ...], Pass] = {}
+        self._tapes: OrderedDict[tuple[int, ...], Pass] = OrderedDict()
+        """The one that was played last is last."""
         self.refused = False
         """Whether the pass turned out to depend on more than its numbers of rows."""
 
     def run(self, paged: PagedAttention, *inputs: Tensor) -> Tensor:
         rows = tuple(part.shape[0] for part in inputs)
         if (again := self._tapes.get(rows)) is not None:
+            self._tapes.move_to_end(rows)
             return again(paged, *inputs)
         if self.refused:
             return self._run(paged, *inputs)
@@ -64,6 +71,8 @@ class Tapes:
             return self._run(paged, *inputs)
         try:
             self._tapes[rows] = _played(calls, [recorded, *inputs], result, self._weights)
+            if len(self._tapes) > MOST_TAPES:
+                self._tapes.popitem(last=False)
         except TapeError:
             self.refused = True
         return result
