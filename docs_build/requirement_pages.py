@@ -57,6 +57,7 @@ _BASES = {
     Basis.OPENAI: "OpenAI's API",
     Basis.SGLANG: "SGLang",
     Basis.VLLM: "vLLM",
+    Basis.ANTHROPIC: "Anthropic's API",
     Basis.TOKENWIRE: "this specification alone",
 }
 _ORACLES = {

@@ -36,7 +36,7 @@ def requests(document: Mapping[str, Any]) -> Iterator[Request]:
         content = methods.get("post", {}).get("requestBody", {}).get("content", {})
         for media in content.values():
             schema = _target(media["schema"], schemas)
-            smallest = {**(schema.get("examples") or [{}])[0]}
+            smallest: dict[str, Any] = dict((schema.get("examples") or [{}])[0])
             if "model" in schema["properties"]:
                 smallest["model"] = "builtin:tiny"
             for place, body in _with_largest(schema, smallest, schemas):

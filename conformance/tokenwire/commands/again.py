@@ -105,7 +105,7 @@ def _lines(requirement: str, scenarios: Mapping[str, tuple[Outcome, str]]) -> It
         yield line
 
 
-def _again(settings: Settings) -> None:
+def again(settings: Settings) -> None:
     """Ask only what failed in the last `tokenwire check` of this folder, and print FIXED or FAILED.
 
     What still fails is what the next `tokenwire again` asks. Exit status: 0 all is fixed; 1 something still
@@ -189,7 +189,7 @@ def _demand_credentials(last: LastRun, given: Sequence[tuple[str, str]]) -> None
 
 
 app = command(
-    _again,
+    again,
     "tokenwire again",
     "tokenwire again --target http://127.0.0.1:30001",
 )
