@@ -277,6 +277,16 @@ def test_a_worker_that_was_named_and_is_not_there_is_not_asked_for_by_name() -> 
     assert judgement.message.startswith("the worker that --worker names gave no answer")
 
 
+def test_a_death_of_the_last_bad_request_is_no_reason_for_what_was_never_asked() -> None:
+    died = run(*PROBES, *(exchange(f"negative-ids/{n}", 1 + n, ids=(-1,), how=NOBODY) for n in range(2)))
+    assert died.died is not None
+    assert not died.died.early
+    (judgement,) = judge_requirement(load_requirements()["pause-changes-nothing"], died)
+    assert judgement.verdict is Verdict.UNSUPPORTED
+    assert "died" not in judgement.message
+    assert "not asked: pause-and-continue" in judgement.message
+
+
 def test_what_was_not_asked_is_named_by_the_scenario_that_asks_it() -> None:
     row = load_requirements()["missing-prompts-refused"]
     (judgement,) = judge_requirement(row, run(*PROBES))

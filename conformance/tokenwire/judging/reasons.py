@@ -42,6 +42,8 @@ SILENT_WORKER = "the worker that --worker names gave no answer to compare with; 
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 
 _ACROSS_TARGETS = "across-targets"
+_OF_BAD_REQUESTS = ("refusal", "side-effect")
+"""Oracles of requirements that look at requests which are to be refused, or at what these do."""
 _MOST_NAMED = 3
 
 
@@ -120,12 +122,20 @@ def _stages(requirement: Requirement, run: Run) -> Iterator[tuple[str, int]]:
 
 
 def not_asked(requirement: Requirement, run: Run) -> str:
-    """Which scenarios of a requirement the run has no answer of, in words; empty where it has all."""
-    answered = set(run.scenarios)
-    missing = [name for name in scenarios_for().get(requirement.id, ()) if name not in answered]
-    if run.died is not None and (missing or run.died.early):
-        scenarios = f" ({_named(missing)})" if missing else ""
-        return f"the server died of {run.died.name} before this was asked{scenarios}"
+    """Which scenarios of a requirement the run has no answer of, in words; empty where it has all.
+
+    Once the ordinary scenarios are through, a death cuts off only requests that are to be refused.
+    """
+    answered, scenarios = set(run.scenarios), scenarios_for().get(requirement.id, ())
+    missing = [name for name in scenarios if name not in answered]
+    died = run.died
+    if (
+        died is not None
+        and (died.early or requirement.oracle in _OF_BAD_REQUESTS)
+        and (missing or not scenarios)
+    ):
+        named = f" ({_named(missing)})" if missing else ""
+        return f"the server died of {died.name} before this was asked{named}"
     return f"not asked: {_named(missing)}" if missing else ""
 
 
@@ -147,7 +157,7 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     """The verdict on a requirement that does not apply to this target or run; None where it applies."""
     if requirement.excluded:
         return Verdict.NOT_TESTABLE, requirement.excluded, ()
-    cut_off = not_asked(requirement, run) if run.died is not None else ""
+    cut_off = not_asked(requirement, run) if run.died is not None and run.died.early else ""
     across = requirement.oracle == _ACROSS_TARGETS
     needed = ""
     if across and not run.pairs_beside:
