@@ -182,4 +182,4 @@ def _tool_choice(talk: Conversation) -> Steps:
     ask = (_Script(talk).ask(form.spelled(_CITY)) if talk.parrot is not None else None) or ask
     named = {"type": "function", "function": {"name": _CITY[0]}}
     for label, choice in (("none", "none"), ("required", "required"), ("named", named)):
-        yield forms(replace(ask, raw={**ask.raw, "tools": TOOLS, "tool_choice": choice}), label)
+        yield forms(replace(_with_tools(ask), raw={**ask.raw, "tool_choice": choice}), label)
