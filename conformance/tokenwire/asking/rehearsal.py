@@ -88,8 +88,7 @@ class Rehearsal:
         self.count(request, scenario, dialect.name if dialect else _BESIDE)
         control = load_controls().get(dialect.family) if dialect is not None else None
         parts = [(control.idle(request) if control is not None else None) or b"{}"]
-        # An answer of items has no table of choices to be made up from.
-        if dialect is not None and asked is not None and "finish" in dialect.table["answer"]["stream"]:
+        if dialect is not None and asked is not None:
             text = dialect.says.text(request.body) if dialect.says is not None else None
             parts = list(_answer(dialect, asked, text))
         if tap is not None:
@@ -120,6 +119,9 @@ def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]
         f" {chr(97 + position % 26)}{position}" if text is None else text * (position == 0)
         for position in range(count)
     ]
+    if dialect.has_items:
+        yield from _item_answer(table, pieces, stream=asked.stream)
+        return
     choices = range(max(1, asked.prompts * asked.n))
     if not asked.stream:
         every = [_choice(table["whole"], choice, pieces, 0, last=True) for choice in choices]
@@ -135,6 +137,42 @@ def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]
             )
     if mark := dialect.policy.end_mark:
         yield f"data: {mark}\n\n".encode()
+
+
+def _item_answer(table: Mapping[str, Any], pieces: Sequence[str], *, stream: bool) -> Iterator[bytes]:
+    """An answer with one item of text that the budget ended: the end of a stream has an event of its own."""
+    if not stream:
+        document = _of_kind(table["whole"], "text", "".join(pieces))
+        holder: dict[str, Any] = {}
+        put(holder, parse(table["whole"]["items"]), [document])
+        yield json.dumps(holder | _spent(table["whole"]["document"]["finish"])).encode()
+        return
+    rows = table["stream"]["kinds"]
+    ends, row = next((kind, row) for kind, row in rows.items() if "finish" in row)
+    deltas = [_of_kind(table["stream"], "text", piece) for piece in pieces[1:]]
+    for event in (*deltas, {"type": ends, **_spent(row["finish"])}):
+        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def _of_kind(table: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
+    """An item or event of the first kind that has a field, with a value for it."""
+    kind, row = next((kind, row) for kind, row in table["kinds"].items() if field in row)
+    written: dict[str, Any] = {}
+    holder, star, rest = row[field].partition("/*")
+    put(written, parse(holder), [{parse(rest)[0]: value}] if star else value)
+    first, *others = kind.split()
+    beside = [at for at in table["kind"] if parse(at)[:-1] == parse(row[field])[:-1]]
+    for pointer, name in zip((table["kind"][0], *beside), (first, *others), strict=False):
+        put(written, parse(pointer), name)
+    return written
+
+
+def _spent(finish: Mapping[str, Any]) -> dict[str, Any]:
+    """The end of an answer that its budget ended."""
+    words = next(word for word, kind in finish["types"].items() if kind == "length")
+    written: dict[str, Any] = {}
+    put(written, parse(finish["reason"][0]), words)
+    return written
 
 
 def _choice(
