@@ -335,9 +335,8 @@ def test_a_batch_of_llama_cpp_is_a_list() -> None:
 
 def test_which_dialects_talk_in_messages() -> None:
     assert {name for name, dialect in DIALECTS.items() if dialect.chat} == {
-        "sglang-chat",
-        "vllm-chat",
-        "openai-chat",
+        *("sglang-chat", "vllm-chat", "openai-chat"),
+        *("openai-responses", "anthropic-messages"),
     }
     stream = read(SGLANG, {"prompt": [5]}, completion())
     assert not is_chat(stream)

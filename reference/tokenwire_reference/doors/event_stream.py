@@ -91,7 +91,7 @@ class EventStream(Response):
         leaving: asyncio.Future[None],
         delivery: Delivery,
         last_words: Callable[[RefusalError], Json],
-        framing: Framing,
+        framing: Framing = UNNAMED,
     ) -> None:
         """`first` was taken already; `leaving` watches the client, and is done once it left."""
         self.status_code = 200
