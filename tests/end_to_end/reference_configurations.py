@@ -77,7 +77,11 @@ CONFIGURATIONS = {
             *("--model", "builtin:parrot", "--api-dialect", "vllm"),
             *("--tool-call-parser", "qwen3_xml", "--reasoning-parser", "qwen3"),
         ),
-        ("--scenario", "channels", "--scenario", "tool-choice"),
+        tuple(
+            word
+            for scenario in ("channels", "tool-choice", "chat-budget", "chat-messages", "item-turns")
+            for word in ("--scenario", scenario)
+        ),
     ),
     "scripts": Configuration(
         ("--model", "builtin:parrot", "--api-dialect", "vllm", "--incremental-streaming-output"),

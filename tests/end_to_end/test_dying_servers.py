@@ -86,7 +86,7 @@ def test_a_death_is_one_failure_and_changes_no_other_verdict(
         # Nobody is left to refuse such ids, and the most perilous request was not sent any more.
         expected["unknown-prompt-ids-refused"] = Verdict.INCONCLUSIVE
         (unasked,) = [one for one in judgements if one.requirement.id == "unknown-prompt-ids-refused"]
-        assert unasked.message.startswith(f"the server died of {killer} before this was asked")
+        assert f"the server died of {killer} before this was asked" in unasked.message
     assert {name: (told[name], expected[name]) for name in told if told[name] is not expected[name]} == {}
 
 

@@ -24,4 +24,4 @@ def test_no_request_fails_the_server(dialect):
 def test_a_failure_is_found(monkeypatch):
     monkeypatch.setattr("tokenwire_reference.doors.tokenization.template_ids", None)
     with pytest.raises(AssertionError, match="was answered with"):
-        fuzz("sglang", 20, only=("/tokenize",))
+        fuzz("sglang", 80, only=("/tokenize",))

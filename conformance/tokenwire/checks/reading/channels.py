@@ -72,9 +72,10 @@ class Channels:
         return finish is not None and finish.type == CALLED
 
     @property
-    def spent(self) -> bool:
-        finish = self.choice.finish
-        return finish is not None and finish.type == SPENT
+    def ends_within_input(self) -> bool:
+        """Whether it ends within a call whose input cannot be written whole, for it is no object yet."""
+        last = self.calls[-1:]
+        return self.input_is_object and any(as_object(call.arguments) is None for call in last)
 
     def place(self, channel: str) -> Place:
         """Where the last of a channel stands; the last emission of all if nothing does."""
@@ -114,9 +115,8 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
     cut = max(ours, theirs, key=lambda one: len(one.contents))
     if not _fits(cut.contents, (theirs if cut is ours else ours).content):
         yield Difference("text", ours.content, theirs.content)
-    cut_input = (ours.input_is_object or theirs.input_is_object) and ours.spent and theirs.spent
     calls = [[_told(call) for call in one.calls] for one in (ours, theirs)]
-    if cut_input:
+    if ours.ends_within_input or theirs.ends_within_input:
         calls = [[*told[:-1], *((name, None) for name, _ in told[-1:])] for told in calls]
     if calls[0] != calls[1]:
         yield Difference(CALLED, written(ours), written(theirs))
