@@ -39,12 +39,16 @@ class Body:
     ending: Ending = Ending.COMPLETE
     as_it_is: dict[int, bytes] = field(default_factory=dict)
     """Events whose frame is given in bytes."""
+    named: bool = False
+    """Whether the stream names its events: by the type that their data carry."""
 
     def frames(self) -> list[bytes]:
         """The bytes of each event."""
         frames = []
         for position, data in enumerate(self.data):
             lines = [f"{self.name}{line}{self.end_of_line}" for line in data.split("\n")]
+            if self.named and (kind := type_of(data)):
+                lines.insert(0, f"event: {kind}{self.end_of_line}")
             text = self.before.get(position, "") + "".join(lines) + self.end_of_line
             frames.append(self.as_it_is.get(position, text.encode()))
         return frames
@@ -73,9 +77,19 @@ def written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def type_of(data: str) -> str | None:
+    """The type that an event's data carry; None for text that is no object with one."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return None
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
 def body_of(source: Source) -> Body:
     """The stream as it was."""
-    return Body(list(source.data))
+    return Body(list(source.data), named=any(event.name for event in source.stream.events))
 
 
 def value_at(source: Source, emission: Emission, name: str) -> Any:
