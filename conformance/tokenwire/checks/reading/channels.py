@@ -72,10 +72,9 @@ class Channels:
         return finish is not None and finish.type == CALLED
 
     @property
-    def ends_within_input(self) -> bool:
-        """Whether it ends within a call whose input cannot be written whole, for it is no object yet."""
-        last = self.calls[-1:]
-        return self.input_is_object and any(as_object(call.arguments) is None for call in last)
+    def ends_within_arguments(self) -> bool:
+        """Whether it ends within a call: its arguments are no object yet."""
+        return any(as_object(call.arguments) is None for call in self.calls[-1:])
 
     def place(self, channel: str) -> Place:
         """Where the last of a channel stands; the last emission of all if nothing does."""
@@ -116,7 +115,9 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
     if not _fits(cut.contents, (theirs if cut is ours else ours).content):
         yield Difference("text", ours.content, theirs.content)
     calls = [[_told(call) for call in one.calls] for one in (ours, theirs)]
-    if ours.ends_within_input or theirs.ends_within_input:
+    cut_within = ours.ends_within_arguments or theirs.ends_within_arguments
+    if cut_within and (ours.input_is_object or theirs.input_is_object):
+        # An input that is an object cannot be written while its text is none: the name is all both can say.
         calls = [[*told[:-1], *((name, None) for name, _ in told[-1:])] for told in calls]
     if calls[0] != calls[1]:
         yield Difference(CALLED, written(ours), written(theirs))
