@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANSWERED, EVENTS, ended, finished_choices
 from tokenwire.checks.check import Target, check, check_run, select
-from tokenwire.checks.evidence import Observation, Row, expect, expect_each, in_wire_order
+from tokenwire.checks.evidence import Observation, Row, equal, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.channels import Channels, differences, offered
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.refusals import was_refused
@@ -43,9 +43,9 @@ def _misplaced(stream: Stream, rule: Rule) -> Iterator[Observation]:
     walk = _walk(stream)
     if walk is None or not stream.answered:
         return
-    misplaced = [one for one in walk.misplaced if one.rule is rule]
-    for one in misplaced:
-        yield expect(one.event.place, "what the grammar has there", one.words, one.words, holds=False)
+    misplaced = [found for found in walk.misplaced if found.rule is rule]
+    for found in misplaced:
+        yield expect(found.event.place, "what the grammar has there", found.words, found.words, holds=False)
     if not misplaced and rule in walk.seen:
         yield expect(walk.seen[rule].place, "as the grammar has it", "as the grammar has it", holds=True)
 
@@ -113,9 +113,11 @@ def deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the deltas of an item join to is what its closing events say that it holds."""
     walk = _walk(stream)
     repeated = walk.joined() if walk is not None else ()
+    rows: Iterator[Row] = (
+        (event, pointer, said == joined, joined, said) for event, pointer, said, joined in repeated
+    )
     yield from in_wire_order(
-        expect(event.at(pointer), joined, said, f"the event says {said!r}, and its deltas join to {joined!r}")
-        for event, pointer, said, joined in repeated
+        expect_each(rows, "the event says {actual!r}, and its deltas join to {expected!r}")
     )
 
 
@@ -132,16 +134,17 @@ def closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Itera
     final = walk.grammar.final if walk is not None else None
     if walk is None or final is None or walk.end is None:
         return
-    repeated = find(walk.end.data, parse(final.items))
-    closed = {frame.index: frame for frame in walk.frames if not frame.parent and frame.closed is not None}
+    place = walk.end.at(final.object + final.items)
+    repeated = find(walk.end.data, parse(final.object + final.items))
+    rules = walk.grammar.frames
+    closed = {
+        frame.index: find(frame.closed.data, parse(rules[frame.name].object))
+        for frame in walk.frames
+        if frame.closed is not None and not rules[frame.name].within
+    }
     if not isinstance(repeated, list) or not (closed or repeated):
         return
-    place = walk.end.at(final.items)
-    due = [
-        _identity(find(frame.closed.data, parse(walk.grammar.frames[frame.name].object)), final.same)
-        for _, frame in sorted(closed.items())
-        if frame.closed is not None
-    ]
+    due = [_identity(item, final.same) for _, item in sorted(closed.items())]
     actual = [_identity(item, final.same) for item in repeated]
     wrong = next((at for at, pair in enumerate(zip(due, actual, strict=False)) if pair[0] != pair[1]), None)
     message = (
@@ -165,10 +168,12 @@ def item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
             continue
         opened = find(frame.opened.data, parse(rule.object))
         due = find(opened, ("id",))
-        for _, event in walk.events_of(frame):
-            if (named := find(event.data, parse(rule.id))) is not ABSENT:
-                message = f"{frame.words} opened as {due!r}, and is {named!r} here"
-                yield expect(event.at(rule.id), due, named, message)
+        named = (
+            (event, rule.id, equal(due, name), due, name)
+            for _, event in frame.all_events
+            if (name := find(event.data, parse(rule.id))) is not ABSENT
+        )
+        yield from expect_each(named, f"{frame.words} opened as {{expected!r}}, and is {{actual!r}} here")
         if frame.closed is not None:
             closed = find(frame.closed.data, parse(rule.object))
             before, after = _identity(opened, rule.same), _identity(closed, rule.same)
@@ -194,9 +199,12 @@ def last_event_tells_the_status(stream: Stream, _target: Target) -> Iterator[Obs
 def cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The last item of a response that its budget cut says that it is not complete."""
     grammar = _grammar(stream)
-    for choice in finished_choices(stream) if grammar is not None and grammar.final is not None else ():
+    final = grammar.final if grammar is not None else None
+    if final is None:
+        return
+    at = f"{final.object}{final.items}" if stream.asked.stream else final.items
+    for choice in finished_choices(stream):
         emission = choice.emissions[-1]
-        at = "/response/output" if stream.asked.stream else "/output"
         items = find(emission.event.data, parse(at))
         if choice.finish is not None and choice.finish.type == _CUT and isinstance(items, list) and items:
             place = emission.event.at(f"{at}/{len(items) - 1}/status")

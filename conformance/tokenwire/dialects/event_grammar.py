@@ -6,10 +6,12 @@ that is open. Frames are numbered from 0 in the order in which they open.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from tokenwire.record import Event
@@ -51,11 +53,15 @@ class FrameRule:
 
 @dataclass(frozen=True)
 class FinalObject:
-    """The object that the last event repeats: its list of items, and what is the same of each."""
+    """The object that the last event repeats; a whole answer is that object."""
 
+    object: str
+    """Where it stands in the last event."""
     items: str
+    """Where its list of items stands."""
     id: str
     same: tuple[str, ...]
+    """What is the same of an item where it closed and in the object."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,8 @@ class Frame:
     kind: Any
     opened: Event
     parent: Frame | None = None
+    inner: list[Frame] = field(default_factory=list)
+    """The frames that opened within it."""
     events: list[tuple[str, Event]] = field(default_factory=list)
     """With the kind of each."""
     closed: Event | None = None
@@ -109,6 +117,11 @@ class Frame:
     @property
     def words(self) -> str:
         return f"{self.name} {self.index}"
+
+    @property
+    def all_events(self) -> list[tuple[str, Event]]:
+        """Its events and those of the frames within it."""
+        return [*self.events, *chain.from_iterable(frame.events for frame in self.inner)]
 
 
 @dataclass(frozen=True)
@@ -122,24 +135,39 @@ class Misplaced:
 
 @dataclass(eq=False)
 class Walk:
-    """What a stream is by its grammar: its frames, and what is misplaced."""
+    """What a stream is by its grammar: its frames, and what is misplaced.
+
+    An event breaks a rule at most once, and costs the same however many frames are open: a stream of frames
+    that are never closed would otherwise take time and memory that grow by the square of its length.
+    """
 
     grammar: EventGrammar
     frames: list[Frame] = field(default_factory=list)
     misplaced: list[Misplaced] = field(default_factory=list)
     seen: dict[Rule, Event] = field(default_factory=dict)
     """The last event to which a rule applied."""
-    kinds: list[tuple[str, Event]] = field(default_factory=list)
     end: Event | None = None
+    _begun: bool = False
+    _once_seen: bool = False
+    _due: Counter[tuple[str, Frame | None]] = field(default_factory=Counter)
+    """The number of the next frame of a name in a parent."""
+    _open: dict[tuple[str, Frame | None], dict[int, list[Frame]]] = field(default_factory=dict)
+    """The open frames of a name in a parent by their numbers: several have one number where that is broken.
+    Nothing stays behind of what was closed.
+    """
+    _broken: set[Rule] = field(default_factory=set)
+    """The rules that the current event breaks."""
 
     def _fails(self, event: Event, rule: Rule, words: str) -> None:
-        self.misplaced.append(Misplaced(event, rule, words))
+        if rule not in self._broken:
+            self._broken.add(rule)
+            self.misplaced.append(Misplaced(event, rule, words))
 
     def take(self, event: Event) -> None:
         """Read the next event."""
         kind, grammar = self.grammar.kind_of(event.data), self.grammar
-        first = not self.kinds
-        self.kinds.append((kind, event))
+        first, self._begun = not self._begun, True
+        self._broken.clear()
         if self.end is not None:
             self._fails(event, Rule.ENDS, f"{kind} stands behind the end")
         elif first != (kind == grammar.begins) and kind not in grammar.ends:
@@ -153,30 +181,33 @@ class Walk:
             self._take_once(event, kind)
         for name, rule in grammar.frames.items():
             if kind == rule.opens:
-                self._open(event, name, rule)
+                self._open_frame(event, name, rule)
             elif kind == rule.closes:
-                self._close(event, name, rule)
+                self._close_frame(event, name, rule)
         for name, kinds in grammar.inside.get(kind, {}).items():
             self._stand_inside(event, kind, name, kinds)
 
     def _take_once(self, event: Event, kind: str) -> None:
         self.seen[Rule.CLOSED] = event
-        if sum(one == kind for one, _ in self.kinds) > 1:
+        if self._once_seen:
             self._fails(event, Rule.ENDS, f"{kind} comes again")
-        for frame in self._open_ones():
-            self._fails(event, Rule.CLOSED, f"{kind} comes while {frame.words} is open")
+        self._once_seen = True
+        self._expect_nothing_open(event, kind)
 
     def _close_all(self, event: Event, kind: str) -> None:
         """Whether the end comes in time; after an error, nothing has to be closed."""
         if self.end is not None or kind == "error":
             return
-        for frame in self._open_ones():
-            self._fails(event, Rule.CLOSED, f"{kind} comes while {frame.words} is open")
-        if self.grammar.once and all(one != self.grammar.once for one, _ in self.kinds):
+        self._expect_nothing_open(event, kind)
+        if self.grammar.once and not self._once_seen:
             self._fails(event, Rule.ENDS, f"{kind} comes without {self.grammar.once}")
 
-    def _open_ones(self) -> list[Frame]:
-        return [frame for frame in self.frames if frame.closed is None]
+    def _expect_nothing_open(self, event: Event, kind: str) -> None:
+        still_open = (
+            frame for by_number in self._open.values() for same in by_number.values() for frame in same
+        )
+        if frame := next(still_open, None):
+            self._fails(event, Rule.CLOSED, f"{kind} comes while {frame.words} is open")
 
     def _parent(self, event: Event, rule: FrameRule) -> Frame | None:
         """The open frame around a frame, as an event tells it."""
@@ -186,44 +217,54 @@ class Walk:
         return find(event.data, parse(rule.index))
 
     def _find(self, event: Event, name: str) -> Frame | None:
-        """The open frame that an event names."""
+        """The open frame that an event names; the last that opened, where several have its number."""
         rule = self.grammar.frames[name]
-        parent = self._parent(event, rule)
-        found = (
-            frame
-            for frame in reversed(self.frames)
-            if frame.name == name and frame.closed is None and frame.parent is parent
-        )
-        return next((frame for frame in found if frame.index == self._index(event, rule)), None)
+        index = self._index(event, rule)
+        frames = self._open.get((name, self._parent(event, rule)), {})
+        return frames[index][-1] if type(index) is int and index in frames else None
 
-    def _open(self, event: Event, name: str, rule: FrameRule) -> None:
+    def _open_frame(self, event: Event, name: str, rule: FrameRule) -> None:
         index, parent = self._index(event, rule), self._parent(event, rule)
         self.seen[Rule.NUMBERED] = event
         if rule.within and parent is None:
             self._fails(event, Rule.OPEN, f"{name} {index} opens in no open {rule.within}")
-        siblings = [frame for frame in self.frames if frame.name == name and frame.parent is parent]
-        due = len(siblings)
+        due = self._due[name, parent]
+        self._due[name, parent] += 1
+        number = index if type(index) is int else due
+        siblings = self._open.setdefault((name, parent), {})
+        beside = siblings.get(number, ()) if rule.overlaps else chain.from_iterable(siblings.values())
         if type(index) is not int or index != due:
             shown = "no number" if index is ABSENT else index
             self._fails(event, Rule.NUMBERED, f"{name} {shown} opens, and the next is {due}")
-        for frame in siblings:
-            if frame.closed is None and (not rule.overlaps or frame.index == index):
-                self._fails(event, Rule.NUMBERED, f"{name} {index} opens while {frame.words} is open")
-        number = index if type(index) is int else due
+        elif other := next(iter(beside), None):
+            self._fails(event, Rule.NUMBERED, f"{name} {index} opens while {other.words} is open")
         frame = Frame(name, number, find(event.data, parse(rule.kind)), event, parent)
         self.frames.append(frame)
+        siblings.setdefault(number, []).append(frame)
+        if parent is not None:
+            parent.inner.append(frame)
 
-    def _close(self, event: Event, name: str, rule: FrameRule) -> None:
+    def _close_frame(self, event: Event, name: str, rule: FrameRule) -> None:
         frame = self._find(event, name)
         self.seen[Rule.CLOSED] = event
         if frame is None:
             self._fails(event, Rule.CLOSED, f"{name} {self._index(event, rule)} closes, and is not open")
             return
-        for inner in self._open_ones():
-            if inner.parent is frame:
-                self._fails(event, Rule.CLOSED, f"{frame.words} closes while its {inner.words} is open")
+        if inner := next((inner for inner in frame.inner if inner.closed is None), None):
+            self._fails(event, Rule.CLOSED, f"{frame.words} closes while its {inner.words} is open")
         frame.events.append((rule.closes, event))
         frame.closed = event
+        self._forget(frame)
+
+    def _forget(self, frame: Frame) -> None:
+        """Take a frame, the last of its number, out of those that are open."""
+        key = frame.name, frame.parent
+        same_number = self._open[key][frame.index]
+        same_number.pop()
+        if not same_number:
+            del self._open[key][frame.index]
+        if not self._open[key]:
+            del self._open[key]
 
     def _stand_inside(self, event: Event, kind: str, name: str, kinds: tuple[str, ...]) -> None:
         frame, rule = self._find(event, name), self.grammar.frames[name]
@@ -237,24 +278,20 @@ class Walk:
             self._fails(event, Rule.OPEN, f"{kind} stands in {frame.words}, which is of kind {frame.kind!r}")
         frame.events.append((kind, event))
 
-    def events_of(self, frame: Frame) -> list[tuple[str, Event]]:
-        """The events of a frame and of the frames within it, each with its kind."""
-        inner = [one for child in self.frames if child.parent is frame for one in child.events]
-        return [*frame.events, *inner]
-
     def joined(self) -> Iterator[tuple[Event, str, str, str]]:
         """Each event that says again what the pieces of a frame said: where, what it says, and what they did.
 
         A frame without pieces says nothing twice.
         """
+        places = {kind: (pointer,) for kind, pointer in self.grammar.pieces.items()}
         for frame in self.frames:
-            places = {kind: (pointer,) for kind, pointer in self.grammar.pieces.items()}
-            pieces = self._texts(self.events_of(frame), places)
-            for kind, event in frame.events:
+            pieces = self._texts(frame.all_events, places)
+            whole = "".join(pieces)
+            for kind, event in frame.events if pieces else ():
                 for pointer in self.grammar.restated.get(kind, ()):
                     said = self._texts([(kind, event)], {kind: (pointer,)})
-                    if pieces and said:
-                        yield event, pointer.partition("/*")[0], "".join(said), "".join(pieces)
+                    if said:
+                        yield event, pointer.partition("/*")[0], "".join(said), whole
 
     @staticmethod
     def _texts(events: Iterable[tuple[str, Event]], pointers: Mapping[str, tuple[str, ...]]) -> list[str]:
