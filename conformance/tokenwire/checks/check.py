@@ -201,6 +201,7 @@ def check_finished(requirement: str, about: About = FINISHED) -> Callable[[Choic
 
 Values = Callable[[Choice], Iterable[tuple[Emission, str, Any, Any]]]
 """Reads of a choice what has to be equal: emission, field, expected and actual value."""
+Reading = TypeVar("Reading", bound=Callable[[Choice], Iterable[Any]])
 Conditions = Callable[[Choice], Iterable[Row]]
 """The same with what has to hold, behind the field."""
 
@@ -210,28 +211,26 @@ def check_equal(requirement: str, about: About, words: str) -> Callable[[Values]
 
     `words` says what is wrong, of `{emission}`, `{field}`, `{expected}` and `{actual}`.
     """
-
-    def register(values: Values) -> Values:
-        @wraps(values)
-        def observe(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-            return expect_equal(values(choice), words)
-
-        check(requirement, about)(_of_each_choice(observe))
-        return values
-
-    return register
+    return _check_read(requirement, about, lambda rows: expect_equal(rows, words))
 
 
 def check_each(requirement: str, about: About, words: str) -> Callable[[Conditions], Conditions]:
     """The same of a function that reads conditions which have to hold."""
+    return _check_read(requirement, about, lambda rows: expect_each(rows, words))
 
-    def register(conditions: Conditions) -> Conditions:
-        @wraps(conditions)
-        def observe(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-            return expect_each(conditions(choice), words)
 
-        check(requirement, about)(_of_each_choice(observe))
-        return conditions
+def _check_read(
+    requirement: str, about: About, observe: Callable[[Any], Iterator[Observation]]
+) -> Callable[[Reading], Reading]:
+    """Make a requirement's check of what is observed in the rows that a function reads from a choice."""
+
+    def register(read: Reading) -> Reading:
+        @wraps(read)
+        def of_choice(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+            return observe(read(choice))
+
+        check(requirement, about)(_of_each_choice(of_choice))
+        return read
 
     return register
 

@@ -78,10 +78,19 @@ class Run:
         return next((death for death in self.deaths if death.final), None)
 
     @cached_property
+    def _cut(self) -> frozenset[str]:
+        """The exchanges that a death of the server cut off."""
+        return frozenset().union(*(death.cut for death in self.deaths))
+
+    @cached_property
+    def _both(self) -> tuple[Answer, ...]:
+        """The answers of the worker and of its gateway, where both were asked the same."""
+        return tuple(stream for pair in self.beside for stream in (pair.baseline, pair.other))
+
+    @cached_property
     def answers(self) -> Answers:
         """The streams that are judged: all but those that a death of the server cut off."""
-        cut = frozenset().union(*(death.cut for death in self.deaths))
-        left = (stream for stream in self.streams if stream.exchange.name not in cut)
+        left = (stream for stream in self.streams if stream.exchange.name not in self._cut)
         # The content of an evicted answer is read again, and loses such lists where checks get it (`load`).
         return Answers(self.load(stream) if isinstance(stream, Stream) else stream for stream in left)
 
@@ -108,11 +117,10 @@ class Run:
     @cached_property
     def pairs_beside(self) -> tuple[AnswerPair, ...]:
         """The answers of worker and gateway that are compared: neither server was dead."""
-        cut = frozenset().union(*(death.cut for death in self.deaths))
         return tuple(
             pair
             for pair in self.beside
-            if pair.baseline.exchange.status is not None and pair.other.exchange.name not in cut
+            if pair.baseline.exchange.status is not None and pair.other.exchange.name not in self._cut
         )
 
     @cached_property
@@ -128,8 +136,7 @@ class Run:
     @cached_property
     def capabilities_beside(self) -> dict[str, Capability]:
         """What either of a gateway and its worker shows, where both were asked the same."""
-        both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
-        return capabilities(both, self.advertised, self.declared)
+        return capabilities(self._both, self.advertised, self.declared)
 
     @cached_property
     def markup(self) -> Markup:
@@ -185,8 +192,7 @@ class Run:
     @cached_property
     def by_exchange(self) -> dict[str, Answer]:
         """The streams by the names of their exchanges."""
-        both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
-        return {stream.exchange.name: stream for stream in (*self.streams, *both)}
+        return {stream.exchange.name: stream for stream in (*self.streams, *self._both)}
 
     @cached_property
     def flags(self) -> frozenset[str]:
