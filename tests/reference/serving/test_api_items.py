@@ -163,7 +163,8 @@ def test_a_failure_on_the_way_ends_either_stream(say):
     [
         (RESPONSES, {"input": []}, "input"),
         (RESPONSES, {"previous_response_id": "resp_of_nobody"}, "is not stored"),
-        (RESPONSES, {"tool_choice": "required"}, "tool_choice needs a grammar"),
+        (RESPONSES, {"tool_choice": "required"}, "tool_choice is 'required'"),
+        (MESSAGES, {"tool_choice": {"type": "any"}}, "tool_choice is 'any'"),
         (RESPONSES, {"max_output_tokens": 0}, "max_output_tokens"),
         (MESSAGES, {"max_tokens": None}, "max_tokens"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]"),
@@ -216,3 +217,4 @@ def test_the_oldest_conversations_are_forgotten():
     assert stored.get("resp_2") == [HELLO]
     stored.put("resp_large", [{"role": "user", "content": "a" * 200}])
     assert stored.get("resp_large") is None
+    assert stored.get("resp_2") == [HELLO]

@@ -38,14 +38,16 @@ def read_item_call(
     *,
     prefix: str,
     conversation: Sequence[Message],
-    tools: Sequence[Mapping[str, Any]],
+    functions: Sequence[Mapping[str, Any]],
+    tool_choice: str,
     budget: int | None,
     thinks: bool | None,
 ) -> ItemCall:
-    """Read what a body asks for. `tools` are those of a chat. Raises RefusalError."""
+    """Read what a body asks for; `functions` and `tool_choice` are those of a chat. Raises RefusalError."""
     if served.tokenizer is None:
         raise RefusalError("messages need a tokenizer and the server runs without one; use /generate")
-    asked: dict[str, Any] = {"tools": tools} if tools else {}
+    tools = [{"type": "function", "function": function} for function in functions]
+    asked: dict[str, Any] = {} if tool_choice == "none" else {"tools": tools, "tool_choice": tool_choice}
     if thinks is not None:
         asked["chat_template_kwargs"] = {"enable_thinking": thinks}
     channels = read_channels(asked, served)

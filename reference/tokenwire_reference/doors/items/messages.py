@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.doors.answering import answer
+from tokenwire_reference.doors.answering import answer, raise_for_server_abort
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.chat_channels import ChoiceChannels
 from tokenwire_reference.doors.errors import RefusalError
@@ -63,22 +63,9 @@ async def count_tokens(http_request: HttpRequest) -> Response:
 
 def _read(body: dict[str, Any], served: Served) -> ItemCall:
     hold_against_schema(body, "messages-request")
-    choice = (body.get("tool_choice") or {"type": "auto"})["type"]
-    if choice not in ("auto", "none"):
-        raise RefusalError(
-            "tool_choice needs a grammar, which the reference engine has not; send auto or none"
-        )
-    tools = [
-        {
-            "type": "function",
-            "function": {
-                "name": tool["name"],
-                "description": tool.get("description"),
-                "parameters": tool["input_schema"],
-            },
-        }
+    functions = [
+        {"name": tool["name"], "description": tool.get("description"), "parameters": tool["input_schema"]}
         for tool in body.get("tools") or ()
-        if choice == "auto"
     ]
     thinking = (body.get("thinking") or {}).get("type")
     return read_item_call(
@@ -86,7 +73,8 @@ def _read(body: dict[str, Any], served: Served) -> ItemCall:
         served,
         prefix="msg_",
         conversation=of_messages(body["messages"], body.get("system")),
-        tools=tools,
+        functions=functions,
+        tool_choice=(body.get("tool_choice") or {"type": "auto"})["type"],
         budget=body["max_tokens"],
         thinks=False if thinking == "disabled" else None,
     )
@@ -166,8 +154,7 @@ class _Events:
                 yield self._opened(kind, delta)
             if delta.text:
                 yield self._delta(delta.text)
-        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
-            raise refusal
+        raise_for_server_abort([emission])
 
     def closing(self) -> Iterator[Event]:
         yield from self._close()

@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.request import FinishReason
-from tokenwire_reference.doors.answering import answer
+from tokenwire_reference.doors.answering import answer, raise_for_server_abort
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import NAMED
@@ -61,17 +61,9 @@ def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> 
             status=404,
             param="previous_response_id",
         )
-    if body.get("tool_choice", "auto") not in ("auto", "none"):
-        raise RefusalError(
-            "tool_choice needs a grammar, which the reference engine has not; send auto or none"
-        )
-    tools = [
-        {
-            "type": "function",
-            "function": {name: tool.get(name) for name in ("name", "description", "parameters")},
-        }
+    functions = [
+        {name: tool.get(name) for name in ("name", "description", "parameters")}
         for tool in body.get("tools") or ()
-        if body.get("tool_choice") != "none"
     ]
     effort = (body.get("reasoning") or {}).get("effort")
     return read_item_call(
@@ -79,7 +71,8 @@ def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> 
         served,
         prefix="resp_",
         conversation=[*before, *of_input(body["input"], body.get("instructions"))],
-        tools=tools,
+        functions=functions,
+        tool_choice=body.get("tool_choice") or "auto",
         budget=body.get("max_output_tokens"),
         thinks=False if effort == "none" else None,
     )
@@ -90,6 +83,7 @@ class _Item:
     """One item, as far as it was written."""
 
     kind: str
+    index: int
     name: str | None = None
     id: str = ""
     call_id: str = field(default_factory=lambda: new_id("call"))
@@ -129,7 +123,7 @@ class _Written:
 
     def whole(self, choice: Emission) -> dict[str, Any]:
         for delta in self._channels.consume(choice):
-            self._add(delta)
+            self._item_of(delta).text += delta.text
         self._last = choice
         return self._ended()
 
@@ -139,19 +133,18 @@ class _Written:
             yield self._event("response.in_progress", response=self._response("in_progress"))
         self._last = emission
         for delta in self._channels.consume(emission):
-            if self._begins(delta):
-                yield from self._close("completed")
-                yield from self._opened(self._add(delta))
-            else:
-                self._add(delta)
+            before, item = self._open, self._item_of(delta)
+            if item is not before:
+                yield from self._close(before, "completed")
+                yield from self._opened(item)
+            item.text += delta.text
             if delta.text:
-                yield self._delta(delta.text)
-        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
-            raise refusal
+                yield self._delta(item, delta.text)
+        raise_for_server_abort([emission])
 
     def closing(self) -> Iterator[Event]:
         status = self._status()
-        yield from self._close(status)
+        yield from self._close(self._open, status)
         yield self._event(f"response.{status}", response=self._ended())
 
     def failed(self, refusal: RefusalError) -> Event:
@@ -162,41 +155,32 @@ class _Written:
         number, self._number = self._number, self._number + 1
         return {"type": kind, "sequence_number": number, **more}
 
-    def _begins(self, delta: Delta) -> bool:
-        return self._open is None or delta.name is not None or self._open.kind != _ITEM_OF[delta.channel]
-
-    def _add(self, delta: Delta) -> _Item:
-        if self._begins(delta):
-            self._open = _Item(_ITEM_OF[delta.channel], delta.name)
+    def _item_of(self, delta: Delta) -> _Item:
+        """The item that a delta belongs to: the open one, or the next."""
+        kind = _ITEM_OF[delta.channel]
+        if self._open is None or delta.name is not None or self._open.kind != kind:
+            self._open = _Item(kind, len(self._items), delta.name)
             self._items.append(self._open)
-        assert self._open is not None, "an item is open once a delta began it"
-        self._open.text += delta.text
         return self._open
 
     def _at(self, item: _Item) -> dict[str, Any]:
-        place = {"item_id": item.id, "output_index": self._items.index(item)}
+        place = {"item_id": item.id, "output_index": item.index}
         return place if item.kind == "function_call" else {**place, "content_index": 0}
 
     def _opened(self, item: _Item) -> Iterator[Event]:
-        empty = _Item(item.kind, item.name)
-        empty.id, empty.call_id = item.id, item.call_id
-        index = self._items.index(item)
-        yield self._event(
-            "response.output_item.added", output_index=index, item=empty.written("in_progress", opens=True)
-        )
+        """The events of an item that opens: it has no text yet."""
+        opened = item.written("in_progress", opens=True)
+        yield self._event("response.output_item.added", output_index=item.index, item=opened)
         if item.kind != "function_call":
-            yield self._event("response.content_part.added", **self._at(item), part=empty.part)
+            yield self._event("response.content_part.added", **self._at(item), part=item.part)
 
-    def _delta(self, text: str) -> Event:
-        assert self._open is not None, "a delta belongs to the open item"
-        item = self._open
+    def _delta(self, item: _Item, text: str) -> Event:
         if item.kind == "function_call":
             return self._event("response.function_call_arguments.delta", **self._at(item), delta=text)
         more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
         return self._event(f"response.{_PART_OF[item.kind]}.delta", **self._at(item), delta=text, **more)
 
-    def _close(self, status: str) -> Iterator[Event]:
-        item, self._open = self._open, None
+    def _close(self, item: _Item | None, status: str) -> Iterator[Event]:
         if item is None:
             return
         at = self._at(item)
@@ -207,8 +191,8 @@ class _Written:
             more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
             yield self._event(f"response.{_PART_OF[item.kind]}.done", **at, text=item.text, **more)
             yield self._event("response.content_part.done", **at, part=item.part)
-        index = self._items.index(item)
-        yield self._event("response.output_item.done", output_index=index, item=item.written(status))
+        done = item.written(status)
+        yield self._event("response.output_item.done", output_index=item.index, item=done)
 
     @property
     def _finish(self) -> FinishReason:

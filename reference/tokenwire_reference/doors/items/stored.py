@@ -23,6 +23,8 @@ class StoredConversations:
     def put(self, response_id: str, conversation: Sequence[Message]) -> None:
         """Keep a conversation; nothing of one that is larger than the bound."""
         size = len(to_json(list(conversation)))
+        if size > self._most_bytes:
+            return
         self._kept[response_id] = conversation, size
         self._bytes += size
         while self._bytes > self._most_bytes:
