@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
 from itertools import groupby
@@ -41,6 +41,8 @@ class Defect:
     """The place in the server's source that explains it."""
     threads: Sequence[str] = ()
     """Public threads about it."""
+    facts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The exchanges that show it, by the number of the study of their recordings."""
 
     @property
     def family(self) -> str:

@@ -125,11 +125,54 @@ def test_every_violation_of_a_live_server_is_a_defect_that_was_proved(capture: s
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect["does"][:60])
 def test_a_defect_of_a_live_server_is_found(defect: dict[str, Any]) -> None:
     """In one capture at least, with each requirement that it violates or breaks besides."""
-    assert set(defect) <= {"does", "source", "threads", "seen", "violates", "therefore"}
+    assert set(defect) <= {"does", "source", "threads", "seen", "facts", "violates", "therefore"}
     for pattern in defect["seen"]:
         assert any(fnmatch(name, f"{pattern}.jsonl.gz") for name in LIVE), pattern
     found = {requirement for name in shown_by(defect) for requirement in violated(name)}
     assert {*defect["violates"], *defect.get("therefore", ())} <= found
+
+
+OF_CHANNELS = [
+    name
+    for name in LIVE
+    if fnmatch(name, "*/channels-*") or fnmatch(name, "*items*") or fnmatch(name, "*messages*")
+]
+
+
+def violations(capture: str) -> set[tuple[str, str]]:
+    """Each requirement that is violated in a capture, with each exchange that violates it."""
+    outcomes = read_expected(FIXTURES / expected_file(capture)).outcomes
+    return {(name, exchange) for name in violated(capture) for exchange in outcomes[name].exchanges}
+
+
+def explained(capture: str, defect: dict[str, Any], patterns: list[str]) -> set[tuple[str, str]]:
+    """The violations in a capture that a defect explains, in exchanges with such names."""
+    broken = {*defect["violates"], *defect.get("therefore", ())} if capture in shown_by(defect) else set()
+    return {
+        (name, exchange)
+        for name, exchange in violations(capture)
+        if name in broken and any(fnmatch(exchange, pattern) for pattern in patterns)
+    }
+
+
+@pytest.mark.parametrize("capture", OF_CHANNELS)
+def test_each_violation_of_channels_has_the_number_of_a_fact(capture: str) -> None:
+    """Not only each requirement: each exchange that violates it."""
+    numbered = [
+        explained(capture, defect, patterns)
+        for defect in DEFECTS
+        for patterns in defect.get("facts", {}).values()
+    ]
+    assert violations(capture) == set().union(*numbered)
+
+
+@pytest.mark.parametrize(
+    "defect", [one for one in DEFECTS if "facts" in one], ids=lambda one: one["does"][:60]
+)
+def test_a_fact_explains_what_was_recorded(defect: dict[str, Any]) -> None:
+    """Each of its patterns."""
+    for pattern in (pattern for patterns in defect["facts"].values() for pattern in patterns):
+        assert any(explained(capture, defect, [pattern]) for capture in OF_CHANNELS), pattern
 
 
 TOLD_WHAT_TO_SAY = {
