@@ -27,8 +27,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from docs_build.published import ROOT
+from tokenwire.wire.capture import exchanges_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire.wire.foreign_capture import read_any_capture
+from tokenwire.wire.foreign_capture import any_chunks
 
 _BLOCK = re.compile(r'^```text title="(?P<caption>[^"\n]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 _RECORDED = re.compile(
@@ -131,7 +132,7 @@ def with_recorded(page: str) -> str:
 
     def written(match: re.Match[str]) -> str:
         capture = ROOT / "fixtures" / match["file"]
-        found = {exchange.name: exchange for exchange in read_any_capture(capture)}
+        found = {exchange.name: exchange for exchange in exchanges_of(any_chunks(capture))}
         head = f"<!-- recorded: {match['file']} {match['names']} -->\n\n"
         blocks = "\n".join(shown(found[name]) for name in match["names"].split())
         return f'{head}```text title="{match["caption"]}"\n{blocks}\n```'

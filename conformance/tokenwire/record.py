@@ -86,16 +86,13 @@ class Event:
     @property
     def error(self) -> Any:
         """The in-band error that the event carries, or None."""
-        return error_in(self.data) if self.failure is None else self.failure
+        if self.failure is None and isinstance(self.data, dict):
+            return self.data.get("error")
+        return self.failure
 
     def at(self, pointer: str) -> Place:
         """A place within its data."""
         return self.place.at(pointer)
-
-
-def error_in(data: Any) -> Any:
-    """The error that the data of an event carries, or None."""
-    return data.get("error") if isinstance(data, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire_reference.core.request import OWN_SERIES, Request, Row
+from tokenwire_reference.core.request import Request, Row
 
 
 @dataclass
@@ -35,10 +35,6 @@ class OutputRow:
             record.cached_tokens,
             record.cached_tokens_details,
         )
-
-    @property
-    def customized_info_keys(self) -> frozenset[str]:
-        return frozenset(self.series) - OWN_SERIES
 
 
 class AlteredRecord:

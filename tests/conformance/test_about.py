@@ -10,7 +10,7 @@ from stream_builder import build
 from tokenwire.checks.about import ANY, INCREMENTAL, STREAMED, About, about, traits_of
 from tokenwire.checks.check import CHECKS, Check, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.record import Delivery, Stream
 from tokenwire.requirement import load_requirements
@@ -65,5 +65,5 @@ def test_the_judge_gives_a_check_only_the_answers_that_it_is_about(monkeypatch: 
 
     requirement = load_requirements()["counter-follows-ids"]
     monkeypatch.setitem(CHECKS, requirement.id, Check(requirement.id, observe=observe, about=STREAMED))
-    judge_requirement(requirement, Run((WHOLE, CUMULATIVE)))
+    judge([Run((WHOLE, CUMULATIVE))], [requirement])
     assert given == ["cumulative"]

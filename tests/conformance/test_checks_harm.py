@@ -10,7 +10,7 @@ from stream_builder import IDS, change, incremental, named, refusal, whole, with
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import SentField, Stream
@@ -55,7 +55,7 @@ def test_an_abort_of_everything_elsewhere_excuses_no_bad_request() -> None:
 
 def verdicts(*streams: Stream) -> set[Verdict]:
     run = Run((*OTHER_KEY, BEFORE, AGAIN, refusal(), *streams))
-    return {one.verdict for one in judge_requirement(load_requirements()[HARM], run)}
+    return {one.verdict for one in judge([run], [load_requirements()[HARM]])}
 
 
 def test_the_judge_lets_the_check_see_what_contradicts_itself() -> None:

@@ -12,7 +12,7 @@ import pytest
 from recorded import IDS, document
 
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import judge, judge_requirement
+from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.record import Stream
@@ -71,7 +71,7 @@ def run(*exchanges: Exchange) -> Run:
 
 
 def verdict(requirement: str, told: Run) -> Verdict:
-    return overall(one.verdict for one in judge_requirement(load_requirements()[requirement], told))
+    return overall(one.verdict for one in judge([told], [load_requirements()[requirement]]))
 
 
 PROBES = [exchange(f"probe/{n}", n / 10) for n in range(3)]
@@ -111,7 +111,7 @@ def test_of_sixteen_requests_that_a_death_cut_the_bad_one_is_named_and_nothing_e
     assert "most likely of this one" in death.words
     assert death.early
     assert death.final
-    broken = judge_requirement(load_requirements()[BROKEN], seen)
+    broken = judge([seen], [load_requirements()[BROKEN]])
     failed = [one for one in broken if one.verdict is Verdict.FAIL]
     assert [one.scenario for one in failed] == ["unknown-ids"]
     assert [each.place.exchange for each in failed[0].violations] == [death.name]
@@ -128,7 +128,7 @@ def test_what_was_not_asked_any_more_is_told_by_the_death() -> None:
         ("id-in-use-spares-the-first", "id-in-use"),
         ("kept-stop-ends-the-text", "stop-places"),
     ):
-        (judgement,) = judge_requirement(load_requirements()[requirement], told)
+        (judgement,) = judge([told], [load_requirements()[requirement]])
         assert judgement.verdict is Verdict.INCONCLUSIVE
         assert why in judgement.message
         assert scenario in judgement.message
@@ -238,7 +238,7 @@ def test_a_server_that_was_started_again_after_all_deaths_leaves_nothing_open() 
     told = run(*PROBES, bad, control, restarted(9), *[replace(one, name=f"{one.name}-2") for one in PROBES])
     assert told.died is None
     assert verdict(BROKEN, told) is Verdict.FAIL
-    (judgement,) = judge_requirement(load_requirements()["wrong-types-refused"], told)
+    (judgement,) = judge([told], [load_requirements()["wrong-types-refused"]])
     assert "died" not in judgement.message
 
 
@@ -247,7 +247,7 @@ def test_the_gravest_failure_is_shown_first() -> None:
     silent = exchange("no-prompt/three", 2, ids=(4,), how=SILENCE)
     dead = [exchange(f"negative-ids/{n}", 70 + n, ids=(-1,), how=NOBODY) for n in range(2)]
     told = run(*PROBES, failed, silent, exchange("no-prompt/control", 65), *dead)
-    red = [one for one in judge_requirement(load_requirements()[BROKEN], told) if one.violations]
+    red = [one for one in judge([told], [load_requirements()[BROKEN]]) if one.violations]
     assert [one.scenario for one in red] == ["negative-ids", "no-prompt"]
     assert [str(each.actual)[:7] for each in red[1].violations] == ["timeout", "status "]
 
@@ -266,14 +266,14 @@ def test_what_came_before_the_end_is_heard() -> None:
 def test_a_worker_that_was_named_and_is_not_there_is_not_asked_for_by_name() -> None:
     row = load_requirements()["gateway-keeps-the-status"]
     healthy = run(*PROBES)
-    (judgement,) = judge_requirement(row, healthy)
+    (judgement,) = judge([healthy], [row])
     assert "--worker URL" in judgement.message
-    (judgement,) = judge_requirement(row, replace(healthy, worker_asked=True))
+    (judgement,) = judge([replace(healthy, worker_asked=True)], [row])
     assert judgement.verdict is Verdict.NOT_TESTABLE
     assert judgement.message.startswith("the worker that --worker names gave no answer")
     through, behind = run(exchange("gateway/whole", 1), exchange("worker/whole", 1, how=NOBODY)).streams
     unreached = replace(healthy, worker_asked=True, beside=(Comparison(behind, through),))
-    (judgement,) = judge_requirement(row, unreached)
+    (judgement,) = judge([unreached], [row])
     assert judgement.message.startswith("the worker that --worker names gave no answer")
 
 
@@ -281,7 +281,7 @@ def test_a_death_of_the_last_bad_request_is_no_reason_for_what_was_never_asked()
     died = run(*PROBES, *(exchange(f"negative-ids/{n}", 1 + n, ids=(-1,), how=NOBODY) for n in range(2)))
     assert died.died is not None
     assert not died.died.early
-    (judgement,) = judge_requirement(load_requirements()["pause-changes-nothing"], died)
+    (judgement,) = judge([died], [load_requirements()["pause-changes-nothing"]])
     assert judgement.verdict is Verdict.UNSUPPORTED
     assert "died" not in judgement.message
     assert "not asked: pause-and-continue" in judgement.message
@@ -289,7 +289,7 @@ def test_a_death_of_the_last_bad_request_is_no_reason_for_what_was_never_asked()
 
 def test_what_was_not_asked_is_named_by_the_scenario_that_asks_it() -> None:
     row = load_requirements()["missing-prompts-refused"]
-    (judgement,) = judge_requirement(row, run(*PROBES))
+    (judgement,) = judge([run(*PROBES)], [row])
     assert (judgement.verdict, judgement.message) == (Verdict.INCONCLUSIVE, "not asked: no-prompt")
 
 

@@ -11,7 +11,7 @@ import pytest
 from stream_builder import IDS, STOP, Told, incremental, logprobs, named, top_logprobs, whole, with_exchange
 
 from tokenwire.checks.reading.chance import goes_apart
-from tokenwire.judging.judge import Judgement, judge, judge_requirement
+from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -28,7 +28,7 @@ APART = [*IDS[:3], 94, 95, 96]
 
 
 def judged(requirement: str, *streams: Stream) -> list[Judgement]:
-    return judge_requirement(load_requirements()[requirement], Run(streams))
+    return judge([Run(streams)], [load_requirements()[requirement]])
 
 
 def verdicts(requirement: str, *streams: Stream) -> set[Verdict]:

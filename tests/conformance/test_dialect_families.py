@@ -12,8 +12,9 @@ from tokenwire.ask import OMIT, Ask
 from tokenwire.dialects.dialect import Dialect, Unsupported, is_chat, load_dialects, policy_of
 from tokenwire.record import Asked, Delivery, Stream
 from tokenwire.spec_files import spec_root
+from tokenwire.wire.capture import exchanges_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire.wire.foreign_capture import read_any_capture
+from tokenwire.wire.foreign_capture import any_chunks
 
 DIALECTS = load_dialects()
 SGLANG, VLLM = DIALECTS["sglang-completions"], DIALECTS["vllm-completions"]
@@ -47,7 +48,7 @@ def read(dialect: Dialect, request: Mapping[str, Any], *answers: Any) -> Stream:
 
 def recorded(name: str, file: str = "vllm/0.32.0-cpu/si1") -> Stream:
     """A recorded exchange, read by its dialect."""
-    for exchange in read_any_capture(FIXTURES / f"{file}.jsonl.gz"):
+    for exchange in exchanges_of(any_chunks(FIXTURES / f"{file}.jsonl.gz")):
         if exchange.name == name:
             family = file.partition("/")[0]
             (dialect,) = (

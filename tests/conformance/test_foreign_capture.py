@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tokenwire.wire.capture import CaptureWriter
+from tokenwire.wire.capture import CaptureWriter, exchanges_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
-from tokenwire.wire.foreign_capture import foreign_chunks, read_any_capture, read_foreign_capture
+from tokenwire.wire.foreign_capture import any_chunks, foreign_chunks
 from tokenwire.wire.json_lines import CaptureError
 from tokenwire.wire.redaction import REDACTED
 from tokenwire.wire.spill import CaptureReader
@@ -43,7 +43,7 @@ def line(**response: Any) -> dict[str, Any]:
 
 def read(path: Path, *lines: dict[str, Any]) -> list[Exchange]:
     path.write_text("".join(json.dumps(one) + "\n" for one in lines))
-    return list(read_foreign_capture(path))
+    return list(exchanges_of(foreign_chunks(path)))
 
 
 def test_an_exchange(tmp_path: Path) -> None:
@@ -116,22 +116,22 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     whole = json.dumps(line())
     path.write_text(whole + "\n" + whole[:-20])
-    assert len(list(read_foreign_capture(path))) == 1
+    assert len(list(exchanges_of(foreign_chunks(path)))) == 1
     path.write_text(whole[:-20] + "\n" + whole + "\n")
     with pytest.raises(CaptureError, match=r"x\.jsonl, line 1"):
-        list(read_foreign_capture(path))
+        list(exchanges_of(foreign_chunks(path)))
 
 
 def test_either_form_is_told_by_its_first_line(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.jsonl.gz"
     foreign.write_bytes(gzip.compress((json.dumps(line()) + "\n").encode()))
-    (exchange,) = read_any_capture(foreign)
+    (exchange,) = exchanges_of(any_chunks(foreign))
     with CaptureWriter(tmp_path).open("own") as file:
         file.exchange(exchange)
-    assert list(read_any_capture(tmp_path / "own.jsonl")) == [exchange]
+    assert list(exchanges_of(any_chunks(tmp_path / "own.jsonl"))) == [exchange]
     empty = tmp_path / "empty.jsonl"
     empty.write_bytes(b"")
-    assert list(read_any_capture(empty)) == []
+    assert list(exchanges_of(any_chunks(empty))) == []
 
 
 def test_an_exchange_is_read_again_from_its_line(tmp_path: Path) -> None:

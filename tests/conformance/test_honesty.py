@@ -15,7 +15,7 @@ from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.recognition import DialectResolver
-from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -65,8 +65,8 @@ def test_without_an_answer_nothing_is_trusted() -> None:
 
 def test_what_is_unsupported_says_whether_that_can_be_trusted() -> None:
     row = made_up_row(applies_when=("logprobs",))
-    honest = judge_requirement(row, Run((ids_stream([1]), refused(UNKNOWN_FIELD))))[0]
-    careless = judge_requirement(row, Run((ids_stream([1]), answered(UNKNOWN_FIELD))))[0]
+    honest = judge([Run((ids_stream([1]), refused(UNKNOWN_FIELD)))], [row])[0]
+    careless = judge([Run((ids_stream([1]), answered(UNKNOWN_FIELD)))], [row])[0]
     assert honest.verdict is careless.verdict is Verdict.UNSUPPORTED
     assert "absence proves little" not in honest.message
     assert "absence proves little" in careless.message

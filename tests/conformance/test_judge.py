@@ -13,7 +13,7 @@ from hand_made_stream import made_up_row as row
 
 from tokenwire.checks.check import CHECKS, Answers, Check, Target, once_per_run, select
 from tokenwire.checks.evidence import Observation, condition_seen, expect
-from tokenwire.judging.judge import judge, judge_requirement
+from tokenwire.judging.judge import judge
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
@@ -46,7 +46,7 @@ def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:
 
 
 def only(requirement: Requirement, run: Run):
-    judgements = judge_requirement(requirement, run)
+    judgements = judge([run], [requirement])
     assert len(judgements) == 1, judgements
     return judgements[0]
 
@@ -69,7 +69,7 @@ def test_witnesses_count_over_the_run_but_verdicts_are_per_scenario(register) ->
     run = Run(
         (ids_stream([1], name="a", scenario="first"), ids_stream([1], [2], name="b", scenario="second"))
     )
-    judgements = judge_requirement(row(witnesses=3), run)
+    judgements = judge([run], [row(witnesses=3)])
     assert [(j.scenario, j.verdict, j.witnesses) for j in judgements] == [
         ("first", Verdict.PASS, 1),
         ("second", Verdict.PASS, 2),
@@ -116,7 +116,7 @@ def test_a_check_that_raises_is_the_suites_fault_and_does_not_end_the_run(regist
     run = Run(
         (ids_stream([1], name="a", scenario="first"), ids_stream([1], [2], name="b", scenario="second"))
     )
-    first, second = judge_requirement(row(), run)
+    first, second = judge([run], [row()])
     assert first.verdict is Verdict.HARNESS_ERROR
     assert "KeyError" in first.message
     assert "breaks_in_one" in first.message

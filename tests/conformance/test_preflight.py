@@ -17,7 +17,7 @@ from tokenwire.ask import Ask
 from tokenwire.asking.preflight import Preflight, diagnosis, preflight
 from tokenwire.asking.recorder import Recorder
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import judge_requirement
+from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
@@ -163,7 +163,7 @@ def test_an_endpoint_that_fails_is_there_and_its_failure_is_judged() -> None:
         asyncio.run(Choosy(without_tokenizer).send("x/y", "y", found.answered[spoken[0]]))
     )
     run = Run((*found.failures, good))
-    broken = judge_requirement(load_requirements()["requests-do-not-break-the-server"], run)
+    broken = judge([run], [load_requirements()["requests-do-not-break-the-server"]])
     assert {one.scenario for one in broken if one.verdict is Verdict.FAIL} == {"preflight"}
 
 

@@ -15,7 +15,7 @@ from recorded import streamed, whole, write_folder
 
 from tokenwire.checks.check import CHECKS, Check
 from tokenwire.checks.evidence import expect
-from tokenwire.judging.judge import Judgement, judge_requirement
+from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.pytest_plugin import ConformanceItem, run_items
@@ -91,7 +91,7 @@ def judgements(monkeypatch: pytest.MonkeyPatch) -> list[Judgement]:
     row = made_up_row(witnesses=1)
     unsupported = made_up_row(id="absent", applies_when=("usage",))
     run = Run(tuple(streams))
-    return judge_requirement(row, run) + judge_requirement(unsupported, run)
+    return judge([run], [row]) + judge([run], [unsupported])
 
 
 def test_verdicts_become_outcomes(judgements: list[Judgement], tmp_path: Path, monkeypatch) -> None:

@@ -18,7 +18,7 @@ from tokenwire.checks.about import STREAMED, about
 from tokenwire.checks.check import CHECKS, Check, Target
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.judge import Judgement, judge, judge_requirement
+from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.reasons import scenarios_for
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
@@ -103,7 +103,7 @@ def observes_nothing(_stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def reason(requirement: Any, run: Run) -> str:
-    (judgement,) = judge_requirement(requirement, run)
+    (judgement,) = judge([run], [requirement])
     assert judgement.verdict is Verdict.INCONCLUSIVE
     return judgement.message
 
@@ -147,7 +147,7 @@ def test_what_is_left_out_of_one_scenario_does_not_come_before_what_is_seen_in_a
 
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_run=first_leaves_out))
     run = Run((ids_stream([1], name="a", scenario="first"), ids_stream([1], name="b", scenario="second")))
-    judged = judge_requirement(row(), run)
+    judged = judge([run], [row()])
     assert [(one.scenario, one.verdict) for one in judged] == [
         ("second", Verdict.PASS),
         ("first", Verdict.PASS),

@@ -20,7 +20,7 @@ from tokenwire.asking.planning import planned
 from tokenwire.checks.check import CHECKS, Check, Target
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.disk import write_whole
-from tokenwire.judging.judge import Judgement, judge_requirement
+from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict, exit_status, overall
@@ -54,7 +54,7 @@ def violated(monkeypatch: pytest.MonkeyPatch) -> tuple[Judgement, Subject]:
     run = Run(
         (ids_stream([1], [2], [3], [4], [5, 6, 7], [8], [9], [10, 11, 12], [13]),), Advertised(name="srv")
     )
-    (judgement,) = judge_requirement(made_up_row(upstream=("sgl-project/sglang PR #27205",)), run)
+    (judgement,) = judge([run], [made_up_row(upstream=("sgl-project/sglang PR #27205",))])
     return judgement, Subject(url="http://h:1", runs=(run,), dialects=("sglang-generate",))
 
 
@@ -232,7 +232,7 @@ def test_curl_sends_the_headers_that_were_sent(violated) -> None:
 
 def test_the_document_fits_its_schema(violated, tmp_path: Path) -> None:
     judgement, subject = violated
-    inconclusive = judge_requirement(made_up_row(id="other", applies_when=("usage",)), subject.runs[0])
+    inconclusive = judge([subject.runs[0]], [made_up_row(id="other", applies_when=("usage",))])
     judgements = [judgement, *inconclusive]
     report = document(subject, judgements, 1)
     jsonschema.Draft202012Validator(load_schema("report")).validate(report)
@@ -342,7 +342,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Judgement], Subject]:
     short = ids_stream([1], [2], name="generate/short", scenario="short")
     long = ids_stream(*([n] for n in range(9)), name="generate/long", scenario="long")
     run = Run((short, long))
-    return judge_requirement(made_up_row(), run), Subject(url="http://h:1", runs=(run,))
+    return judge([run], [made_up_row()]), Subject(url="http://h:1", runs=(run,))
 
 
 def test_a_pass_shows_the_witness_that_lies_furthest_into_a_stream(passed) -> None:

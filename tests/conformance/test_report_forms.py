@@ -14,7 +14,7 @@ from hand_made_stream import ids_stream, made_up_row
 
 from tokenwire.checks.check import CHECKS, Check
 from tokenwire.checks.evidence import expect
-from tokenwire.judging.judge import Judgement, judge_requirement
+from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import dated_levels, load_profiles
@@ -59,7 +59,7 @@ def judgements(monkeypatch, subject) -> list[Judgement]:
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=at_most_two_ids))
     monkeypatch.setattr(exhibit, "looks_like", lambda judgement: judgement.requirement.upstream)
     row = made_up_row(upstream=("sgl-project/sglang PR #27205", "a thread elsewhere"))
-    (violated,) = judge_requirement(row, subject.runs[0])
+    (violated,) = judge([subject.runs[0]], [row])
     crashed = replace(
         violated,
         requirement=made_up_row(id="crashed"),

@@ -14,8 +14,9 @@ from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.replay import read_run
 from tokenwire.target.tokenizer import LocalTokenizer
+from tokenwire.wire.capture import exchanges_of
 from tokenwire.wire.exchange import Ending, Exchange, Read
-from tokenwire.wire.foreign_capture import read_any_capture
+from tokenwire.wire.foreign_capture import any_chunks
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURES = {
@@ -78,7 +79,7 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def captures() -> dict[str, list[Exchange]]:
-    return {name: list(read_any_capture(FIXTURES / path)) for name, (path, _) in CAPTURES.items()}
+    return {name: list(exchanges_of(any_chunks(FIXTURES / path))) for name, (path, _) in CAPTURES.items()}
 
 
 def judged(exchanges: list[Exchange], model: str, answers: list[Exchange]) -> set[tuple[str, Verdict]]:

@@ -90,7 +90,7 @@ def _observe_constant(row: Constant, choice: Choice, _stream: Stream) -> Iterato
 
 
 @dataclass(frozen=True)
-class Kept(Relation):
+class _Kept(Relation):
     """Entries of a list, or the text, that were sent stay as they are, and stay first."""
 
     field: Reader
@@ -100,7 +100,7 @@ class Kept(Relation):
     """More may come behind them; else all of the list stays as it was in the first emission."""
 
 
-def _observe_kept(row: Kept, choice: Choice, _stream: Stream) -> Iterator[Observation]:
+def _observe_kept(row: _Kept, choice: Choice, _stream: Stream) -> Iterator[Observation]:
     source = "the emission before it" if row.grows else "the first emission"
     lists: list[tuple[Emission, str, list[Any], list[Any]]] = []
     sent: dict[str, Any] = {}
@@ -145,9 +145,9 @@ check_choice_rows(
 )
 check_choice_rows(
     _observe_kept,
-    Kept("prompt-ids-constant", STREAMED, _prompt_ids, "prompt id", grows=False),
-    Kept("prompt-series-constant", STREAMED, _prompt_series, "{field} entry", grows=False),
-    Kept("cumulative-ids-extend", CUMULATIVE, _output_ids, "output id"),
-    Kept("cumulative-text-extends", CUMULATIVE, _text, ""),
-    Kept("cumulative-series-extend", CUMULATIVE, _series, "{field} entry"),
+    _Kept("prompt-ids-constant", STREAMED, _prompt_ids, "prompt id", grows=False),
+    _Kept("prompt-series-constant", STREAMED, _prompt_series, "{field} entry", grows=False),
+    _Kept("cumulative-ids-extend", CUMULATIVE, _output_ids, "output id"),
+    _Kept("cumulative-text-extends", CUMULATIVE, _text, ""),
+    _Kept("cumulative-series-extend", CUMULATIVE, _series, "{field} entry"),
 )

@@ -83,7 +83,7 @@ def _fault_in_content(reported: object) -> str:
 
 
 @check("chat-logprobs-have-content", about("logprobs", chat=True))
-def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Chat's own shape: content with one object for each token, not the lists of completions."""
     for emission in stream.emissions() if _tells(stream) else ():
         reported = _object(emission)
@@ -122,7 +122,7 @@ def _unlisted(stream: Stream) -> int:
 
 
 @check("chat-logprobs-count-the-tokens", about("logprobs", chat=True, ended=True))
-def chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One entry for each token, those that show no text among them; in streams each rides once."""
     if stream.asked.max_new_tokens == 0:
         return
@@ -188,7 +188,7 @@ def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
 
 
 @check("chat-logprobs-spell-the-text", about("logprobs", chat=True, ended=True))
-def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tokens of the logprobs are those whose text is shown."""
     for choice in finished_choices(stream):
         content, text = joined_series(choice, CONTENT), choice.text
@@ -243,7 +243,7 @@ def _lists(reported: Any) -> dict[str, list[Any]]:
 
 
 @check_choices("completion-logprobs-are-parallel", about(chat=False))
-def completion_logprobs_are_parallel(
+def _completion_logprobs_are_parallel(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """All lists of a completion's logprobs have one entry for each token.
@@ -297,7 +297,7 @@ def _may_follow_a_part(text: str | None, begin: int, position: int | None, name:
 
 
 @check("text-offsets-add-up", about(chat=False))
-def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Each offset is the one before it and what the text shows of the token there, across all events."""
     unknown = policy_of(stream).text_offsets == "unknown"
     for choice in stream.choices if _tells(stream) else ():

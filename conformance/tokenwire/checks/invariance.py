@@ -75,7 +75,7 @@ def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
 
 
 @dataclass(frozen=True)
-class Invariant(Relation):
+class _Invariant(Relation):
     """Two answers to one request agree as far as both go, though something was otherwise."""
 
     pairs: Callable[[tuple[Answer, ...]], Iterator[tuple[Answer | None, Answer, str]]]
@@ -84,7 +84,7 @@ class Invariant(Relation):
     """They may have been asked for different series: then the logprobs of the sampled ids are compared."""
 
 
-def _observe_invariant(row: Invariant, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     for baseline, other, source in row.pairs(streams):
         if baseline is None:
             yield left_out(end_place(other), source)
@@ -176,10 +176,10 @@ def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | Non
 
 check_run_rows(
     _observe_invariant,
-    Invariant("neighbours-change-nothing", ANY, _alone_and_in_a_crowd),
-    Invariant("cache-changes-nothing", ANY, _cold_and_warm),
-    Invariant("preemption-changes-nothing", ANY, _calm_and_preempted),
-    Invariant("asking-for-more-changes-nothing", ANY, _asking_for_more, other_series=True),
+    _Invariant("neighbours-change-nothing", ANY, _alone_and_in_a_crowd),
+    _Invariant("cache-changes-nothing", ANY, _cold_and_warm),
+    _Invariant("preemption-changes-nothing", ANY, _calm_and_preempted),
+    _Invariant("asking-for-more-changes-nothing", ANY, _asking_for_more, other_series=True),
 )
 
 

@@ -139,7 +139,7 @@ def _observed_series(
 
 
 @check("script-logprobs-are-right")
-def script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Each id has an entry, and its logprob is the right one."""
     for known, right in _with_logprobs(stream, target):
         for name, reported in _sampled(known.choice):
@@ -162,7 +162,7 @@ def _same_beginning(due: int | None, reported: object) -> bool:
 
 
 @check("script-text-offsets-are-right")
-def script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Counted from that of the first id, each offset is where the characters of its id begin."""
     if target.model is None:
         return
@@ -248,7 +248,7 @@ def _observed_ranks(
 
 
 @check("script-top-logprobs-are-right")
-def script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """At each id the likeliest, compared by value."""
     count = stream.asked.top_logprobs
     for known, right in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
@@ -265,7 +265,7 @@ def _rows(series: LogprobSeries) -> list[list[Entry]]:
 
 
 @check("script-chosen-logprobs-are-right")
-def script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """At each id the logprobs of the asked ids, in the order in which they were asked for."""
     asked = stream.asked.chosen_ids
     for known, right in _with_logprobs(stream, target) if asked else ():
@@ -297,7 +297,7 @@ def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
 
 
 @check("script-prompt-logprobs-are-right")
-def script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Each id of the prompt has the logprob that it has after those before it."""
     for known, right in _with_logprobs(stream, target):
         law, carried = right.law, prompt_logprobs(stream, known.choice)

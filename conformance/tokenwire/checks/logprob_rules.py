@@ -166,7 +166,7 @@ def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str]
     return known, neutral
 
 
-def temperature_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
+def _temperature_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
     """What answers at other temperatures than 1 show."""
     known, neutral = _tops(streams)
     for top in known:
@@ -186,7 +186,7 @@ def _truncated(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
             yield top, base
 
 
-def truncation_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
+def _truncation_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
     """What truncated answers at temperature 1 show."""
     for top, base in _truncated(streams):
         rule = _rule_of_truncation(top, base)
@@ -211,15 +211,15 @@ def _one_rule(every: Iterable[Seen], legal: tuple[str, str]) -> Iterator[Observa
 
 
 @check_run("logprobs-follow-one-rule")
-def logprobs_follow_one_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _logprobs_follow_one_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One rule for all answers of an endpoint: divided by the temperature, or not."""
-    yield from _one_rule(temperature_rules(streams), (OF_THE_MODEL, DIVIDED))
+    yield from _one_rule(_temperature_rules(streams), (OF_THE_MODEL, DIVIDED))
 
 
 @check_run("logprobs-follow-one-truncation")
-def logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One rule for all answers of an endpoint: of all ids, or of those that truncation leaves."""
-    yield from _one_rule(truncation_rules(streams), (BEFORE, AFTER))
+    yield from _one_rule(_truncation_rules(streams), (BEFORE, AFTER))
     for top, base in _truncated(streams):
         if _rule_of_truncation(top, base) is None:
             why = f"what it leaves out is not told, or is less than {1 - _MOST_KEPT:.0%} of the distribution"
@@ -227,13 +227,13 @@ def logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target)
 
 
 @check_run("logprobs-follow-the-declared-rule")
-def logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A trainer computes with what it was told; which rule that is cannot be told from one answer."""
     for name in sorted(_DECLARED.keys() & target.capabilities):
         of_temperature, of_truncation = _DECLARED[name]
         for rules, expected in (
-            (temperature_rules(streams), of_temperature),
-            (truncation_rules(streams), of_truncation),
+            (_temperature_rules(streams), of_temperature),
+            (_truncation_rules(streams), of_truncation),
         ):
             for seen in rules:
                 yield expect(
@@ -249,7 +249,7 @@ def logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Targe
 def rules_seen(streams: tuple[Answer, ...]) -> Iterator[str]:
     """A line for each dialect whose answers show of which distribution its logprobs speak."""
     reported: dict[str, dict[str, str]] = {}
-    for seen in (*temperature_rules(streams), *truncation_rules(streams)):
+    for seen in (*_temperature_rules(streams), *_truncation_rules(streams)):
         reported.setdefault(seen.dialect, {}).setdefault(seen.rule, seen.place.exchange)
     for dialect, rules in reported.items():
         words = " and ".join(f"{rule} (as {exchange} shows)" for rule, exchange in rules.items())

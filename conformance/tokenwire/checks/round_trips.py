@@ -98,7 +98,7 @@ def related_streams(streams: tuple[Answer, ...]) -> list[Whole]:
     return [Whole(stream) for stream in streams if _related(stream) is not None]
 
 
-def firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
+def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
     """Of answers to one request that say the same the first, and how many they are."""
     times = Counter(whole.said for whole in wholes)
     firsts: dict[int, Whole] = {}
@@ -156,7 +156,7 @@ def _output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterat
             by_prompt.setdefault((hash(one.prompt), one.sampling), []).append(one)
             lengths.add(len(one.prompt))
     sizes = sorted(lengths)
-    for first, times in firsts_of(wholes):
+    for first, times in _firsts_of(wholes):
         prompt, ids = first.prompt or (), first.ids or ()
         for k in (size - len(prompt) for size in sizes if 0 < size - len(prompt) < len(ids)):
             sent = prompt + ids[:k]
@@ -262,7 +262,7 @@ def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target
     wholes = [
         answer for answer in related_streams(streams) if answer.prompt and answer.ids and answer.sent_ids
     ]
-    turns = firsts_of(wholes)
+    turns = _firsts_of(wholes)
     known: set[int] = set()
     sizes: set[int] = set()
     for one, _ in turns:

@@ -205,7 +205,7 @@ class Pairs(NamedTuple):
     choices: Iterable[LoadedPair]
 
 
-def with_whole(comparison: Comparison, target: Target) -> Pairs | None:
+def _with_whole(comparison: Comparison, target: Target) -> Pairs | None:
     """A whole answer and a stream."""
     if comparison.baseline.delivery is not Delivery.WHOLE or not streamed(comparison.other):
         return None
@@ -213,7 +213,7 @@ def with_whole(comparison: Comparison, target: Target) -> Pairs | None:
     return Pairs("the whole answer", rounding, _undisturbed_pairs(comparison))
 
 
-def other_interval(comparison: Comparison, target: Target) -> Pairs | None:
+def _other_interval(comparison: Comparison, target: Target) -> Pairs | None:
     """Two streams at different intervals."""
     both = (comparison.baseline, comparison.other)
     first, second = (interval_of(stream, target) for stream in both)
@@ -244,14 +244,14 @@ def observe_same(row: Same, comparison: Comparison, target: Target) -> Iterator[
 
 compare_rows(
     observe_same,
-    Same("stream-ids-equal-whole", ANY, with_whole, (same_ids,)),
-    Same("stream-text-equals-whole", ANY, with_whole, (same_text,)),
-    Same("stream-series-equal-whole", ANY, with_whole, (same_series,)),
-    Same("stream-finish-equals-whole", ANY, with_whole, (same_finish, same_counters)),
+    Same("stream-ids-equal-whole", ANY, _with_whole, (same_ids,)),
+    Same("stream-text-equals-whole", ANY, _with_whole, (same_text,)),
+    Same("stream-series-equal-whole", ANY, _with_whole, (same_series,)),
+    Same("stream-finish-equals-whole", ANY, _with_whole, (same_finish, same_counters)),
     Same(
         "result-independent-of-interval",
         ANY,
-        other_interval,
+        _other_interval,
         (same_ids, same_text, same_series, same_finish),
     ),
 )
@@ -260,7 +260,7 @@ compare_rows(
 @compare("customized-info-in-streams")
 def _customized_info_in_streams(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """The keys that a sampler brings stand in the whole answer, and must stand in the stream as well."""
-    for ours, theirs in found.choices if (found := with_whole(comparison, target)) else ():
+    for ours, theirs in found.choices if (found := _with_whole(comparison, target)) else ():
         if not theirs.output_ids:
             continue
         for name in sorted(name for name in ours.customized if as_list(ours.series(name))):
@@ -280,7 +280,7 @@ def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterato
     asked = comparison.other.asked
     interval, stop = interval_of(comparison.other, target), () if asked.no_stop_trim else asked.stop
     rounding_of = partial(target.noise.rounding, comparison.other)
-    for pair in found.choices if (found := with_whole(comparison, target)) else ():
+    for pair in found.choices if (found := _with_whole(comparison, target)) else ():
         ours, theirs = pair
         compared = ours.series_names & theirs.series_names - ours.customized
         rounding = max(map(rounding_of, compared), default=ROUNDING)

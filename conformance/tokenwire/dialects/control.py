@@ -145,11 +145,6 @@ class Control:
         put(document, parse("/listed" + row["items"]), [item])
         return json.dumps(document["listed"]).encode()
 
-    @property
-    def flush_request(self) -> HttpRequest | None:
-        row = self.table.get("flush")
-        return HttpRequest(row["method"], row["path"]) if row else None
-
     def plain_request(self, action: Action) -> HttpRequest | None:
         """The request for a pause, or for its end; None where the family has none."""
         row = self.table.get(action)

@@ -48,7 +48,6 @@ __all__ = [
     "dialect_of",
     "has_items",
     "is_chat",
-    "is_dialect_file",
     "known_as",
     "load_dialects",
     "named_dialects",
@@ -580,10 +579,10 @@ def named_dialects(names: Iterable[str]) -> set[str]:
     Its schemas may lie in the folder `schemas` beside the file. Raises ValueError for a file without a
     dialect.
     """
-    return {_dialect_in(Path(name).resolve()) if is_dialect_file(name) else name for name in names}
+    return {_dialect_in(Path(name).resolve()) if _is_dialect_file(name) else name for name in names}
 
 
-def is_dialect_file(name: str) -> bool:
+def _is_dialect_file(name: str) -> bool:
     """Whether a name is that of a file, not of a dialect."""
     return name.endswith((".yaml", ".yml"))
 

@@ -263,7 +263,7 @@ def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator
         yield ReportedLogprobs(NAMED, NAMED_TOP if has_top else "", _beside(named, top), by_text=True)
 
 
-class EmittedLogprobs(NamedTuple):
+class _EmittedLogprobs(NamedTuple):
     """All that an emission tells of the logprobs of the output ids that it is the first to carry."""
 
     emission: Emission
@@ -272,23 +272,23 @@ class EmittedLogprobs(NamedTuple):
     reported: list[ReportedLogprobs]
 
 
-def logprobs_of(choice: Choice) -> list[EmittedLogprobs]:
+def logprobs_of(choice: Choice) -> list[_EmittedLogprobs]:
     """What each emission of a choice tells of logprobs; read once, as nearly all checks of logprobs ask."""
     if logprobs_of not in choice.cache:
         names = sorted(_SHAPES.keys() & choice.series_names)
         choice.cache[logprobs_of] = [_emitted(emission, names) for emission in choice.emissions]
-    found: list[EmittedLogprobs] = choice.cache[logprobs_of]
+    found: list[_EmittedLogprobs] = choice.cache[logprobs_of]
     return found
 
 
-def _emitted(emission: Emission, names: Sequence[str]) -> EmittedLogprobs:
+def _emitted(emission: Emission, names: Sequence[str]) -> _EmittedLogprobs:
     read: dict[str, LogprobSeries] = {}
     all_series, seen = emission.series, emission.seen_entries
     for name in names:
         values = all_series.get(name)
         if isinstance(values, list) and (new := values[seen:] if seen else values):
             read[name] = read_series(name, new, all_series.get(NAMES))
-    return EmittedLogprobs(emission, list(read.values()), list(_reported(emission, read)))
+    return _EmittedLogprobs(emission, list(read.values()), list(_reported(emission, read)))
 
 
 def series_along(choice: Choice) -> Iterator[tuple[Emission, LogprobSeries]]:

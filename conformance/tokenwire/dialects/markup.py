@@ -90,7 +90,7 @@ class Markup:
 
 
 @dataclass(frozen=True)
-class WrittenCall:
+class _WrittenCall:
     """A tool call as the text of a model has it."""
 
     name: str
@@ -135,12 +135,12 @@ class Reading:
     reasoning: str = ""
     contents: tuple[str, ...] = ("",)
     """The content before the first call and behind each."""
-    calls: tuple[WrittenCall, ...] = ()
+    calls: tuple[_WrittenCall, ...] = ()
     cut: str | None = None
     """What was begun of a call that the text ends in, empty where it ends in its reasoning; None where it
     ends in neither.
     """
-    unclosed: WrittenCall | None = None
+    unclosed: _WrittenCall | None = None
     """The call that was begun, where only its closing marker is missing."""
     disputed: str = ""
     """What of it no document settles, as a clause; empty for nothing."""
@@ -194,7 +194,7 @@ def _first_call(form: Form, text: str, start: int) -> int:
 
 def _calls(text: str, form: Form) -> Reading:
     """The calls of a text and the content around them."""
-    calls: list[WrittenCall] = []
+    calls: list[_WrittenCall] = []
     contents: list[str] = []
     position = 0
     while (begin := _first_call(form, text, position)) >= 0:
@@ -225,7 +225,7 @@ def _is_balanced(text: str) -> bool:
     return text.count("{") == text.count("}") and text.count("[") == text.count("]")
 
 
-_Found = tuple[list[WrittenCall], int]
+_Found = tuple[list[_WrittenCall], int]
 """The calls that stand somewhere, and where they end."""
 
 
@@ -240,7 +240,7 @@ def _as_json(text: str, begin: int, form: Form) -> _Found | None:
     name, arguments = value.get("name"), value.get(form.arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
-    return [WrittenCall(name, arguments)], end
+    return [_WrittenCall(name, arguments)], end
 
 
 def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
@@ -250,7 +250,7 @@ def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
     reported = {
         key: value.removeprefix("\n").removesuffix("\n") for key, value in _PARAMETER.findall(found[2])
     }
-    return [WrittenCall(found[1], reported, loose=True)], found.end()
+    return [_WrittenCall(found[1], reported, loose=True)], found.end()
 
 
 def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
@@ -260,7 +260,7 @@ def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
             listed = ast.parse(text[begin : end + 1], mode="eval").body
             assert isinstance(listed, ast.List)
             calls = [
-                WrittenCall(elt.func.id, {k.arg or "": ast.literal_eval(k.value) for k in elt.keywords})
+                _WrittenCall(elt.func.id, {k.arg or "": ast.literal_eval(k.value) for k in elt.keywords})
                 for elt in listed.elts
                 if isinstance(elt, ast.Call) and isinstance(elt.func, ast.Name)
             ]

@@ -21,7 +21,7 @@ _ENOUGH_EVENTS = 16
 
 
 @dataclass(frozen=True)
-class Recognised:
+class _Recognised:
     """A dialect among those of one endpoint, and how it was told from the others."""
 
     dialect: Dialect | None
@@ -37,7 +37,7 @@ def dialects_at(request: RequestHead) -> tuple[Dialect, ...]:
     return tuple(dialect for dialect in load_dialects().values() if request in dialect.endpoint)
 
 
-def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) -> Recognised:
+def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) -> _Recognised:
     """The one of some dialects of one endpoint that its answers are written in.
 
     A mark in any answer tells; without one, the name that the server goes by does, if it is a family's; else
@@ -47,30 +47,30 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) 
     if not candidates:
         raise ValueError("no dialect to choose from; an endpoint that no dialect knows speaks none")
     answers = list(exchanges)
-    marked: dict[str, Recognised] = {}
+    marked: dict[str, _Recognised] = {}
     for exchange in answers:
         if candidates[0].name in marked:
             break
         unseen = [dialect for dialect in candidates if dialect.marks and dialect.name not in marked]
         for dialect, mark in _marks_seen(unseen, exchange):
-            marked[dialect.name] = Recognised(dialect, f"{exchange.name} holds {mark}", by_mark=True)
+            marked[dialect.name] = _Recognised(dialect, f"{exchange.name} holds {mark}", by_mark=True)
     for dialect in candidates:
         if dialect.name in marked:
             return marked[dialect.name]
     names = {exchange.server.name for exchange in answers}
     for dialect in candidates:
         if dialect.family in names:
-            return Recognised(dialect, f"the server goes by the name {dialect.family}")
+            return _Recognised(dialect, f"the server goes by the name {dialect.family}")
     unmarked = next((dialect for dialect in candidates if not dialect.marks), None)
     if unmarked is None and not any(
         dialect.read(answer.load()).answered for answer in answers for dialect in candidates
     ):
         likeliest = next((dialect for dialect in candidates if dialect.likeliest), None)
-        return Recognised(likeliest, "no answer was there to tell by")
+        return _Recognised(likeliest, "no answer was there to tell by")
     missing = [str(mark) for dialect in candidates for mark in dialect.marks]
     if not missing:
-        return Recognised(unmarked, "the only candidate for this endpoint")
-    return Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
+        return _Recognised(unmarked, "the only candidate for this endpoint")
+    return _Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
 
 
 def _marks_seen(dialects: Sequence[Dialect], exchange: ExchangeHead) -> Iterator[tuple[Dialect, Mark]]:
@@ -92,7 +92,7 @@ class DialectResolver:
 
     def __init__(self, exchanges: Sequence[ExchangeHead]) -> None:
         self._exchanges = exchanges
-        self._recognised: dict[tuple[Dialect, ...], Recognised] = {}
+        self._recognised: dict[tuple[Dialect, ...], _Recognised] = {}
         self.why: dict[str, str] = {}
         """How each dialect was told, by its name, in words; of those that were needed so far."""
 

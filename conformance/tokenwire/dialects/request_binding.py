@@ -72,7 +72,7 @@ class Says:
 
 
 @dataclass(frozen=True)
-class ToolBinding:
+class _ToolBinding:
     """How the functions that may be called are written."""
 
     where: Keys
@@ -81,7 +81,7 @@ class ToolBinding:
     name: Keys
 
     @classmethod
-    def load(cls, table: Mapping[str, Any]) -> ToolBinding:
+    def load(cls, table: Mapping[str, Any]) -> _ToolBinding:
         return cls(parse(table["at"]), table["as"], parse(table["name"]))
 
     def written(self, tool: Tool) -> Any:
@@ -145,7 +145,7 @@ class RequestBinding:
     """Ids whose logprobs stand in the place of the likeliest; read, and not asked for."""
     says: Says | None
     """How a grammar makes the model say a text, where the endpoint has any."""
-    tool: ToolBinding | None
+    tool: _ToolBinding | None
     system: Keys | None
     """Where messages of the system stand that are none of the conversation; None where they are."""
 
@@ -198,7 +198,7 @@ class RequestBinding:
             says=Says(parse(table["says"]["pattern"]), tuple(table["says"]["beside"]))
             if "says" in table
             else None,
-            tool=ToolBinding.load(table["tool"]) if "tool" in table else None,
+            tool=_ToolBinding.load(table["tool"]) if "tool" in table else None,
             system=parse(table["system"]) if "system" in table else None,
         )
 

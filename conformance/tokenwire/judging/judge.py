@@ -183,11 +183,6 @@ def _judged(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -
     return list(_weigh(requirement, run, observed, too_few))
 
 
-def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
-    """The verdicts on one requirement; at least one, under `NO_SCENARIO` where nothing was seen."""
-    return judge([run], [requirement])
-
-
 def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
     """The ids of the MUSTs that one more answer of a run's target violates by itself.
 

@@ -54,7 +54,7 @@ def scenarios_for() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(scenarios) for name, scenarios in table.items()}
 
 
-class Funnel(NamedTuple):
+class _Funnel(NamedTuple):
     """How many answers of a run came how far on the way to a verdict on one requirement."""
 
     stages: tuple[tuple[str, int], ...]
@@ -86,12 +86,12 @@ def _named(names: Iterable[str]) -> str:
     return ", ".join(known[:_MOST_NAMED]) + more
 
 
-def funnel(requirement: Requirement, run: Run, tallies: Iterable[Tally] = ()) -> Funnel:
+def _funnel(requirement: Requirement, run: Run, tallies: Iterable[Tally] = ()) -> _Funnel:
     """Count the answers of a run that might have shown a requirement, stage by stage."""
     every = TallyBuilder()
     for seen in tallies:
         every.add(seen)
-    return Funnel(tuple(_stages(requirement, run)), every.built.left_out)
+    return _Funnel(tuple(_stages(requirement, run)), every.built.left_out)
 
 
 def _stages(requirement: Requirement, run: Run) -> Iterator[tuple[str, int]]:
@@ -141,7 +141,7 @@ def not_asked(requirement: Requirement, run: Run) -> str:
 
 def too_little(requirement: Requirement, run: Run, tallies: Iterable[Tally] = ()) -> str:
     """Why nothing was observed, or too little, in words."""
-    counted = funnel(requirement, run, tallies)
+    counted = _funnel(requirement, run, tallies)
     missing = not_asked(requirement, run)
     if missing and not counted.stages[0][1]:
         return missing

@@ -84,10 +84,6 @@ class Truth:
         by_name = (self.endings[named],) if named in self.endings else ()
         return (*by_name, *(self.patterns.get(named, ()) if isinstance(named, str) else ()))
 
-    def may_read(self, text: str, named: Any = None) -> bool:
-        """Whether a text is right for an answer that names this stop; without one, for any."""
-        return text in (self.texts_of(named) or self.legal)
-
     @property
     def legal(self) -> tuple[str, ...]:
         """All texts that it may read, the best first."""

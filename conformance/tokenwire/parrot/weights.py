@@ -40,7 +40,7 @@ _GRID = 4096
 
 
 @dataclass(frozen=True)
-class Shape:
+class _Shape:
     """Where the parts of a code lie in the hidden state."""
 
     parrot: Parrot
@@ -76,7 +76,7 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
 
     Raises ValueError for a vocabulary or a distance that does not fit.
     """
-    shape = Shape(parrot, head_size)
+    shape = _Shape(parrot, head_size)
     if shape.needed > shape.hidden:
         raise ValueError(
             f"a vocabulary of {parrot.vocab_size} needs {shape.needed} dimensions, and {HEADS} heads of "

@@ -40,13 +40,6 @@ class Capability:
     seen: bool = False
     """An answer shows it."""
 
-    @property
-    def broken_promise(self) -> str:
-        """The source of a claim that no answer confirmed, in words; empty if there is none."""
-        if self.seen:
-            return ""
-        return f"declared as {self.name}" if self.declared else self.advertised
-
 
 def _any(test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
     def shown(stream: Stream) -> bool:

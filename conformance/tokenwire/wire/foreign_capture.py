@@ -21,7 +21,6 @@ from tokenwire.wire.capture import (
     capture_chunks,
     chunks,
     exchange_of,
-    exchanges_of,
     seconds_of,
 )
 from tokenwire.wire.exchange import Ending, Exchange, Read
@@ -140,17 +139,3 @@ def any_chunks(path: Path) -> Iterator[CaptureChunk]:
     first = next(next(foreign_chunks(path)).lines(), None)
     is_ours = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
     return capture_chunks(path) if is_ours else foreign_chunks(path)
-
-
-def read_foreign_capture(path: Path) -> Iterator[Exchange]:
-    """The exchanges of a foreign capture, in its order.
-
-    Raises CaptureError for a complete line that is not such an exchange, OSError for a file that cannot be
-    read.
-    """
-    return exchanges_of(foreign_chunks(path))
-
-
-def read_any_capture(path: Path) -> Iterator[Exchange]:
-    """The exchanges of a capture of either form."""
-    return exchanges_of(any_chunks(path))

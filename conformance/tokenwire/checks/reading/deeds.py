@@ -20,7 +20,7 @@ DEATH = "death"
 
 
 @dataclass(frozen=True)
-class Deed:
+class _Deed:
     """One control call, or one death of the server."""
 
     kind: str
@@ -51,7 +51,7 @@ class Deeds:
 
     def __init__(self, calls: Iterable[ControlCall] = (), deaths: Iterable[Death] = ()) -> None:
         called = (
-            Deed(
+            _Deed(
                 call.action,
                 began(call.exchange),
                 over(call.exchange),
@@ -62,17 +62,17 @@ class Deeds:
             for call in calls
             if call.action is not Action.LOAD  # only reads
         )
-        died = (Deed(DEATH, death.began, death.ended, death.name) for death in deaths)
+        died = (_Deed(DEATH, death.began, death.ended, death.name) for death in deaths)
         self.every = (*called, *died)
         self._by_kind: dict[str, _InOrder] = {}
 
-    def during(self, began: float | None, ended: float | None, kind: str) -> list[Deed]:
+    def during(self, began: float | None, ended: float | None, kind: str) -> list[_Deed]:
         """The deeds of a kind that overlap a span of time."""
         if kind not in self._by_kind:
             self._by_kind[kind] = _InOrder([deed for deed in self.every if deed.kind == kind])
         return [deed for deed in self._by_kind[kind].near(began, ended) if deed.overlaps(began, ended)]
 
-    def beside(self, exchange: ExchangeHead, kind: str) -> list[Deed]:
+    def beside(self, exchange: ExchangeHead, kind: str) -> list[_Deed]:
         """The deeds of a kind that overlap an exchange."""
         return self.during(began(exchange), over(exchange), kind)
 
@@ -94,7 +94,7 @@ def disturbed(streams: Iterable[Answer], deeds: Deeds) -> frozenset[str]:
 class _InOrder:
     """Deeds in the order of time."""
 
-    def __init__(self, deeds: Iterable[Deed]) -> None:
+    def __init__(self, deeds: Iterable[_Deed]) -> None:
         self._all = list(deeds)
         timed = [
             (one.began, one.ended, one)
@@ -107,7 +107,7 @@ class _InOrder:
         self._longest = max((end - start for start, end, _ in timed), default=0.0)
         self._timeless = [one for one in self._all if one.began is None or one.ended is None]
 
-    def near(self, began: float | None, ended: float | None) -> list[Deed]:
+    def near(self, began: float | None, ended: float | None) -> list[_Deed]:
         """All that may overlap a span of time."""
         if began is None or ended is None:
             return self._all
