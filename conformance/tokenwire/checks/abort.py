@@ -196,8 +196,8 @@ def _aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) ->
     for stream in _aborted_in_part(streams):
         twin = whole.get(same_beginning(stream) or ())
         if twin is not None:
-            for one, other in choice_pairs(twin, stream):
-                yield from agree(one, other, "the answer that was not aborted")
+            for twin_choice, choice in choice_pairs(twin, stream):
+                yield from agree(twin_choice, choice, "the answer that was not aborted")
 
 
 @select
@@ -227,8 +227,8 @@ def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterato
             continue
         beside = sent[scenario].during(stream.exchange)
         for choice in finished_choices(stream) if beside and _single(stream) and ended(stream) else ():
-            aborted = sorted({one for call in beside for one in ids[call.name]})
-            others = [one for one in aborted if name.startswith(one)] or aborted
+            aborted = sorted({request_id for call in beside for request_id in ids[call.name]})
+            others = [request_id for request_id in aborted if name.startswith(request_id)] or aborted
             message = f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}"
             place = choice.last_at("finish")
             actual = choice.finish.type if choice.finish else None
@@ -268,7 +268,7 @@ def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> 
             named.setdefault(stream.asked.request_id, []).append(stream)
     for name, group in named.items():
         first, *later = sorted(group, key=lambda stream: began(stream.exchange) or 0.0)
-        beside = [one for one in later if overlap(first.exchange, one.exchange)]
+        beside = [second for second in later if overlap(first.exchange, second.exchange)]
         if not beside or _aborts(first, target) or first.exchange.ending.ours or put_off(first):
             continue
         choice = first.choices[0] if len(first.choices) == 1 else None
@@ -299,9 +299,9 @@ class _Left(Relation):
 def _observe_left(row: _Left, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Look at the requests that the suite left, those of one scenario and dialect together."""
     groups: dict[tuple[str, str], list[Answer]] = {}
-    for one in streams:
-        if one.exchange.ending is Ending.HUNG_UP and one.asked.stream is row.streamed:
-            groups.setdefault((one.exchange.scenario, one.dialect), []).append(one)
+    for answer in streams:
+        if answer.exchange.ending is Ending.HUNG_UP and answer.asked.stream is row.streamed:
+            groups.setdefault((answer.exchange.scenario, answer.dialect), []).append(answer)
     for left in groups.values():
         yield from _after_leaving(left, streams, target)
 
@@ -322,7 +322,7 @@ def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Targ
     """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
     looks = _looks(target, scenario, dialect)
-    moment = max(over(one.exchange) or 0.0 for one in left)
+    moment = max(over(answer.exchange) or 0.0 for answer in left)
     before = [call for call in looks if (over(call.exchange) or 0.0) <= moment]
     neighbours = [
         stream
@@ -369,8 +369,8 @@ def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Targ
         )
 
 
-def _live(look: ControlCall) -> int:
-    return look.load.live if look.load is not None else 0
+def _live(call: ControlCall) -> int:
+    return call.load.live if call.load is not None else 0
 
 
 def _more_tokens(
@@ -379,4 +379,4 @@ def _more_tokens(
     """How many more tokens than at a moment a neighbour had got when a look began, or was over."""
     stream = neighbour.load()
     so_far = delivered_at(stream, moment) or 0
-    return lambda look: (delivered_at(stream, when(look.exchange) or 0.0) or 0) - so_far
+    return lambda call: (delivered_at(stream, when(call.exchange) or 0.0) or 0) - so_far

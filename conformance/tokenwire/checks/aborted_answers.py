@@ -28,7 +28,8 @@ def _told_ids(stream: Stream) -> dict[int, str]:
     """The request id that each choice began with, by its index."""
     every = ((choice.index, choice.details("request_id")) for choice in stream.choices)
     first = (
-        (index, next((one for one in ids if isinstance(one, str) and one), None)) for index, ids in every
+        (index, next((value for value in ids if isinstance(value, str) and value), None))
+        for index, ids in every
     )
     return {index: name for index, name in first if name is not None}
 
@@ -175,12 +176,12 @@ def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iter
     """What a server still does about a request that has ended must not hit the next one under its id."""
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
-        if (own := known_as(stream)) and began(stream.exchange) is not None:
-            named.setdefault(own, []).append(stream)
+        if (request_id := known_as(stream)) and began(stream.exchange) is not None:
+            named.setdefault(request_id, []).append(stream)
     for name, group in named.items():
-        pairs = list(pairwise(sorted(group, key=lambda one: began(one.exchange) or 0.0)))
-        if any(overlap(one.exchange, other.exchange) for one, other in pairs):
-            yield from (left_out(end_place(one), "requests with one id overlap") for one, _ in pairs)
+        pairs = list(pairwise(sorted(group, key=lambda earlier: began(earlier.exchange) or 0.0)))
+        if any(overlap(earlier.exchange, later.exchange) for earlier, later in pairs):
+            yield from (left_out(end_place(earlier), "requests with one id overlap") for earlier, _ in pairs)
             continue
         for before, stream in pairs:
             # An abort that comes between the two may still find the second.

@@ -101,8 +101,8 @@ def _first_difference(
     return None
 
 
-def _same_id(one: object, other: object) -> bool:
-    return type(one) is type(other) and one == other
+def _same_id(first: object, second: object) -> bool:
+    return type(first) is type(second) and first == second
 
 
 def _judge_ids(record: Record, progress: Progress, ids: Sequence[Any], rules: Rules) -> int | Illegal:

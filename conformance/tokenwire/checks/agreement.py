@@ -139,9 +139,9 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
 
 def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observation]:
     """Observations of which those by chance are no failure of a server that declares no determinism."""
-    for one in seen:
-        lenient = one.by_chance and not target.advertised.deterministic
-        yield one._replace(level=Level.SHOULD) if lenient else one
+    for observation in seen:
+        lenient = observation.by_chance and not target.advertised.deterministic
+        yield observation._replace(level=Level.SHOULD) if lenient else observation
 
 
 def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observation]:

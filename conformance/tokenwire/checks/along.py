@@ -26,48 +26,54 @@ def _prompt_tokens(choice: Choice) -> Iterator[Value]:
 
 
 def _chunk_ids(choice: Choice) -> Iterator[Value]:
-    return ((one, "request_id", one.details.get("request_id")) for one in choice.emissions)
+    return ((emission, "request_id", emission.details.get("request_id")) for emission in choice.emissions)
 
 
 def _request_ids(choice: Choice) -> Iterator[Value]:
     """The request ids from the first that is told on."""
-    ids = ((one, "request_id", one.details.get("request_id")) for one in choice.delivered)
+    ids = ((emission, "request_id", emission.details.get("request_id")) for emission in choice.delivered)
     return dropwhile(lambda value: value[2] is None, ids)
 
 
 def _created(choice: Choice) -> Iterator[Value]:
-    documents = ((one, one.event.data) for one in choice.emissions)
+    documents = ((emission, emission.event.data) for emission in choice.emissions)
     return (
-        (one, "created", data["created"])
-        for one, data in documents
+        (emission, "created", data["created"])
+        for emission, data in documents
         if isinstance(data, Mapping) and "created" in data
     )
 
 
 def _prompt_ids(choice: Choice) -> Iterator[Value]:
-    lists = ((one, "prompt_token_ids", as_list(one.prompt_token_ids)) for one in choice.delivered)
+    lists = (
+        (emission, "prompt_token_ids", as_list(emission.prompt_token_ids)) for emission in choice.delivered
+    )
     return (value for value in lists if value[2] is not None)
 
 
 def _prompt_series(choice: Choice) -> Iterator[Value]:
     """All prompt-side series, series by series, be they no lists."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
-        carrying = (one for one in choice.delivered if name in one.prompt_series)
-        yield from ((one, name, one.prompt_series[name]) for one in carrying)
+        carrying = (carrier for carrier in choice.delivered if name in carrier.prompt_series)
+        yield from ((carrier, name, carrier.prompt_series[name]) for carrier in carrying)
 
 
 def _output_ids(choice: Choice) -> Iterator[Value]:
-    return ((one, "output_ids", one.output_ids) for one in choice.delivered if one.output_ids is not None)
+    return (
+        (emission, "output_ids", emission.output_ids)
+        for emission in choice.delivered
+        if emission.output_ids is not None
+    )
 
 
 def _text(choice: Choice) -> Iterator[Value]:
-    return ((one, "text", one.text) for one in choice.delivered if one.text is not None)
+    return ((emission, "text", emission.text) for emission in choice.delivered if emission.text is not None)
 
 
 def _series(choice: Choice) -> Iterator[Value]:
     """The lists of all series, series by series."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.series):
-        lists = ((one, name, one.entries(name)) for one in choice.delivered)
+        lists = ((carrier, name, carrier.entries(name)) for carrier in choice.delivered)
         yield from (value for value in lists if value[2] is not None)
 
 

@@ -69,12 +69,12 @@ def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target
 
 def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
     """The choices of two answers to one request that a parser took apart, or may have."""
-    ours = {one.choice.index: one for one in _finished(comparison.baseline)}
+    ours = {channels.choice.index: channels for channels in _finished(comparison.baseline)}
     for theirs in _finished(comparison.other):
         if theirs.choice.index in ours:
             pair = ours[theirs.choice.index], theirs
             sides = zip((comparison.baseline, comparison.other), pair, strict=True)
-            if any(taken_apart(stream, one.choice) for stream, one in sides):
+            if any(taken_apart(stream, channels.choice) for stream, channels in sides):
                 yield pair
 
 
@@ -85,10 +85,10 @@ def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], targ
     stream holds may be the very fault of the stream.
     """
     sides = tuple(zip((comparison.baseline, comparison.other), pair, strict=True))
-    stated = [known for stream, one in sides if (known := _said(stream, one, target)) is not None]
+    stated = [known for stream, channels in sides if (known := _said(stream, channels, target)) is not None]
     if stated:
         return next((known.disputed for known in stated if known.disputed), "")
-    ours, theirs = (_disputed_by_its_channels(stream, one, target) for stream, one in sides)
+    ours, theirs = (_disputed_by_its_channels(stream, channels, target) for stream, channels in sides)
     return ours if _with_whole(comparison) else ours and theirs
 
 
@@ -98,8 +98,8 @@ def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[O
         if _disputed_pair(comparison, pair, target):
             continue
         found = list(differences(*pair))
-        for each in found:
-            yield _difference(pair, each, source, by_chance=_by_chance(comparison, pair, target))
+        for difference in found:
+            yield _difference(pair, difference, source, by_chance=_by_chance(comparison, pair, target))
         if not found:
             ours, theirs = pair
             place = theirs.place(CALLED if theirs.calls else "reasoning")
@@ -109,20 +109,26 @@ def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[O
 def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> bool:
     """Whether chance may explain a difference: not where the tokens say the same."""
     sides = zip((comparison.baseline, comparison.other), pair, strict=True)
-    first, second = (_said(stream, one, target) for stream, one in sides)
+    first, second = (_said(stream, channels, target) for stream, channels in sides)
     same = first is not None and second is not None and first.text == second.text
     return not same and goes_apart((pair[0].choice, pair[1].choice))
 
 
 def _difference(
-    pair: tuple[Channels, Channels], each: Difference, source: str, *, by_chance: bool = False
+    pair: tuple[Channels, Channels], difference: Difference, source: str, *, by_chance: bool = False
 ) -> Observation:
     ours, theirs = pair
-    message = each.message(source)
-    place = theirs.place(each.channel)
-    related = (ours.place(each.channel),)
+    message = difference.message(source)
+    place = theirs.place(difference.channel)
+    related = (ours.place(difference.channel),)
     return expect(
-        place, each.expected, each.actual, message, holds=False, related=related, by_chance=by_chance
+        place,
+        difference.expected,
+        difference.actual,
+        message,
+        holds=False,
+        related=related,
+        by_chance=by_chance,
     )
 
 
@@ -189,24 +195,26 @@ def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterato
 @check("channels-hold-no-markers", _TAKEN_APART)
 def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
     """Markers that a parser takes a choice apart by are in none of its channels."""
-    for one in _finished(stream):
-        stated = _said(stream, one, target)
-        if stated is None or not stated.settled or not one.choice.parsed:
+    for channels in _finished(stream):
+        stated = _said(stream, channels, target)
+        if stated is None or not stated.settled or not channels.choice.parsed:
             continue
-        markers = target.markup.markers(thoughts=bool(one.reasoning), calls=bool(one.calls))
-        for channel, text in (("reasoning", one.reasoning), ("text", one.content)) if markers else ():
+        markers = target.markup.markers(thoughts=bool(channels.reasoning), calls=bool(channels.calls))
+        for channel, text in (
+            (("reasoning", channels.reasoning), ("text", channels.content)) if markers else ()
+        ):
             shown = next((marker for marker in markers if marker in text), None)
             message = f"the {'content' if channel == 'text' else channel} holds the marker {shown!r}"
-            yield expect(one.place(channel), "no marker", text, message, holds=shown is None)
+            yield expect(channels.place(channel), "no marker", text, message, holds=shown is None)
 
 
 @check("channels-hold-all-text", _TAKEN_APART)
 def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """What the tokens of a choice say stands in its channels, but for the markers."""
-    for one in _finished(stream):
-        stated = _said(stream, one, target)
-        if stated is not None and stated.settled and _has_markup(stated, one):
-            yield _held(one, stated)
+    for channels in _finished(stream):
+        stated = _said(stream, channels, target)
+        if stated is not None and stated.settled and _has_markup(stated, channels):
+            yield _held(channels, stated)
 
 
 def _has_markup(stated: MarkedText, channels: Channels) -> bool:
@@ -252,11 +260,11 @@ def _alike(due: Any, reported: Any) -> bool:
 @check("unmatched-stop-moves-no-text", about("stop", chat=True, streamed=True, ended=True))
 def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """Text that is held back because a stop may begin in it stays in its channel."""
-    for one in _finished(stream):
-        stated = _said(stream, one, target)
+    for channels in _finished(stream):
+        stated = _said(stream, channels, target)
         whole = stated is not None and not stated.stopped and stated.reading.cut is None
-        if stated is not None and whole and stated.settled and _has_markup(stated, one):
-            yield _held(one, stated)
+        if stated is not None and whole and stated.settled and _has_markup(stated, channels):
+            yield _held(channels, stated)
 
 
 def _pieces(stream: Stream) -> Iterator[tuple[Emission, CallPiece, bool]]:
@@ -315,28 +323,28 @@ def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
     for choice in stream.choices:
         for call in choice.calls:
             emission, piece = call.pieces[0]
-            own = call.id if isinstance(call.id, str) else ""
+            call_id = call.id if isinstance(call.id, str) else ""
             yield expect(
                 emission.event.place.at(piece.pointer),
                 "an id of its own",
                 call.id,
                 f"tool call {call.index} of choice {choice.index} has the id {call.id!r}"
-                + (", as another call of the answer" if own else ""),
-                holds=bool(own) and own not in held,
+                + (", as another call of the answer" if call_id else ""),
+                holds=bool(call_id) and call_id not in held,
             )
-            held.add(own)
+            held.add(call_id)
 
 
 @check("arguments-are-json", _TAKEN_APART)
 def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
     """A client that is told to call can read what with."""
-    for one in _finished(stream):
-        if not one.called:
+    for channels in _finished(stream):
+        if not channels.called:
             continue
-        stated = _said(stream, one, target)
+        stated = _said(stream, channels, target)
         if stated is not None and not stated.settled:
             continue
-        for call in one.calls:
+        for call in channels.calls:
             emission, piece = call.pieces[-1]
             message = f"the arguments of {call.name!r} are no JSON object: {call.arguments[-60:]!r}"
             place = emission.event.place.at(piece.pointer)
@@ -349,33 +357,39 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
 @check("spent-budget-is-told", _TAKEN_APART)
 def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """A choice that its budget ended within a tool call does not finish as if the call were complete."""
-    for one in _finished(stream):
-        stated, finish = _said(stream, one, target), one.choice.finish
+    for channels in _finished(stream):
+        stated, finish = _said(stream, channels, target), channels.choice.finish
         if stated is None or finish is None or not stated.spent or not stated.reading.cut:
             continue
         message = f"the budget ended the choice within a tool call, and it finished with {finish.type!r}"
-        yield expect(one.place("finish"), SPENT, finish.type, message, holds=finish.type == SPENT)
+        yield expect(channels.place("finish"), SPENT, finish.type, message, holds=finish.type == SPENT)
 
 
 @check("stop-within-a-call-is-told", _TAKEN_APART)
 def _stop_within_a_call_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """A choice that a stop string ended within a tool call does not finish as if the call were complete."""
-    for one in _finished(stream):
-        stated = _said(stream, one, target)
+    for channels in _finished(stream):
+        stated = _said(stream, channels, target)
         stopped = stated is not None and (stated.stopped or stated.unfound) and not stated.spent
         if stated is not None and stopped and stated.reading.cut:
             message = "a stop string ended the choice within a tool call, and it finished with 'tool_calls'"
-            finish = CALLED if one.called else "another"
-            yield expect(one.place("finish"), "another", finish, message)
+            finish = CALLED if channels.called else "another"
+            yield expect(channels.place("finish"), "another", finish, message)
 
 
 @check("finish-of-calls-has-a-call", _TAKEN_APART)
 def _finish_of_calls_has_a_call(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who is told to call finds what to call."""
-    for one in _finished(stream):
-        if one.called:
+    for channels in _finished(stream):
+        if channels.called:
             message = "the choice finished with tool_calls, and has none"
-            yield expect(one.place("finish"), "a tool call", written(one), message, holds=bool(one.calls))
+            yield expect(
+                channels.place("finish"),
+                "a tool call",
+                written(channels),
+                message,
+                holds=bool(channels.calls),
+            )
 
 
 @check("calls-finish-as-calls", _TAKEN_APART)
@@ -384,13 +398,13 @@ def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observat
     asked = stream.asked
     if isinstance(_tool_choice(stream), Mapping) or asked.stop or asked.stop_regex or asked.stop_token_ids:
         return
-    for one in _finished(stream):
-        finish = one.choice.finish
+    for channels in _finished(stream):
+        finish = channels.choice.finish
         if finish is None or finish.type not in {CALLED, "stop"}:
             continue
-        if one.calls and all(as_object(call.arguments) is not None for call in one.calls):
-            message = f"the choice has {len(one.calls)} tool calls, and finished with {finish.type!r}"
-            yield expect(one.place("finish"), CALLED, finish.type, message)
+        if channels.calls and all(as_object(call.arguments) is not None for call in channels.calls):
+            message = f"the choice has {len(channels.calls)} tool calls, and finished with {finish.type!r}"
+            yield expect(channels.place("finish"), CALLED, finish.type, message)
 
 
 def _tool_choice(stream: Stream) -> Any:
@@ -406,14 +420,14 @@ def _tool_choice_is_kept(stream: Stream, _target: Target) -> Iterator[Observatio
     name = function.get("name") if isinstance(function, Mapping) else None
     if choice not in ("none", "required") and name is None:
         return
-    for one in _finished(stream):
-        finish, names = one.choice.finish, [call.name for call in one.calls]
+    for channels in _finished(stream):
+        finish, names = channels.choice.finish, [call.name for call in channels.calls]
         early = finish is None or finish.type not in {CALLED, "stop"} or stream.asked.stop
         if choice == "none" or names or not early:
             wanted = bool(names) and (name is None or {*names} == {name})
             kept = not names if choice == "none" else wanted
             message = f"the request says tool_choice {choice!r}, and the choice calls {names or 'nothing'}"
-            place = one.place(CALLED if names else "finish")
+            place = channels.place(CALLED if names else "finish")
             yield expect(place, choice, names, message, holds=kept)
 
 
@@ -423,12 +437,12 @@ def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Ob
     if not policy_of(stream).hidden_in_logprobs:
         return
     finished = list(_finished(stream))
-    if not any(one.choice.parsed for one in finished) or len(finished) != len(stream.choices):
+    if not any(channels.choice.parsed for channels in finished) or len(finished) != len(stream.choices):
         return
     reported = integer(stream.usage.get("completion_tokens")) if isinstance(stream.usage, Mapping) else None
     for what, counts in (
-        ("output_ids", [_length(one.choice.output_ids) for one in finished]),
-        ("logprobs_content", [_length(tokens_of(one.choice)) for one in finished]),
+        ("output_ids", [_length(channels.choice.output_ids) for channels in finished]),
+        ("logprobs_content", [_length(tokens_of(channels.choice)) for channels in finished]),
     ):
         known = [count for count in counts if count is not None]
         due = reported if reported is not None else _counted(stream, finished)
@@ -444,14 +458,14 @@ def _length(entries: list[Any] | None) -> int | None:
 
 
 def _counted(stream: Stream, finished: list[Channels]) -> int | None:
-    counts = [count_of(stream, one.choice) for one in finished]
+    counts = [count_of(stream, channels.choice) for channels in finished]
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
 @check("choices-are-parsed-alone", _TAKEN_APART)
 def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observation]:
     """Choices of one answer that say the same are taken apart alike."""
-    finished = [(one, _said(stream, one, target)) for one in _finished(stream)]
+    finished = [(channels, _said(stream, channels, target)) for channels in _finished(stream)]
     if len(finished) < 2:
         return
     for (ours, first), (theirs, second) in combinations(finished, 2):

@@ -42,7 +42,7 @@ def _tells(stream: Stream) -> bool:
 
 
 def _fault_in_bytes(value: object) -> str:
-    fits = value is None or (isinstance(value, list) and all(integer(one) in _BYTE for one in value))
+    fits = value is None or (isinstance(value, list) and all(integer(byte) in _BYTE for byte in value))
     return "" if fits else f"has the bytes {value!r}"
 
 
@@ -208,7 +208,7 @@ _SPECIAL = re.compile(r"<[^<>]*>")
 
 def _plain(text: str) -> str:
     """The ASCII characters of a text that show."""
-    return "".join(one for one in text if "!" <= one <= "~")
+    return "".join(character for character in text if "!" <= character <= "~")
 
 
 @check_finished("tokens-of-logprobs-are-shown")
@@ -225,13 +225,13 @@ def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Targe
     names = names or [
         entry.get("token") for entry in choice.series(CONTENT) or () if isinstance(entry, Mapping)
     ]
-    told = [name for name in names if isinstance(name, str) and not _is_escaped(name)]
-    if not told or choice.text is None or any(id_in_text(name) is not None for name in told):
+    texts = [name for name in names if isinstance(name, str) and not _is_escaped(name)]
+    if not texts or choice.text is None or any(id_in_text(name) is not None for name in texts):
         return
-    spelled = _plain("".join("" if _SPECIAL.fullmatch(name) else name for name in told))
+    spelled = _plain("".join("" if _SPECIAL.fullmatch(name) else name for name in texts))
     shown = iter(_plain(choice.text))
     message = f"the tokens of the logprobs spell more than the text, which is {choice.text[:60]!r}"
-    holds = all(one in shown for one in spelled)
+    holds = all(character in shown for character in spelled)
     yield expect(choice.last_at("text"), spelled, choice.text, message, holds=holds)
 
 

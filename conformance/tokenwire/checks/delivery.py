@@ -353,7 +353,7 @@ def _stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> It
     for reported in long.values():
         if len(reported) < _SEVERAL:
             continue
-        share, stream = max(reported, key=lambda one: one[0])
+        share, stream = max(reported, key=lambda entry: entry[0])
         emissions = stream.load().emissions()
         place = emissions[-1].event.place
         took = share * place.time

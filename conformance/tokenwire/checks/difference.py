@@ -13,9 +13,9 @@ Same = Callable[[Any, Any], bool]
 """Whether two values pass for one; a value and itself do."""
 
 
-def identical(one: object, other: object) -> bool:
+def identical(first: object, second: object) -> bool:
     """Equal, and of the same JSON type: true is not 1."""
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = identical) -> int | None:
@@ -24,18 +24,18 @@ def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same 
         return None if expected == actual else _parting(expected, actual)
     if same_values(expected, actual):
         return None  # as nearly always, and many times faster than the look at each
-    for position, (one, other) in enumerate(zip(expected, actual, strict=False)):
-        if one is not other and not same(one, other):
+    for position, (due, found) in enumerate(zip(expected, actual, strict=False)):
+        if due is not found and not same(due, found):
             return position
     return None if len(expected) == len(actual) else min(len(expected), len(actual))
 
 
-def _parting(one: str, other: str) -> int:
+def _parting(first: str, second: str) -> int:
     """How many characters two different texts have in common at their beginning."""
-    alike, apart = 0, min(len(one), len(other))
+    alike, apart = 0, min(len(first), len(second))
     while alike < apart:
         middle = (alike + apart + 1) // 2
-        if one[alike:middle] == other[alike:middle]:
+        if first[alike:middle] == second[alike:middle]:
             alike = middle
         else:
             apart = middle - 1
@@ -119,9 +119,9 @@ def observe_legal_text(
 ) -> Observation:
     """Show a text beside the legal one that it agrees with for longest, from a little before they part."""
 
-    def parting(each: str) -> int:
-        position = first_difference(each, text)
-        return len(each) if position is None else position
+    def parting(candidate: str) -> int:
+        position = first_difference(candidate, text)
+        return len(candidate) if position is None else position
 
     nearest = max(legal, key=parting)
     position = parting(nearest)

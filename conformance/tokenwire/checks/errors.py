@@ -32,15 +32,20 @@ def _stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observat
 
 def _choice_in_error(event: Event) -> int | None:
     """The index of the choice that an error event speaks of; None where it names none."""
-    named = (one.get("index") for one in (event.data, event.error) if isinstance(one, Mapping))
-    return next((index for one in named if (index := integer(one)) is not None), None)
+    named = (value.get("index") for value in (event.data, event.error) if isinstance(value, Mapping))
+    return next((index for value in named if (index := integer(value)) is not None), None)
 
 
 def _events_of(stream: Stream, choice: int) -> set[int]:
     """The positions of the events that speak of a choice, errors among them."""
-    own = {e.event.index for one in stream.choices if one.index == choice for e in one.emissions}
+    of_choice = {
+        e.event.index
+        for choice_read in stream.choices
+        if choice_read.index == choice
+        for e in choice_read.emissions
+    }
     failed = [event for event in stream.events if event.error is not None]
-    return own | {event.index for event in failed if _choice_in_error(event) in (choice, None)}
+    return of_choice | {event.index for event in failed if _choice_in_error(event) in (choice, None)}
 
 
 @check("stream-errors-are-final", EVENTS)
@@ -56,8 +61,8 @@ def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observ
         seen.add(choice)
         later = [event for event in stream.events[position + 1 :] if not event.done]
         if choice is not None:
-            own = _events_of(stream, choice)
-            later = [event for event in later if event.index in own]
+            of_choice = _events_of(stream, choice)
+            later = [event for event in later if event.index in of_choice]
         if later or stream.answered or was_refused(stream):
             yield expect(
                 later[0].place if later else error.place,

@@ -18,19 +18,19 @@ _BORDER = 16
 """A prompt that leaves no more room than this beside its budget tells what the rule of length is."""
 
 
-def _stops(one: Whole) -> tuple[object, ...]:
+def _stops(whole: Whole) -> tuple[object, ...]:
     """All that shapes a result, but for its budget."""
-    prompt = one.stream.asked.prompt_key or one.prompt
+    prompt = whole.stream.asked.prompt_key or whole.prompt
     stops = ("stop", "stop_token_ids", "stop_regex", "ignore_eos", "min_new_tokens")
-    return (prompt, *asked_alike(one.stream, "other_sampling", *stops))
+    return (prompt, *asked_alike(whole.stream, "other_sampling", *stops))
 
 
-def _tokens_to_stop(one: Whole) -> int | None:
+def _tokens_to_stop(whole: Whole) -> int | None:
     """After how many sampled tokens a choice stopped; None where it did not stop or does not tell."""
-    if one.choice.finish is None or one.choice.finish.type != "stop":
+    if whole.choice.finish is None or whole.choice.finish.type != "stop":
         return None
-    count = count_of(one.stream, one.choice)
-    return None if count is None else count + (not policy_of(one.stream).stop_id_in_output_ids)
+    count = count_of(whole.stream, whole.choice)
+    return None if count is None else count + (not policy_of(whole.stream).stop_id_in_output_ids)
 
 
 @check_run("stop-wins-within-the-budget")
@@ -41,45 +41,45 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
     a stop of its request: one answer alone may have been cut short.
     """
     groups: dict[tuple[object, ...], list[tuple[int, int | None, Whole]]] = {}
-    for one in related_streams(streams):
-        budget = one.stream.asked.max_new_tokens
-        if budget and (one.stream.asked.prompt_key or one.prompt):
-            groups.setdefault(_stops(one), []).append((budget, _tokens_to_stop(one), one))
+    for whole in related_streams(streams):
+        budget = whole.stream.asked.max_new_tokens
+        if budget and (whole.stream.asked.prompt_key or whole.prompt):
+            groups.setdefault(_stops(whole), []).append((budget, _tokens_to_stop(whole), whole))
     for group in groups.values():
         _, position, most = max(group, key=itemgetter(0))
         alike = sum(stopped_at == position for _, stopped_at, _ in group)
         if position is None or not (alike > 1 or _meets_a_stop(most)):
             continue
-        for budget, _, one in group:
-            finish = one.choice.finish
-            if one is most or finish is None or finish.type not in {"stop", "length"}:
+        for budget, _, whole in group:
+            finish = whole.choice.finish
+            if whole is most or finish is None or finish.type not in {"stop", "length"}:
                 continue
             expected = "stop" if budget >= position else "length"
             message = (
                 f"finished with {finish.type} at a budget of {budget}; the stop comes at token {position}"
             )
             yield expect(
-                one.choice.last_at("finish"),
+                whole.choice.last_at("finish"),
                 expected,
                 finish.type,
                 message,
                 holds=finish.type == expected,
                 related=(most.choice.last_at("finish"),),
-                by_chance=not _begins_alike(one, most),
+                by_chance=not _begins_alike(whole, most),
             )
 
 
-def _meets_a_stop(one: Whole) -> bool:
+def _meets_a_stop(whole: Whole) -> bool:
     """Whether a choice ends with a stop id of its request, or was ended by one of its stop strings."""
-    asked, ids = one.stream.asked, one.ids or ()
-    return ids[-1:] in {(stop,) for stop in asked.stop_token_ids} or bool(stop_string_of(asked, one.choice))
+    asked, ids = whole.stream.asked, whole.ids or ()
+    return ids[-1:] in {(stop,) for stop in asked.stop_token_ids} or bool(stop_string_of(asked, whole.choice))
 
 
-def _begins_alike(one: Whole, other: Whole) -> bool:
+def _begins_alike(whole: Whole, other: Whole) -> bool:
     """Whether two choices are one as far as both go: their ids, or their texts where no ids are known."""
-    if one.ids is not None and other.ids is not None:
-        return all(map(eq, one.ids, other.ids))
-    texts = one.choice.text, other.choice.text
+    if whole.ids is not None and other.ids is not None:
+        return all(map(eq, whole.ids, other.ids))
+    texts = whole.choice.text, other.choice.text
     return bool(texts[0]) and all(map(eq, texts[0] or "", texts[1] or ""))
 
 

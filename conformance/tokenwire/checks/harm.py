@@ -86,10 +86,12 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:
             results[key].append(known_by([(choice.output_ids, choice.text) for choice in stream.choices]))
-    repeats = bool(target.repeated) and target.contradicted <= {one.asked.key for _, one in controls}
+    repeats = bool(target.repeated) and target.contradicted <= {
+        candidate.asked.key for _, candidate in controls
+    }
     for bad, control in controls:
         twins = [answer for answer in answers.get(control.asked.key, ()) if answer is not control]
-        before = [one for one in twins if one.exchange.name not in after_bad]
+        before = [candidate for candidate in twins if candidate.exchange.name not in after_bad]
         twin = next(iter(before or twins), None)
         place = end_place(control)
         if twin is None:
@@ -99,18 +101,23 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
         message = f"the request after a bad one got no complete answer ({control.exchange.ending})"
         related = (start_place(bad), start_place(twin))
         yield expect(place, "an answer", control.exchange.status, message, holds=holds, related=related)
-        own = results.get(control.asked.key)
-        steady = own is None or (len(own) > 1 and len(set(own)) == 1)
-        alike = next((one for one in (*before, *twins) if _delivered(one) == _delivered(control)), None)
+        before_refusal = results.get(control.asked.key)
+        steady = before_refusal is None or (len(before_refusal) > 1 and len(set(before_refusal)) == 1)
+        alike = next(
+            (candidate for candidate in (*before, *twins) if _delivered(candidate) == _delivered(control)),
+            None,
+        )
         if holds and repeats and steady:
-            look = list(_as_before(control, alike or twin))
+            observations = list(_as_before(control, alike or twin))
             # What was delivered in another way can show only that nothing was harmed.
-            if alike is not None or all(one.holds for one in look):
-                compared.append(look)
-    changed = sum(not all(one.holds for one in look) for look in compared)
+            if alike is not None or all(candidate.holds for candidate in observations):
+                compared.append(observations)
+    changed = sum(not all(candidate.holds for candidate in observations) for observations in compared)
     chance = changed < _NO_CHANCE or 2 * changed < len(compared)
-    for look in compared:
-        yield from (one._replace(by_chance=one.by_chance and chance) for one in look)
+    for observations in compared:
+        yield from (
+            candidate._replace(by_chance=candidate.by_chance and chance) for candidate in observations
+        )
 
 
 _NO_CHANCE = 3

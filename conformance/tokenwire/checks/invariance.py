@@ -88,8 +88,8 @@ def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Tar
     for baseline, other, source in row.pairs(streams):
         if baseline is None:
             yield left_out(end_place(other), source)
-        for one, two in choice_pairs(baseline, other) if baseline else ():
-            yield from as_declared(agree(one, two, source, told_apart=row.other_series), target)
+        for first, second in choice_pairs(baseline, other) if baseline else ():
+            yield from as_declared(agree(first, second, source, told_apart=row.other_series), target)
 
 
 def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
@@ -99,7 +99,9 @@ def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer 
         if len(group) < 3:
             continue
         prompt, asked = group[0].asked.prompt_key, [stream.exchange for stream in group]
-        crowds = {one.name: beside(one, prompt) for one in asked if began(one) is not None}
+        crowds = {
+            exchange.name: beside(exchange, prompt) for exchange in asked if began(exchange) is not None
+        }
         alone = repeated([stream for stream in group if crowds.get(stream.exchange.name) == 0])
         for stream in group:
             crowd = crowds.get(stream.exchange.name, 0)
@@ -164,7 +166,9 @@ def _most_asked(stream: Answer) -> tuple[int, int]:
 def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
     """The whole answer that was asked to tell most, and others; streams are held against one of these."""
     for beginning in beginnings(streams):
-        group = [(_told(one), _most_asked(one), one) for one in beginning if not one.asked.stream]
+        group = [
+            (_told(answer), _most_asked(answer), answer) for answer in beginning if not answer.asked.stream
+        ]
         if len(group) < 2:
             continue
         all_told, _, most = max(group, key=itemgetter(1))
@@ -212,8 +216,8 @@ def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Ite
             if twin is None:
                 yield left_out(choice.last_at(), "its prompt was not answered twice alike by itself")
             else:
-                one, other = twin.load(), stream.load()
-                pair = (one, one.choices[0]), (other, other.choices[place])
+                single, batched = twin.load(), stream.load()
+                pair = (single, single.choices[0]), (batched, batched.choices[place])
                 yield from as_declared(agree(*pair, "the same prompt by itself"), target)
                 yield from _same_end(*pair)
 
@@ -242,10 +246,14 @@ def _events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation
     """
     if len(stream.choices) != 1:
         return
-    inner = [one for one in stream.choices[0].delivered if one.position > 0 and one.finish is None]
-    counts = [one.new for one in inner]
+    inner = [
+        emission
+        for emission in stream.choices[0].delivered
+        if emission.position > 0 and emission.finish is None
+    ]
+    counts = [emission.new for emission in inner]
     usual = max(set(counts), key=counts.count, default=0)
-    alike = [one.event.place for one in inner if one.new == usual]
+    alike = [emission.event.place for emission in inner if emission.new == usual]
     if len(alike) < _LEAST_EVENTS:
         return
     quarter = len(alike) // 4

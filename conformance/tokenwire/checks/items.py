@@ -266,15 +266,17 @@ def _across_endpoints(
     for stream in streams:
         asked[key(stream)].setdefault(stream.dialect, stream)
     for answers in asked.values():
-        first = min(answers.values(), key=lambda one: (has_items(one), one.exchange.name))
-        yield from ((first, one) for one in answers.values() if one is not first and has_items(one))
+        first = min(answers.values(), key=lambda answer: (has_items(answer), answer.exchange.name))
+        yield from (
+            (first, answer) for answer in answers.values() if answer is not first and has_items(answer)
+        )
 
 
 @check_run("endpoints-agree-on-channels")
 def endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A conversation is taken apart alike at every endpoint that takes messages."""
     greedy = (stream for stream in _told_in_messages(streams) if stream.asked.greedy)
-    for first, second in _across_endpoints(greedy, lambda one: (_conversation(one), _limits(one))):
+    for first, second in _across_endpoints(greedy, lambda answer: (_conversation(answer), _limits(answer))):
         whole = (first.load(), second.load())
         (ours,), (theirs,) = ([Channels.of(stream, choice) for choice in stream.choices] for stream in whole)
         found = list(differences(ours, theirs))
@@ -294,7 +296,7 @@ def endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) ->
 
 def _texts_go_apart(first: Choice, second: Choice) -> bool:
     """Whether two choices said different things, and not one thing in other channels."""
-    texts = [f"{one.reasoning or ''}{one.text or ''}" for one in (first, second)]
+    texts = [f"{choice.reasoning or ''}{choice.text or ''}" for choice in (first, second)]
     return not any(texts[0].startswith(text) or text.startswith(texts[0]) for text in texts[1:])
 
 
@@ -307,7 +309,7 @@ def endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> I
 
 def _same_prompt(first: Answer, second: Answer, where: str) -> Iterator[Observation]:
     """Whether two prompts have as many tokens, by the usage of their answers."""
-    due, count = ((one.usage or {}).get("prompt_tokens") for one in (first, second))
+    due, count = ((answer.usage or {}).get("prompt_tokens") for answer in (first, second))
     if type(due) is int and type(count) is int:
         place = second.load().usage_place or end_place(second)
         yield expect(place, due, count, f"the prompt has {count} tokens, and {due} {where}")

@@ -152,9 +152,9 @@ def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Obser
 def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
     """Where each id begins in the text; None of one that the text does not show by itself."""
     for token, before, after in zip(right.ids, ("", *right.texts), right.texts, strict=False):
-        own = after[len(before) :]
-        alone = words.pieces[token].decode("utf-8", "replace").startswith(own)
-        yield len(before) if own and alone and len(before) < len(right.text) else None
+        said = after[len(before) :]
+        alone = words.pieces[token].decode("utf-8", "replace").startswith(said)
+        yield len(before) if said and alone and len(before) < len(right.text) else None
 
 
 def _same_beginning(due: int | None, reported: object) -> bool:
@@ -182,8 +182,8 @@ def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
     """What each series of a choice says of the likeliest at its ids."""
     for name in (TOP, CONTENT, NAMED_TOP):
         if (series := joined_series(choice, name)) is not None:
-            own = name == CONTENT  # stands before its alternatives
-            yield name, [entries[own:] if entries else None for entries in series.positions]
+            first = name == CONTENT  # stands before its alternatives
+            yield name, [entries[first:] if entries else None for entries in series.positions]
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class _Position:
 
     right: _Right
     said: int
-    own: int
+    token: int
     """The id that stands at the position: itself, but in a prompt."""
     count: int
 
@@ -204,7 +204,7 @@ class _Position:
         numbers = [entry.number for entry in entries]
         known = sorted((number for number in numbers if number is not None), reverse=True)
         right = [logprob for _, logprob in law.top(self.said, self.count + 1)]
-        own = law.logprob(self.said, self.own)
+        stands = law.logprob(self.said, self.token)
         for entry in entries:
             token = integer(entry.id)
             if token is not None and not (
@@ -215,11 +215,11 @@ class _Position:
             return False
         if any(entry.id is None for entry in entries):
             # Those of one text may share an entry; the likeliest is there, and no other than they.
-            among = [*right, own]
+            among = [*right, stands]
             return is_right(right[0], known[0]) and all(
-                any(is_right(one, number) for one in among) for number in known
+                any(is_right(logprob, number) for logprob in among) for number in known
             )
-        beside = [*right[: self.count], *([own] if len(known) > self.count else [])]
+        beside = [*right[: self.count], *([stands] if len(known) > self.count else [])]
         due = sorted(beside, reverse=True)
         return len(known) == len(due) and all(map(is_right, due, known))
 
@@ -314,11 +314,11 @@ def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterato
         yield from _beside_the_prompt(stream, known, right)
 
 
-def _beside_the_prompt(stream: Stream, one: Known, right: _Right) -> Iterator[Observation]:
+def _beside_the_prompt(stream: Stream, answer: Known, right: _Right) -> Iterator[Observation]:
     """The likeliest and the chosen ids at each position of a prompt, in SGLang's shape."""
-    asked, prompt, law = stream.asked, one.prompt, right.law
+    asked, prompt, law = stream.asked, answer.prompt, right.law
     start = asked.logprob_start
-    for emission in one.choice.emissions[:1] if start is not None else ():
+    for emission in answer.choice.emissions[:1] if start is not None else ():
         ranks = as_list(emission.prompt_series.get(PROMPT_TOP))
         positions = range((start or 0) + 1, len(prompt))
         stated = [prompt[position - law.lag(position)] for position in positions]

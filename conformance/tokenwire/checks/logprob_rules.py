@@ -86,14 +86,16 @@ def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
     return None
 
 
-def _scale(one: _Top, other: _Top) -> float | None:
+def _scale(first_top: _Top, second_top: _Top) -> float | None:
     """How much further apart the logprobs of `one` lie than those of `other`; None where nothing tells."""
-    common = sorted(one.by_id.keys() & other.by_id.keys(), key=lambda token: -other.by_id[token])
+    common = sorted(
+        first_top.by_id.keys() & second_top.by_id.keys(), key=lambda token: -second_top.by_id[token]
+    )
     if len(common) < _FOR_A_DIFFERENCE:
         return None
     first, last = common[0], common[-1]
-    apart = other.by_id[first] - other.by_id[last]
-    return (one.by_id[first] - one.by_id[last]) / apart if apart >= _APART else None
+    apart = second_top.by_id[first] - second_top.by_id[last]
+    return (first_top.by_id[first] - first_top.by_id[last]) / apart if apart >= _APART else None
 
 
 class Seen(NamedTuple):

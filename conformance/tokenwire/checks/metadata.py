@@ -104,7 +104,7 @@ def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -
     def rows() -> Iterator[tuple[Emission, str, list[Any], list[Any]]]:
         for emission, reported in reported_along(choice):
             ids, series = emission.unseen(emission.output_ids or []), reported.series
-            named = [one.sampled.id if one.sampled else None for one in reported.positions]
+            named = [entry.sampled.id if entry.sampled else None for entry in reported.positions]
             names_ids = series == SAMPLED or any(token is not None for token in named)
             if ids and len(named) == len(ids) and names_ids:
                 yield emission, series, ids, named
@@ -137,13 +137,15 @@ def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
         if not (stream.asked.other_sampling or stream.asked.truncated):
             answers.setdefault(stream.dialect, []).extend(_varying(stream))
     for reported in answers.values():
-        tokens = {token for one in reported for token in one.sure}
-        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all(len(one.sure) == one.ids for one in reported)
-        for one in reported:
-            if one.ids < _ENOUGH_IDS or (len(one.sure) == one.ids and not all_zero):
+        tokens = {token for series in reported for token in series.sure}
+        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all(
+            len(series.sure) == series.ids for series in reported
+        )
+        for series in reported:
+            if series.ids < _ENOUGH_IDS or (len(series.sure) == series.ids and not all_zero):
                 continue
-            message = f"the logprobs of {one.ids} ids in {one.series} are all {one.number}"
-            yield expect(one.place, "logprobs that differ", one.number, message, holds=one.differ)
+            message = f"the logprobs of {series.ids} ids in {series.series} are all {series.number}"
+            yield expect(series.place, "logprobs that differ", series.number, message, holds=series.differ)
 
 
 class _Varying(NamedTuple):
@@ -287,11 +289,11 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
     sampled, top = position.sampled, position.top
     if sampled is None or not top:
         return ""
-    value, own = sampled.value, None
+    value, same = sampled.value, None
     if sampled.id is not None:
-        own = next((entry for entry in top if entry.id == sampled.id), None)
-    if own is not None and not alike(own.value, value):
-        return f"gives id {own.id!r} the logprob {own.value!r}, but {reported.series} {value!r}"
+        same = next((entry for entry in top if entry.id == sampled.id), None)
+    if same is not None and not alike(same.value, value):
+        return f"gives id {same.id!r} the logprob {same.value!r}, but {reported.series} {value!r}"
     if not greedy:
         return ""
     if sampled.id is None or any(entry.id is None for entry in top):
@@ -303,7 +305,7 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
                     "two tokens share a key"
                 )
             return f"is headed by {max(numbers)!r}, but greedy sampling chose {value!r}"
-    elif top[0].id != sampled.id and not (own is not None and alike(top[0].value, value)):
+    elif top[0].id != sampled.id and not (same is not None and alike(top[0].value, value)):
         return f"is headed by id {top[0].id!r}, but greedy sampling chose {sampled.id!r}"
     return ""
 
@@ -450,10 +452,21 @@ def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observa
     """No array of any kind that a request may ask for and this one does not."""
     known = dialect_of(stream)
     unasked = (
-        [one for one in known.may_be_asked if one.names and one not in stream.asked.wanted] if known else []
+        [
+            capability
+            for capability in known.may_be_asked
+            if capability.names and capability not in stream.asked.wanted
+        ]
+        if known
+        else []
     )
     for choice in stream.choices if unasked else ():
-        members = ((emission, name) for emission in choice.emissions for one in unasked for name in one.names)
+        members = (
+            (emission, name)
+            for emission in choice.emissions
+            for capability in unasked
+            for name in capability.names
+        )
         found = next(((emission, name) for emission, name in members if _holds(emission, name)), None)
         emission, name = found or (choice.emissions[-1], "")
         message = f"{name} stands in an answer whose request did not ask for it"

@@ -44,7 +44,7 @@ def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
 # The top logprobs of the prompt.
 
 
-def _fault_in_prompt_top(own: Logprob, entries: Logprobs | None, k: int) -> str:
+def _fault_in_prompt_top(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
     """What is wrong with the alternatives at one prompt position, in words; empty for nothing."""
     if entries is None:
         return "is not a list of entries"
@@ -53,12 +53,12 @@ def _fault_in_prompt_top(own: Logprob, entries: Logprobs | None, k: int) -> str:
     numbers = [entry.value for entry in entries]
     if not _legal_and_falling(entries):
         return f"holds {numbers}, which are not logprobs in falling order"
-    same = next((entry for entry in entries if entry.id == own.id), None)
-    if same is not None and not alike(same.value, own.value):
-        return f"gives the prompt id {own.id} {same.value!r}, but {PROMPT} {own.value!r}"
-    head, mine = number_of(numbers[0]), own.number
+    same = next((entry for entry in entries if entry.id == sampled.id), None)
+    if same is not None and not alike(same.value, sampled.value):
+        return f"gives the prompt id {sampled.id} {same.value!r}, but {PROMPT} {sampled.value!r}"
+    head, mine = number_of(numbers[0]), sampled.number
     if same is None and head is not None and mine is not None and mine > head + ROUNDING:
-        return f"is headed by {numbers[0]!r}, below the {own.value!r} of the prompt id itself"
+        return f"is headed by {numbers[0]!r}, below the {sampled.value!r} of the prompt id itself"
     return ""
 
 
@@ -69,12 +69,12 @@ def _legal_and_falling(entries: Logprobs) -> bool:
     return not any(after.value > before.value for before, after in pairwise(entries))
 
 
-def _fault_in_ranked(own: object, entries: Logprobs | None, k: int) -> str:
+def _fault_in_ranked(token: object, entries: Logprobs | None, k: int) -> str:
     """What is wrong with the alternatives at a prompt position by id, the prompt's own among them."""
     if entries is None:
         return "is not an object of entries by id"
-    if type(own) is int and all(entry.id != own for entry in entries):
-        return f"leaves the prompt id {own} out"
+    if type(token) is int and all(entry.id != token for entry in entries):
+        return f"leaves the prompt id {token} out"
     if not k <= len(entries) <= k + 1:
         return f"holds {len(entries)} entries for {k} and the prompt id's own"
     if not _legal_and_falling(entries):
@@ -83,7 +83,7 @@ def _fault_in_ranked(own: object, entries: Logprobs | None, k: int) -> str:
     return ""
 
 
-def _fault_by_text(own: Logprob, entries: Logprobs | None, k: int) -> str:
+def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
     """What is wrong with the alternatives at a position of an echoed prompt that stand by text.
 
     Tokens of one text share an entry, and those that are no whole characters have one.
@@ -95,20 +95,20 @@ def _fault_by_text(own: Logprob, entries: Logprobs | None, k: int) -> str:
     numbers = [entry.value for entry in entries]
     if not all(is_legal(entry.value) for entry in entries):
         return f"holds {numbers}, which are not logprobs"
-    text, mine = own.whole_text, own.number
+    text, mine = sampled.whole_text, sampled.number
     same = next((entry for entry in entries if text and entry.text == text), None)
-    if same is not None and not alike(same.value, own.value):
-        return f"gives the prompt token {text!r} {same.value!r}, but {NAMED} {own.value!r}"
+    if same is not None and not alike(same.value, sampled.value):
+        return f"gives the prompt token {text!r} {same.value!r}, but {NAMED} {sampled.value!r}"
     if same is None and mine is not None and mine > max(numbers) + ROUNDING:
-        return f"is headed by {max(numbers)!r}, below the {own.value!r} of the prompt token itself"
+        return f"is headed by {max(numbers)!r}, below the {sampled.value!r} of the prompt token itself"
     return ""
 
 
 def _count_by_rank(stream: Stream) -> int:
     """How many alternatives a request asks for at each position of its prompt."""
     stated = stream.asked.sent.get("logprob_start")
-    own = integer(stated.values[0]) if stated and stated.values else None
-    return stream.asked.top_logprobs if own is None else own
+    stated_count = integer(stated.values[0]) if stated and stated.values else None
+    return stream.asked.top_logprobs if stated_count is None else stated_count
 
 
 _BESIDE = ((PROMPT, PROMPT_TOP, _fault_in_prompt_top), (NAMED, NAMED_TOP, _fault_by_text))
@@ -121,11 +121,11 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
     """
     k = stream.asked.top_logprobs
     for own_name, top_name, fault_in in _BESIDE:
-        own, top = prompt_series(choice, own_name), prompt_series(choice, top_name)
-        if own is not None and top is not None:
-            if own_name == PROMPT and len(own[1].values) != len(top[1].values):
+        prompt, top = prompt_series(choice, own_name), prompt_series(choice, top_name)
+        if prompt is not None and top is not None:
+            if own_name == PROMPT and len(prompt[1].values) != len(top[1].values):
                 continue
-            both = enumerate(zip(own[1].tokens, top[1].positions, strict=False))
+            both = enumerate(zip(prompt[1].tokens, top[1].positions, strict=False))
             faults = [
                 (position, fault_in(entry, entries, k))
                 for position, (entry, entries) in both
@@ -249,7 +249,7 @@ def _prompt_logprobs_independent_of_start(
         base_start, base = first.get(prompt, (None, whole))
         if base is not whole and base_start == start:
             continue
-        reported, told_by_base = (prompt_logprobs(one.stream, one.choice) for one in (whole, base))
+        reported, told_by_base = (prompt_logprobs(answer.stream, answer.choice) for answer in (whole, base))
         if reported is None or told_by_base is None or not reported[1]:
             continue
         first.setdefault(prompt, (start, whole))
@@ -284,33 +284,33 @@ def _prompt_logprobs_rescore_the_output(
     scored: dict[tuple[str, int], dict[int, list[tuple[int, Whole]]]] = {}
     sizes: set[int] = set()
     known: set[int] = set()
-    for index, one in enumerate(_scored(streams)):
-        if one.sent_ids and one.prompt:
-            same = scored.setdefault((one.stream.dialect, hash(one.prompt)), {})
-            same.setdefault(one.said, []).append((index, one))
-            sizes.add(len(one.prompt))
+    for index, scoring in enumerate(_scored(streams)):
+        if scoring.sent_ids and scoring.prompt:
+            same = scored.setdefault((scoring.stream.dialect, hash(scoring.prompt)), {})
+            same.setdefault(scoring.said, []).append((index, scoring))
+            sizes.add(len(scoring.prompt))
     for whole in related_streams(streams) if scored else ():
         prompt, ids = whole.prompt or (), whole.ids or ()
         if not prompt or not ids or whole.sampling:
             continue
         longer = [prompt + ids[: size - len(prompt)] for size in sizes if 0 < size - len(prompt) <= len(ids)]
         found = [
-            (index, one)
+            (index, scoring)
             for sent in longer
             for same in scored.get((whole.stream.dialect, hash(sent)), {}).values()
-            for index, one in (same[:1] if whole.said in known else same)
-            if one.prompt == sent
+            for index, scoring in (same[:1] if whole.said in known else same)
+            if scoring.prompt == sent
         ]
         sampled = sampled_logprobs(whole.choice) if found else []
         if len(sampled) != len(ids):
             continue
         known.add(whole.said)
-        for _, one in sorted(found, key=itemgetter(0)):
-            reported = prompt_logprobs(one.stream, one.choice)
+        for _, scoring in sorted(found, key=itemgetter(0)):
+            reported = prompt_logprobs(scoring.stream, scoring.choice)
             if reported is None:
                 continue
             place, logprobs = reported
-            common = len(one.prompt or ()) - len(prompt)
+            common = len(scoring.prompt or ()) - len(prompt)
             pairs = [
                 Pair(index, logprobs[len(prompt) + index], sampled[index])
                 for index in range(common)
@@ -360,10 +360,10 @@ def _echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Ob
             yield observe_text(place, expected=prompt, actual=head, source="the prompt")
 
 
-def _without_echo(one: Whole) -> tuple[object, ...]:
+def _without_echo(whole: Whole) -> tuple[object, ...]:
     """All that decides a result but for the echo."""
-    asked = one.stream.asked
-    return (one.stream.dialect, asked.prompt_key, *one.limits, one.sampling, asked.no_stop_trim)
+    asked = whole.stream.asked
+    return (whole.stream.dialect, asked.prompt_key, *whole.limits, whole.sampling, asked.no_stop_trim)
 
 
 @select
@@ -375,7 +375,7 @@ def _echoes(stream: Stream) -> bool:
 def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """With and without an echo the output is the same; what is more is the prompt, once."""
     every = related_streams(streams) if _echoes(streams) else []
-    wholes = [one for one in every if one.stream.asked.prompt_key]
+    wholes = [answer for answer in every if answer.stream.asked.prompt_key]
     plain: dict[tuple[object, ...], Whole] = {}
     for whole in wholes:
         if not whole.stream.asked.echo:
@@ -383,7 +383,7 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
     heads: dict[str, str] = {}
     for whole in wholes:
         twin = plain.get(_without_echo(whole)) if whole.stream.asked.echo else None
-        ours, theirs = (each.choice.text if each else None for each in (twin, whole))
+        ours, theirs = (side.choice.text if side else None for side in (twin, whole))
         if twin is None or ours is None or theirs is None:
             continue
         head = _prompt_text(whole.stream, 0)

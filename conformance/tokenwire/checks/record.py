@@ -78,7 +78,7 @@ def _ends(choice: Choice) -> list[Emission]:
 def _refused_prompts(stream: Stream) -> set[int]:
     """The prompts of a batch in whose place a whole answer has an error."""
     items = stream.events[0].data if stream.asked.prompts > 1 else None
-    errors = [isinstance(one, Mapping) and one.get("error") is not None for one in as_list(items) or ()]
+    errors = [isinstance(item, Mapping) and item.get("error") is not None for item in as_list(items) or ()]
     return {position for position, error in enumerate(errors) if error}
 
 

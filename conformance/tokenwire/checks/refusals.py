@@ -213,8 +213,8 @@ def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Ite
         if not wrong or (forms and (stream.asked.input_ids is None) not in forms):
             continue
         stated = words_of(stream.error)
-        named = any(_names(stated, one) for one in wrong)
-        values = dict.fromkeys(f"{one.wire_name} or {json.dumps(one.value)[:40]}" for one in wrong)
+        named = any(_names(stated, value) for value in wrong)
+        values = dict.fromkeys(f"{value.wire_name} or {json.dumps(value.value)[:40]}" for value in wrong)
         expected = f"words that name {' or '.join(values)}"
         message = f"the refusal names neither {wrong[0].wire_name} nor the value"
         yield expect(start_place(stream), expected, stated[:200], message, holds=named)

@@ -26,13 +26,13 @@ class Pair:
     """One position, by its index, and the logprob that each of two computations gives it."""
 
     position: int
-    one: Any
-    other: Any
+    first: Any
+    second: Any
 
     @property
     def agrees(self) -> bool:
-        one, other = number_of(self.one), number_of(self.other)
-        return one is not None and other is not None and abs(one - other) <= TOLERANCE
+        first, second = number_of(self.first), number_of(self.second)
+        return first is not None and second is not None and abs(first - second) <= TOLERANCE
 
 
 def observe_agreement(
@@ -54,9 +54,9 @@ def observe_agreement(
     if holds:
         size = f"{len(pairs)} logprobs within {TOLERANCE}"
         return expect(place, size, size, holds=True, related=related)
-    first = apart[0]
+    pair = apart[0]
     message = (
-        f"{what} {first.position} is {first.one!r}, but {first.other!r} {source}; "
+        f"{what} {pair.position} is {pair.first!r}, but {pair.second!r} {source}; "
         f"so are {len(apart)} of {len(pairs)}"
     )
-    return expect(place, first.other, first.one, message, holds=False, related=related)
+    return expect(place, pair.second, pair.first, message, holds=False, related=related)

@@ -31,7 +31,7 @@ def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answ
     """The requests that an abort of all found, each with the first such abort."""
     calls = [call for call in target.aborts if call.everything]
     for stream in streams if calls else ():
-        call = next((one for one in calls if _under_way(stream, one)), None)
+        call = next((abort for abort in calls if _under_way(stream, abort)), None)
         if call is not None:
             yield stream, call
 
@@ -87,8 +87,10 @@ def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterat
 
 def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
     """Whether answers of this dialect in this form tell their ids, as others of the run show."""
-    alike = (one for one in streams if (one.dialect, one.delivery) == (stream.dialect, stream.delivery))
-    return any(choice.output_ids for one in alike for choice in one.choices)
+    alike = (
+        answer for answer in streams if (answer.dialect, answer.delivery) == (stream.dialect, stream.delivery)
+    )
+    return any(choice.output_ids for answer in alike for choice in answer.choices)
 
 
 @check_run("pause-changes-nothing")
@@ -145,7 +147,7 @@ def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> It
         for choice in finished_choices(stream)[:1]
         if isinstance(version := _last_weights(choice), str)
     ]
-    reported.sort(key=lambda one: one[1])
+    reported.sort(key=lambda entry: entry[1])
     ends = [end for _, end, *_ in reported]
     for start, _, place, version in reported:
         before = bisect_right(ends, start)

@@ -102,9 +102,9 @@ def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
     """Of answers to one request that say the same the first, and how many they are."""
     times = Counter(whole.said for whole in wholes)
     firsts: dict[int, Whole] = {}
-    for one in wholes:
-        firsts.setdefault(one.said, one)
-    return [(one, times[stated]) for stated, one in firsts.items()]
+    for first in wholes:
+        firsts.setdefault(first.said, first)
+    return [(first, times[stated]) for stated, first in firsts.items()]
 
 
 @fact(Stream)
@@ -148,25 +148,25 @@ def _output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterat
         for answer in related_streams(streams)
         if not (answer.stream.asked.min_new_tokens or answer.sampling)
     ]
-    wholes = [one for one in plain if one.prompt and one.ids]
+    wholes = [whole for whole in plain if whole.prompt and whole.ids]
     by_prompt: dict[tuple[int, str], list[Whole]] = {}
     lengths: set[int] = set()
-    for one in wholes:
-        if one.sent_ids and one.prompt:
-            by_prompt.setdefault((hash(one.prompt), one.sampling), []).append(one)
-            lengths.add(len(one.prompt))
+    for whole in wholes:
+        if whole.sent_ids and whole.prompt:
+            by_prompt.setdefault((hash(whole.prompt), whole.sampling), []).append(whole)
+            lengths.add(len(whole.prompt))
     sizes = sorted(lengths)
     for first, times in _firsts_of(wholes):
         prompt, ids = first.prompt or (), first.ids or ()
         for k in (size - len(prompt) for size in sizes if 0 < size - len(prompt) < len(ids)):
             sent = prompt + ids[:k]
-            for one in by_prompt.get((hash(sent), first.sampling), ()):
-                if one.prompt != sent:
+            for whole in by_prompt.get((hash(sent), first.sampling), ()):
+                if whole.prompt != sent:
                     continue
-                rest, actual = ids[k:], one.ids or ()
+                rest, actual = ids[k:], whole.ids or ()
                 common = min(len(rest), len(actual))
                 seen = observe_sequence(
-                    one.choice.last_at("output_ids"),
+                    whole.choice.last_at("output_ids"),
                     "output id",
                     expected=rest[:common],
                     actual=actual[:common],
@@ -186,21 +186,21 @@ def _same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) ->
     """
     first: dict[str, Whole] = {}
     reported: dict[str, Whole] = {}
-    for one in sorted(related_streams(streams), key=lambda one: is_chat(one.stream)):
-        key = one.stream.asked.ids_key
+    for answer in sorted(related_streams(streams), key=lambda answer: is_chat(answer.stream)):
+        key = answer.stream.asked.ids_key
         if not key:
             continue
-        other = first.setdefault(key, one)
-        if other.stream.dialect != one.stream.dialect:
+        other = first.setdefault(key, answer)
+        if other.stream.dialect != answer.stream.dialect:
             source = f"the answer of {other.stream.dialect}"
-            yield from same_ids((other.choice, one.choice), source)
-            whole = Delivery.WHOLE is other.stream.delivery is one.stream.delivery
-            parsed = other.choice.parsed or one.choice.parsed
-            if not parsed and (whole or other.ids is None or one.ids is None):
-                yield from same_text((other.choice, one.choice), source)
-        teller = reported.setdefault(key, one) if tells_sampled(one.choice) else one
-        if teller.stream.dialect != one.stream.dialect:
-            yield from same_sampled((teller.choice, one.choice), f"the answer of {teller.stream.dialect}")
+            yield from same_ids((other.choice, answer.choice), source)
+            whole = Delivery.WHOLE is other.stream.delivery is answer.stream.delivery
+            parsed = other.choice.parsed or answer.choice.parsed
+            if not parsed and (whole or other.ids is None or answer.ids is None):
+                yield from same_text((other.choice, answer.choice), source)
+        teller = reported.setdefault(key, answer) if tells_sampled(answer.choice) else answer
+        if teller.stream.dialect != answer.stream.dialect:
+            yield from same_sampled((teller.choice, answer.choice), f"the answer of {teller.stream.dialect}")
 
 
 def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
@@ -230,8 +230,8 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Itera
             prompt == sent[:size] and sent[size : size + len(ids)] == ids[: len(sent) - size]
             for size in sizes
             if size < len(sent)
-            for one in made.get(hash(sent[:size]), {}).values()
-            for prompt, ids in [(one.prompt, one.ids or ())]
+            for whole in made.get(hash(sent[:size]), {}).values()
+            for prompt, ids in [(whole.prompt, whole.ids or ())]
         )
 
     going_on: dict[int, bool] = {}
@@ -251,9 +251,9 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Itera
             yield expect(place, "an answer", status, message, holds=stream.answered)
 
 
-def _turn(one: Whole) -> Ids:
+def _turn(whole: Whole) -> Ids:
     """All that a conversation consists of after an answer."""
-    return (one.prompt or ()) + (one.ids or ())
+    return (whole.prompt or ()) + (whole.ids or ())
 
 
 @check_run("next-turn-begins-with-the-last")
@@ -265,23 +265,23 @@ def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target
     turns = _firsts_of(wholes)
     known: set[int] = set()
     sizes: set[int] = set()
-    for one, _ in turns:
-        turn = _turn(one)
+    for whole, _ in turns:
+        turn = _turn(whole)
         known.add(hash(turn))
         sizes.add(len(turn))
     begun_by: dict[int, list[int]] = {}
     next_ones: dict[Ids, list[Whole]] = {}
-    for one in wholes:
-        sent = one.prompt or ()
+    for whole in wholes:
+        sent = whole.prompt or ()
         if hash(sent) not in begun_by:
             shorter = sorted(size for size in sizes if size < len(sent))
             begun_by[hash(sent)] = [size for size in shorter if hash(sent[:size]) in known]
         for size in begun_by[hash(sent)]:  # what only seems to be a turn is asked for by none
-            next_ones.setdefault(sent[:size], []).append(one)
+            next_ones.setdefault(sent[:size], []).append(whole)
     for first, times in turns if next_ones else ():
         turn = _turn(first)
-        for one in next_ones.get(turn, ()):
-            reported = told_prompt(one.choice)
+        for whole in next_ones.get(turn, ()):
+            reported = told_prompt(whole.choice)
             if reported is None:
                 continue
             seen = observe_sequence(
@@ -335,7 +335,7 @@ def _conversation(stream: Answer) -> tuple[str, bool] | None:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return None
     nulls = [message.get("content", "") is None for message in messages]
-    emptied = [{**one, "content": ""} if null else one for one, null in zip(messages, nulls, strict=True)]
+    emptied = [{**turn, "content": ""} if null else turn for turn, null in zip(messages, nulls, strict=True)]
     return json.dumps([model, {**prompt, "messages": emptied}], sort_keys=True), any(nulls)
 
 
@@ -364,13 +364,13 @@ def _null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target)
             )
 
 
-def _sees_media(one: Whole, wholes: list[Whole]) -> bool:
+def _sees_media(asked: Whole, wholes: list[Whole]) -> bool:
     """Whether media made the prompt of an answer longer than its text alone."""
-    text = _text_of(one.stream)
+    text = _text_of(asked.stream)
     alone = [
         whole.prompt for whole in wholes if not whole.stream.asked.media and _text_of(whole.stream) == text
     ]
-    return any(prompt is not None and len(prompt) < len(one.prompt or ()) for prompt in alone)
+    return any(prompt is not None and len(prompt) < len(asked.prompt or ()) for prompt in alone)
 
 
 def _text_of(stream: Answer) -> str:

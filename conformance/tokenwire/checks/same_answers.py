@@ -63,15 +63,15 @@ def _unparsed(pair: LoadedPair) -> LoadedPair:
     """Choices that a parser took apart, without what the chapter on channels compares: their text, and
     whether they end in tool calls.
     """
-    called = any(one.finish is not None and one.finish.type == CALLED for one in pair)
+    called = any(part.finish is not None and part.finish.type == CALLED for part in pair)
 
-    def rest(one: Emission) -> Emission:
-        finish = one.finish
+    def rest(part: Emission) -> Emission:
+        finish = part.finish
         if called and finish is not None and finish.type in (CALLED, "stop"):
             finish = replace(finish, type="stop", matched=None)
-        return replace(one, text=None, finish=finish)
+        return replace(part, text=None, finish=finish)
 
-    ours, theirs = (replace(one, emissions=tuple(map(rest, one.emissions))) for one in pair)
+    ours, theirs = (replace(part, emissions=tuple(map(rest, part.emissions))) for part in pair)
     return ours, theirs
 
 

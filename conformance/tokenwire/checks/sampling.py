@@ -126,7 +126,7 @@ def _tokens_told(choice: ChoiceFacts) -> list[str]:
     characters: several ids share one.
     """
     sampled = sampled_entries(choice.load())
-    return [text for one in sampled if one is not None and (text := one.whole_text) is not None]
+    return [text for entry in sampled if entry is not None and (text := entry.whole_text) is not None]
 
 
 @select
@@ -151,10 +151,10 @@ def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> 
             most = math.floor((bias + _AHEAD) / asked.frequency_penalty) + 1
             if times <= most and (bias <= 0 or len(tokens) <= most):
                 continue
-            each = asked.frequency_penalty
+            penalty = asked.frequency_penalty
             message = (
                 f"{'id' if ids else 'the token'} {token!r} came {times} times of {len(tokens)}, "
-                f"each time with a penalty of {each:g} more"
+                f"each time with a penalty of {penalty:g} more"
             )
             place = choice.last_at("output_ids")
             yield expect(place, f"at most {most} times", times, message, holds=times <= most)
@@ -218,13 +218,13 @@ def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterat
         if not asked.prompt_key or asked.prompts != 1 or not asked.greedy or asked.other_sampling:
             continue
         if not asked.truncated and _question(stream) in warm:
-            greedy.update({_question(stream): one for one in _drawn(stream)[:1]})
+            greedy.update({_question(stream): draw for draw in _drawn(stream)[:1]})
     for question, drawn in warm.items():
         likeliest = greedy.get(question)
         if likeliest is None:
             continue
-        alike = all(one.result == likeliest.result for one in drawn)
-        known = [one.loglikelihood for one in (likeliest, *drawn) if one.loglikelihood is not None]
+        alike = all(draw.result == likeliest.result for draw in drawn)
+        known = [draw.loglikelihood for draw in (likeliest, *drawn) if draw.loglikelihood is not None]
         chance = max(known, default=0.0)
         if not drawn or (alike and chance >= _RARE):
             continue
@@ -255,15 +255,17 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
             continue
         asked = stream.asked
         before = first.setdefault(asked.key, stream)
-        for one, other in zip(before.choices, stream.choices, strict=False) if before is not stream else ():
-            stated = [choice.output_ids or choice.text or "" for choice in (one, other)]
+        for choice_before, second in (
+            zip(before.choices, stream.choices, strict=False) if before is not stream else ()
+        ):
+            stated = [choice.output_ids or choice.text or "" for choice in (choice_before, second)]
             yield expect(
-                other.last_at("output_ids"),
+                second.last_at("output_ids"),
                 stated[0][:_SHOWN],
                 stated[1][:_SHOWN],
                 f"the request with seed {asked.seed} was answered with another output than before",
                 holds=stated[0] == stated[1],
-                related=(one.last_at("output_ids"),),
+                related=(choice_before.last_at("output_ids"),),
             )
 
 
@@ -274,12 +276,12 @@ def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observ
     if asked.n < 2 or not _is_plainly_sampled(asked):
         return
     for prompt in range(asked.prompts):
-        drawn = [one for one in _drawn(stream) if one.choice.index // asked.n == prompt]
-        rare = [one for one in drawn if one.loglikelihood is not None and one.loglikelihood < _RARE]
-        for position, one in enumerate(rare[1:], 1):
-            twin = next((other for other in rare[:position] if other.result == one.result), None)
-            message = f"choice {one.choice.index} is a copy of choice {twin.choice.index}" if twin else ""
-            place = one.choice.last_at("output_ids")
+        drawn = [draw for draw in _drawn(stream) if draw.choice.index // asked.n == prompt]
+        rare = [draw for draw in drawn if draw.loglikelihood is not None and draw.loglikelihood < _RARE]
+        for position, draw in enumerate(rare[1:], 1):
+            twin = next((other for other in rare[:position] if other.result == draw.result), None)
+            message = f"choice {draw.choice.index} is a copy of choice {twin.choice.index}" if twin else ""
+            place = draw.choice.last_at("output_ids")
             expected = "samples that differ"
             yield expect(place, expected, message or expected, message, holds=twin is None)
 

@@ -14,9 +14,9 @@ from tokenwire.parrot.script import ANCHORED
 from tokenwire.record import Asked, Emission, Stream
 
 
-def _spellings(one: Decoded, count: int) -> list[str]:
+def _spellings(decoding: Decoded, count: int) -> list[str]:
     """What the first ids say, with special tokens and without them; empty if that is not known."""
-    texts = [one.decode(one.ids[:count], skip_special_tokens=skip) for skip in (True, False)]
+    texts = [decoding.decode(decoding.ids[:count], skip_special_tokens=skip) for skip in (True, False)]
     return [text for text in texts if text is not None]
 
 
@@ -28,8 +28,8 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def _last(one: Decoded, name: str) -> Emission:
-    emissions = one.choice.emissions
+def _last(decoding: Decoded, name: str) -> Emission:
+    emissions = decoding.choice.emissions
     return next((emission for emission in reversed(emissions) if name in emission.pointers), emissions[-1])
 
 
@@ -42,15 +42,15 @@ class _NothingFollows(Relation):
 
 
 def _observe_stops(row: _NothingFollows, stream: Stream, target: Target) -> Iterator[Observation]:
-    for one in decoded(stream, target.tokenizer):
+    for decoding in decoded(stream, target.tokenizer):
         # U+FFFD at their end may be a character that the last id makes whole.
-        before = [text.rstrip("\ufffd") for text in _spellings(one, len(one.ids) - 1)]
-        known = len(before) == 2 and not one.asked.min_new_tokens
-        for stop, spells in row.stops(one.asked) if known else ():
+        before = [text.rstrip("\ufffd") for text in _spellings(decoding, len(decoding.ids) - 1)]
+        known = len(before) == 2 and not decoding.asked.min_new_tokens
+        for stop, spells in row.stops(decoding.asked) if known else ():
             if spells is not None:
-                message = f"the output ids of choice {one.choice.index} go on after {stop!r} is complete"
+                message = f"the output ids of choice {decoding.choice.index} go on after {stop!r} is complete"
                 expected = f"no id after the one that completes {stop!r}"
-                place = _last(one, "output_ids").at("output_ids")
+                place = _last(decoding, "output_ids").at("output_ids")
                 late = all(spells.search(text) for text in before)
                 yield expect(place, expected, before[0][-60:], message, holds=not late)
 
@@ -76,18 +76,20 @@ def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterato
 
     For texts and messages, a template may bring stops of its own.
     """
-    for one in decoded(stream, target.tokenizer):
-        if not isinstance(one.stop, str):
+    for decoding in decoded(stream, target.tokenizer):
+        if not isinstance(decoding.stop, str):
             continue
-        asked = one.asked
-        emission = _last(one, "finish")
-        known = one.stop in (*asked.stop, *asked.stop_regex)
-        texts = _spellings(one, len(one.ids))
-        spells = _compiled(one.stop if one.stop in asked.stop_regex else re.escape(one.stop))
+        asked = decoding.asked
+        emission = _last(decoding, "finish")
+        known = decoding.stop in (*asked.stop, *asked.stop_regex)
+        texts = _spellings(decoding, len(decoding.ids))
+        spells = _compiled(decoding.stop if decoding.stop in asked.stop_regex else re.escape(decoding.stop))
         if len(texts) < 2 or spells is None:
             continue
         spelled = any(spells.search(text) for text in texts)
         what = "is not spelled by the output ids" if known else "is no stop of the request"
-        message = f"choice {one.choice.index} was ended by {one.stop!r}, says the server; that {what}"
+        message = (
+            f"choice {decoding.choice.index} was ended by {decoding.stop!r}, says the server; that {what}"
+        )
         expected = f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids"
-        yield expect(emission.at("finish"), expected, one.stop, message, holds=known and spelled)
+        yield expect(emission.at("finish"), expected, decoding.stop, message, holds=known and spelled)

@@ -73,11 +73,11 @@ def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
     it writes the string where the answer ends.
     """
     unnamed: dict[str, str] = {}
-    for one in _stopped(streams):
-        if one.stream.asked.min_new_tokens:
+    for whole in _stopped(streams):
+        if whole.stream.asked.min_new_tokens:
             continue
-        twin, finish = _twins(streams).get(_as_if_trimmed(one)), one.choice.finish
-        stated, text = twin.choice.text if twin is not None else None, one.choice.text
+        twin, finish = _twins(streams).get(_as_if_trimmed(whole)), whole.choice.finish
+        stated, text = twin.choice.text if twin is not None else None, whole.choice.text
         if (
             not stated
             or text is None
@@ -86,10 +86,10 @@ def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
             or finish.matched is not None
         ):
             continue
-        ends = _ends(stated, one.stream.asked.stop)
-        stop = min(ends, key=lambda each: ends[each], default="")
+        ends = _ends(stated, whole.stream.asked.stop)
+        stop = min(ends, key=lambda found_stop: ends[found_stop], default="")
         if stop and text.startswith(stated[: ends[stop] - len(stop)]):
-            unnamed[one.stream.exchange.name] = stop
+            unnamed[whole.stream.exchange.name] = stop
     return lambda stream, choice: stop_string_of(stream.asked, choice) or unnamed.get(stream.exchange.name)
 
 
@@ -164,52 +164,52 @@ def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iter
 def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A request whose stop strings never matched yields what the same request without them yields."""
     twins = _twins(streams)
-    for one in _stopped(streams):
+    for whole in _stopped(streams):
         # What a stream differs in from a whole answer is another's fault.
-        twin = twins.get((_unstopped(one), one.stream.asked.stream)) or twins.get(_unstopped(one))
-        if twin is None or _may_have_matched(one, twin):
+        twin = twins.get((_unstopped(whole), whole.stream.asked.stream)) or twins.get(_unstopped(whole))
+        if twin is None or _may_have_matched(whole, twin):
             continue
-        if "" in one.stream.asked.stop:  # it stands in every text: where it matches follows no rule
+        if "" in whole.stream.asked.stop:  # it stands in every text: where it matches follows no rule
             continue
-        pair = twin.choice, one.choice
+        pair = twin.choice, whole.choice
         seen = [
             observation
             for observe in (same_ids, same_text, same_finish)
             for observation in observe(pair, "the request without stop strings")
         ]
-        alike = twin.stream.asked.stream == one.stream.asked.stream
+        alike = twin.stream.asked.stream == whole.stream.asked.stream
         if alike or all(observation.holds for observation in seen):
             yield from seen
         else:
-            yield left_out(one.choice.last_at(), "without stop strings it was delivered in another way")
+            yield left_out(whole.choice.last_at(), "without stop strings it was delivered in another way")
 
 
-def _may_have_matched(one: Whole, twin: Whole) -> bool:
+def _may_have_matched(whole: Whole, twin: Whole) -> bool:
     """Whether a stop string ended an answer, by its own word, or by what the same request says without stops.
 
     Not every server names what stopped a choice.
     """
-    finish, stops, stated = one.choice.finish, one.stream.asked.stop, twin.choice.text
-    if stop_string_of(one.stream.asked, one.choice) is not None:
+    finish, stops, stated = whole.choice.finish, whole.stream.asked.stop, twin.choice.text
+    if stop_string_of(whole.stream.asked, whole.choice) is not None:
         return True
     elsewhere = (twin.choice.reasoning or "", *(call.arguments for call in twin.choice.load().calls))
     if any(stop in text for stop in stops for text in elsewhere):
         return True
-    unnamed = _is_stop(one) and finish is not None and finish.matched is None
+    unnamed = _is_stop(whole) and finish is not None and finish.matched is None
     return unnamed and (stated is None or any(stop in stated for stop in stops))
 
 
-def _prompt(one: Whole) -> object:
+def _prompt(whole: Whole) -> object:
     """What was prompted with: the words of the request, or its ids; false where neither is known."""
-    return one.stream.asked.prompt_key or one.prompt
+    return whole.stream.asked.prompt_key or whole.prompt
 
 
-def _unstopped(one: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
+def _unstopped(whole: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
     """All that shapes a result, but for its stop strings, or as if those were taken away."""
-    asked = one.stream.asked
+    asked = whole.stream.asked
     kept = asked.no_stop_trim and not trimmed
     fields = ("other_sampling", "max_new_tokens", "stop_token_ids", "stop_regex", "ignore_eos")
-    return (_prompt(one), kept, asked.min_new_tokens or 0, *asked_alike(one.stream, *fields, *SHOWN))
+    return (_prompt(whole), kept, asked.min_new_tokens or 0, *asked_alike(whole.stream, *fields, *SHOWN))
 
 
 def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:
@@ -217,9 +217,9 @@ def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:
     return {stop: text.find(stop) + len(stop) for stop in stops if stop and stop in text}
 
 
-def _is_stop(one: Whole) -> bool:
+def _is_stop(whole: Whole) -> bool:
     """Whether a choice finished by a stop, be it in a word of its family's own."""
-    finish, policy = one.choice.finish, policy_of(one.stream)
+    finish, policy = whole.choice.finish, policy_of(whole.stream)
     if finish is None:
         return False
     own_word = policy.other_finish_types and finish.type not in policy.finish_types
@@ -242,17 +242,17 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
     Whether the text shows the stop string and the rest of its token, and was to show it, is another
     requirement's matter.
     """
-    for one in _stopped(streams):
-        asked, text = one.stream.asked, one.choice.text
-        twin = _twins(streams).get(_as_if_trimmed(one)) if not asked.min_new_tokens else None
+    for whole in _stopped(streams):
+        asked, text = whole.stream.asked, whole.choice.text
+        twin = _twins(streams).get(_as_if_trimmed(whole)) if not asked.min_new_tokens else None
         stated = twin.choice.text if twin is not None else None
         if twin is None or not stated or text is None:
             continue
-        thoughts, all_thoughts = one.choice.reasoning or "", twin.choice.reasoning or ""
+        thoughts, all_thoughts = whole.choice.reasoning or "", twin.choice.reasoning or ""
         if thoughts != all_thoughts:
             if stop := _stop_in_thoughts(asked.stop, thoughts, all_thoughts):
                 message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"
-                place = one.choice.last_at("text")
+                place = whole.choice.last_at("text")
                 seen = expect(place, "stops in the content", message, message, holds=False)
                 yield seen._replace(level=Level.SHOULD)
             continue
@@ -263,25 +263,25 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
         near = {stop: end for stop, end in ends.items() if end <= first + _ONE_TOKEN}
         cut = [stated[: end - len(stop)] for stop, end in near.items()]
         kept = [stated[:end] for end in near.values()]
-        stop = min(near, key=lambda each: near[each])
+        stop = min(near, key=lambda found_stop: near[found_stop])
         goes_on = any(text.startswith(stated[:end]) for end in near.values())
-        finish = one.choice.finish
+        finish = whole.choice.finish
         longest = max(map(len, kept)) + _ONE_TOKEN
         named = finish is not None and finish.matched in near and len(text) <= longest
         yield expect(
-            one.choice.last_at("text"),
+            whole.choice.last_at("text"),
             f"a stop at {stop!r}, after {cut[0][-40:]!r}",
             f"{finish.type if finish else None}, after {text[-40:]!r}",
             f"{stop!r} did not end the choice, and the same request without stops writes it",
-            holds=_is_stop(one) and (named or text in [*cut, *kept]),
+            holds=_is_stop(whole) and (named or text in [*cut, *kept]),
             related=(twin.choice.last_at("text"),),
             by_chance=not goes_on and text not in [*cut, *kept],
         )
 
 
-def _as_if_trimmed(one: Whole) -> tuple[object, ...]:
+def _as_if_trimmed(whole: Whole) -> tuple[object, ...]:
     """What the same request without stop strings is known by; that one has nothing to keep."""
-    return _unstopped(one, trimmed=True)
+    return _unstopped(whole, trimmed=True)
 
 
 @check_finished("nothing-follows-a-stop-id", about("stop_token_ids", unasked=("ignore_eos",)))
@@ -355,12 +355,12 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
         stops_of.setdefault(stream.dialect, set()).update(stream.asked.stop_token_ids)
     goes_on: dict[str, set[Any]] = {}
     for stream in streams if any(stops_of.values()) else ():
-        own, known = stops_of.get(stream.dialect, set()), goes_on.setdefault(stream.dialect, set())
-        if stream.asked.ignore_eos or known == own:
+        due, known = stops_of.get(stream.dialect, set()), goes_on.setdefault(stream.dialect, set())
+        if stream.asked.ignore_eos or known == due:
             continue
         for choice in finished_choices(stream):
             ids = [token for token in choice.output_ids or [] if type(token) is int]
-            known |= own.intersection(ids[:-1])
+            known |= due.intersection(ids[:-1])
     for stream in _asks_for_any_stop(streams):
         asked, dialect = stream.asked, dialect_of(stream)
         if dialect is None or not dialect.names_stops:

@@ -18,9 +18,9 @@ _DECODED = about(finished=True, unasked=("echo",))
 
 
 def _observed(
-    one: Decoded, emission: Emission, text: str, legal: Iterable[str], *, holds: bool
+    decoding: Decoded, emission: Emission, text: str, legal: Iterable[str], *, holds: bool
 ) -> Observation:
-    what = f"the text of choice {one.choice.index} differs from what its ids say"
+    what = f"the text of choice {decoding.choice.index} differs from what its ids say"
     return observe_legal_text(emission.at("text"), legal, text, what, holds=holds)
 
 
@@ -32,35 +32,35 @@ def _without_tail(text: str) -> str:
 @check("text-is-what-its-ids-say", _DECODED)
 def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observation]:
     """The whole text of a choice is its ids, decoded at once; an incomplete tail may be missing here."""
-    for one in decoded(stream, target.tokenizer):
-        legal = legal_texts(one)
+    for decoding in decoded(stream, target.tokenizer):
+        legal = legal_texts(decoding)
         if any(legal):
-            tailless = _without_tail(one.text)
-            holds = any(one.alike(tailless, _without_tail(each)) for each in legal)
-            yield _observed(one, one.choice.emissions[-1], one.text, legal, holds=holds)
+            tailless = _without_tail(decoding.text)
+            holds = any(decoding.alike(tailless, _without_tail(candidate)) for candidate in legal)
+            yield _observed(decoding, decoding.choice.emissions[-1], decoding.text, legal, holds=holds)
 
 
 @check("incomplete-tail-is-shown", _DECODED)
 def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where all that the ids may say ends within a character, the text ends so, too."""
-    for one in decoded(stream, target.tokenizer):
-        legal = legal_texts(one)
-        tailless = _without_tail(one.text)
-        full = [each for each in legal if one.alike(tailless, _without_tail(each))]
-        if full and all(each.endswith(BROKEN) for each in full):
-            holds = any(one.alike(one.text, each) for each in full)
-            yield _observed(one, one.choice.emissions[-1], one.text, full, holds=holds)
+    for decoding in decoded(stream, target.tokenizer):
+        legal = legal_texts(decoding)
+        tailless = _without_tail(decoding.text)
+        full = [candidate for candidate in legal if decoding.alike(tailless, _without_tail(candidate))]
+        if full and all(candidate.endswith(BROKEN) for candidate in full):
+            holds = any(decoding.alike(decoding.text, candidate) for candidate in full)
+            yield _observed(decoding, decoding.choice.emissions[-1], decoding.text, full, holds=holds)
 
 
 @check("shown-text-stays", replace(_DECODED, streamed=True))
 def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a client holds after each emission is a beginning of what all ids say."""
-    for one in decoded(stream, target.tokenizer):
-        legal = legal_texts(one)
-        for position, shown in texts_so_far(one.choice) if legal else ():
+    for decoding in decoded(stream, target.tokenizer):
+        legal = legal_texts(decoding)
+        for position, shown in texts_so_far(decoding.choice) if legal else ():
             if shown:
-                holds = any(one.begins(text, shown) for text in legal)
-                yield _observed(one, one.choice.emissions[position], shown, legal, holds=holds)
+                holds = any(decoding.begins(text, shown) for text in legal)
+                yield _observed(decoding, decoding.choice.emissions[position], shown, legal, holds=holds)
 
 
 @check("text-keeps-up-with-its-ids", replace(_DECODED, streamed=True))
@@ -70,25 +70,27 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
     """
     if offered(stream) is not None:
         return
-    for one in decoded(stream, target.tokenizer):
-        held_back = max([len(stop) - 1 for stop in one.asked.stop if stop], default=0)
-        shown = dict(texts_so_far(one.choice))
-        for emission in one.choice.delivered:
+    for decoding in decoded(stream, target.tokenizer):
+        held_back = max([len(stop) - 1 for stop in decoding.asked.stop if stop], default=0)
+        shown = dict(texts_so_far(decoding.choice))
+        for emission in decoding.choice.delivered:
             text, after = shown.get(emission.position), emission.after
             inner = text is not None and emission.finish is None and emission.counted
-            if not inner or not 0 < after <= len(one.ids):
+            if not inner or not 0 < after <= len(decoding.ids):
                 continue
             # The finish may come in an event of its own: what ended the choice is complete, and never shown.
-            complete = after == len(one.ids)
-            by_id = complete and (type(one.stop) is int or one.ids[-1] in one.asked.stop_token_ids)
-            may_wait = held_back + (complete and isinstance(one.stop, str))
+            complete = after == len(decoding.ids)
+            by_id = complete and (
+                type(decoding.stop) is int or decoding.ids[-1] in decoding.asked.stop_token_ids
+            )
+            may_wait = held_back + (complete and isinstance(decoding.stop, str))
             # What the ids say at their head may have been half of a character of the prompt.
-            stated = (one.decode(one.ids[: after - by_id]) or "").lstrip(BROKEN)
+            stated = (decoding.decode(decoding.ids[: after - by_id]) or "").lstrip(BROKEN)
             if not stated or stated.endswith(BROKEN):
                 continue
-            least, actual = one.size(stated) - may_wait, one.size(text or "")
+            least, actual = decoding.size(stated) - may_wait, decoding.size(text or "")
             message = (
-                f"the text of choice {one.choice.index} lags: it ends {(text or '')[-24:]!r}, and "
+                f"the text of choice {decoding.choice.index} lags: it ends {(text or '')[-24:]!r}, and "
                 f"the {after} ids delivered say {stated[-24:]!r}"
             )
             expected = f"at least {least} characters after {after} ids"
@@ -100,17 +102,17 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
 @check("special-tokens-as-asked", _DECODED)
 def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where ids hold a special token, the text tells whether it was to be shown."""
-    for one in decoded(stream, target.tokenizer):
-        if isinstance(one.stop, str):
+    for decoding in decoded(stream, target.tokenizer):
+        if isinstance(decoding.stop, str):
             continue
-        skip = one.asked.skip_special_tokens
-        asked_for = set(map(_without_tail, uncut_texts(one)))
-        others = set(map(_without_tail, uncut_texts(one, skip_special_tokens=not skip)))
+        skip = decoding.asked.skip_special_tokens
+        asked_for = set(map(_without_tail, uncut_texts(decoding)))
+        others = set(map(_without_tail, uncut_texts(decoding, skip_special_tokens=not skip)))
         if not asked_for or not others or asked_for & others:
             continue
-        text = _without_tail(one.text)
+        text = _without_tail(decoding.text)
         what = "without" if skip else "with"
-        message = f"the text of choice {one.choice.index} is not {what} special tokens, as was asked"
+        message = f"the text of choice {decoding.choice.index} is not {what} special tokens, as was asked"
         expected = f"the text {what} special tokens"
-        holds = not any(one.alike(text, other) for other in others)
-        yield expect(one.choice.last_at("text"), expected, text[-80:], message, holds=holds)
+        holds = not any(decoding.alike(text, other) for other in others)
+        yield expect(decoding.choice.last_at("text"), expected, text[-80:], message, holds=holds)

@@ -123,9 +123,9 @@ def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obs
             continue
         emission, ids = reported
         sent = prompt_of(stream, choice.index)
-        own = of_prompt.setdefault(prompt, ids) if sent is None else list(sent)
+        due = of_prompt.setdefault(prompt, ids) if sent is None else list(sent)
         source = "the first sample of its prompt" if sent is None else "its own prompt"
-        yield observe_sequence(emission.at(FIELD), "prompt id", expected=own, actual=ids, source=source)
+        yield observe_sequence(emission.at(FIELD), "prompt id", expected=due, actual=ids, source=source)
 
 
 @check_finished("prompt-ids-only-on-request")
@@ -195,11 +195,11 @@ def _prompt_ids_spell_the_text(choice: Choice, stream: Stream, target: Target) -
         return
     reported = _told(choice)
     ids = tuple(reported[1]) if reported is not None else ()
-    if reported is None or not all(type(one) is int for one in ids):
+    if reported is None or not all(type(decoded) is int for decoded in ids):
         return
     read = [tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False)]
-    known = [one for one in read if one is not None]
+    known = [decoded for decoded in read if decoded is not None]
     if known:
         message = f"the prompt ids say {known[0][-60:]!r}, but the prompt is {text[-60:]!r}"
-        holds = any(text in one for one in known)
+        holds = any(text in decoded for decoded in known)
         yield expect(reported[0].at(FIELD), text, known[0], message, holds=holds)

@@ -60,9 +60,13 @@ def _mask_logprob_is_among_the_mask(choice: Choice, stream: Stream, _target: Tar
     if stream.asked.temperature != 1 or not ids or not masks or not logprobs or top is None:
         return
     for token, mask, logprob, entries in zip(ids, masks, logprobs, top.positions, strict=False):
-        known = {one.id: one.value for one in entries or () if one and _is_number(one.value)}
+        known = {
+            token_id.id: token_id.value
+            for token_id in entries or ()
+            if token_id and _is_number(token_id.value)
+        }
         if isinstance(mask, list) and token in mask and known.keys() >= {*mask} and _is_number(logprob):
-            due = known[token] - math.log(sum(math.exp(known[one]) for one in mask))
+            due = known[token] - math.log(sum(math.exp(known[token_id]) for token_id in mask))
             message = f"the sampling logprob is {logprob}, and {due:.4f} by the top logprobs of the mask"
             holds = abs(logprob - due) <= _ROUNDING
             yield expect(choice.last_at(MASK_LOGPROBS), round(due, 4), logprob, message, holds=holds)
@@ -76,7 +80,7 @@ class _Spans(NamedTuple):
     """The spans of weights that the finish of a choice came with."""
 
     emission: Emission
-    told: list[Any]
+    parts: list[Any]
     tokens: int
     """How many completion tokens the choice has."""
 
@@ -112,7 +116,7 @@ def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Itera
     """Spans begin at 0, each where the one before it ends, and the last ends with the completion tokens."""
     for spans in _spans(stream):
         reached = 0
-        for span in spans.told:
+        for span in spans.parts:
             start, end = (integer(span.get(n)) if isinstance(span, dict) else None for n in ("start", "end"))
             if start != reached or end is None or end < reached or (end == reached and spans.tokens):
                 break
@@ -120,10 +124,10 @@ def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Itera
         else:
             start, end = reached, spans.tokens
         whole = reached == spans.tokens and start is not None and end is not None and start <= end
-        message = f"the spans of weights {spans.told!r:.200} do not part {spans.tokens} completion tokens"
+        message = f"the spans of weights {spans.parts!r:.200} do not part {spans.tokens} completion tokens"
         expected = f"spans from 0 to {spans.tokens} without gap or overlap"
-        holds = whole and (bool(spans.told) or not spans.tokens)
-        yield expect(spans.place, expected, spans.told, message, holds=holds)
+        holds = whole and (bool(spans.parts) or not spans.tokens)
+        yield expect(spans.place, expected, spans.parts, message, holds=holds)
 
 
 @check("weight-version-is-that-of-the-last-span", FINISHED)
@@ -131,7 +135,7 @@ def _weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) ->
     """The version beside the spans is the one that made the last output id."""
     for spans in _spans(stream):
         version = spans.emission.details.get("weight_version")
-        last = spans.told[-1] if spans.told else None
+        last = spans.parts[-1] if spans.parts else None
         if version is not None and isinstance(last, dict):
             message = f"weight_version is {version!r}, and the last span is of {last.get('version')!r}"
             yield expect(spans.emission.at("weight_version"), last.get("version"), version, message)
@@ -191,74 +195,74 @@ def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> 
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
     reported = [
-        (stream, one, one.read()) for stream in _with_arrays(streams) for one in _arrays(stream.load())
+        (stream, place, place.read()) for stream in _with_arrays(streams) for place in _arrays(stream.load())
     ]
-    for stream, one, array in reported:
-        if isinstance(array, Array) and not array.shaped and one.due:
-            widths[stream.dialect, one.rule.name][len(array.rows[0]) / one.due] += 1
-    for stream, one, array in reported:
-        expected, message = f"{one.due} rows", ""
+    for stream, place, array in reported:
+        if isinstance(array, Array) and not array.shaped and place.due:
+            widths[stream.dialect, place.rule.name][len(array.rows[0]) / place.due] += 1
+    for stream, place, array in reported:
+        expected, message = f"{place.due} rows", ""
         if isinstance(array, str):
-            holds, actual, message = False, array, f"{one.rule.name}: {array}"
+            holds, actual, message = False, array, f"{place.rule.name}: {array}"
         elif array.shaped:
-            holds, actual = len(array.rows) == one.due, f"{len(array.rows)} rows"
+            holds, actual = len(array.rows) == place.due, f"{len(array.rows)} rows"
         else:
             numbers = len(array.rows[0])
-            usual = max(widths[stream.dialect, one.rule.name].items(), key=lambda item: (item[1], -item[0]))[
-                0
-            ]
+            usual = max(
+                widths[stream.dialect, place.rule.name].items(), key=lambda item: (item[1], -item[0])
+            )[0]
             wide = usual.is_integer() and usual > 0
-            holds = numbers == usual * one.due if wide else numbers % max(one.due, 1) == 0 and numbers > 0
-            expected = f"{one.due} rows of {usual:g} numbers" if wide else expected
+            holds = numbers == usual * place.due if wide else numbers % max(place.due, 1) == 0 and numbers > 0
+            expected = f"{place.due} rows of {usual:g} numbers" if wide else expected
             actual = f"{numbers} numbers"
-        message = message or f"{one.rule.name} holds {actual}, and {expected} are due"
-        yield expect(one.place, expected, actual, message, holds=holds)
+        message = message or f"{place.rule.name} holds {actual}, and {expected} are due"
+        yield expect(place.place, expected, actual, message, holds=holds)
 
 
 @check("array-rows-are-not-filler", FINISHED)
 def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A row of several numbers is not one number over and over."""
-    for one in _arrays(stream):
-        array = one.read()
-        cut = array.cut(one.due) if isinstance(array, Array) else None
+    for place in _arrays(stream):
+        array = place.read()
+        cut = array.cut(place.due) if isinstance(array, Array) else None
         rows = [row for row in cut.rows if len(row) >= LEAST_NUMBERS] if cut is not None else []
         if rows:
             filler = [position for position, row in enumerate(rows) if len(set(row)) == 1]
             value = rows[filler[0]][0] if filler else None
-            message = f"{len(filler)} of {len(rows)} rows of {one.rule.name} hold nothing but {value}"
+            message = f"{len(filler)} of {len(rows)} rows of {place.rule.name} hold nothing but {value}"
             actual = f"row {filler[0]}: nothing but {value}" if filler else "so"
-            yield expect(one.place, "rows of several numbers", actual, message, holds=not filler)
+            yield expect(place.place, "rows of several numbers", actual, message, holds=not filler)
 
 
 @check("expert-ids-are-ids", FINISHED)
 def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What is called an expert may be one."""
-    for one, array in _read_arrays(stream, _EXPERTS):
+    for place, array in _read_arrays(stream, _EXPERTS):
         wrong = [n for row in array.rows for n in row if type(n) is not int or not 0 <= n < _MOST_EXPERTS]
-        message = f"{one.rule.name} holds {len(wrong)} numbers that are no ids of experts: {wrong[:3]}"
+        message = f"{place.rule.name} holds {len(wrong)} numbers that are no ids of experts: {wrong[:3]}"
         yield expect(
-            one.place, f"integers below {_MOST_EXPERTS}", wrong[:3] or "so", message, holds=not wrong
+            place.place, f"integers below {_MOST_EXPERTS}", wrong[:3] or "so", message, holds=not wrong
         )
 
 
 @check("neighbouring-states-differ", FINISHED)
 def _neighbouring_states_differ(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Two positions have two states, even of one token."""
-    for one, array in _read_arrays(stream, "hidden_states"):
+    for place, array in _read_arrays(stream, "hidden_states"):
         pairs = list(pairwise(row for row in array.rows if len(row) >= LEAST_NUMBERS))
         equal = [position for position, (first, second) in enumerate(pairs) if first == second]
         if pairs:
-            message = f"rows {equal[:1]} and the next of {one.rule.name} are equal"
-            yield expect(one.place, "other numbers", f"{len(equal)} equal", message, holds=not equal)
+            message = f"rows {equal[:1]} and the next of {place.rule.name} are equal"
+            yield expect(place.place, "other numbers", f"{len(equal)} equal", message, holds=not equal)
 
 
 def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Told, Array]]:
     """The arrays of this name that can be read, cut into rows."""
-    for one in _arrays(stream):
-        array = one.read() if one.rule.name == name else ""
-        cut = array.cut(one.due) if isinstance(array, Array) else None
+    for place in _arrays(stream):
+        array = place.read() if place.rule.name == name else ""
+        cut = array.cut(place.due) if isinstance(array, Array) else None
         if cut is not None:
-            yield one, cut
+            yield place, cut
 
 
 @check_run("array-rows-are-of-their-tokens")
@@ -269,18 +273,18 @@ def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target
         stream, prompt = answer.load(), prompt_of(answer.load(), 0)
         if prompt is None or len(stream.choices) != 1 or not stream.asked.likeliest:
             continue
-        for one, array in _read_arrays(stream, _EXPERTS):
+        for place, array in _read_arrays(stream, _EXPERTS):
             ids = stream.choices[0].output_ids or []
-            key = (stream.dialect, tuple(prompt), one.due - len(ids))
-            known = longest.setdefault(key, (one, array, ids))
+            key = (stream.dialect, tuple(prompt), place.due - len(ids))
+            known = longest.setdefault(key, (place, array, ids))
             same = known[2][: len(ids)] == ids[: len(known[2])]
-            if known[0].emission is not one.emission and same and len(ids) != len(known[2]):
+            if known[0].emission is not place.emission and same and len(ids) != len(known[2]):
                 rows = min(len(array.rows), len(known[1].rows))
                 yield expect(
-                    one.place,
+                    place.place,
                     f"the {rows} rows of the other answer",
                     f"{len(array.rows)} rows",
-                    f"{one.rule.name} has other rows for the tokens of an answer of another length",
+                    f"{place.rule.name} has other rows for the tokens of an answer of another length",
                     holds=[*map(list, array.rows[:rows])] == [*map(list, known[1].rows[:rows])],
                     related=(known[0].place,),
                     by_chance=True,
@@ -329,5 +333,5 @@ def _last(rule: ArrayRule, choice: Choice) -> tuple[Emission, Array] | None:
 def _alike(ours: tuple[Any, ...], theirs: tuple[Any, ...], rounding: float) -> bool:
     same = partial(alike, tolerance=rounding)
     return len(ours) == len(theirs) and all(
-        len(one) == len(other) and all(map(same, one, other)) for one, other in zip(ours, theirs, strict=True)
+        len(row) == len(twin) and all(map(same, row, twin)) for row, twin in zip(ours, theirs, strict=True)
     )

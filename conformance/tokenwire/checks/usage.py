@@ -44,13 +44,13 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
         return
     ids, budget = [choice.output_ids for choice in stream.choices], stream.asked.max_new_tokens
     spent = [choice.finish is not None and choice.finish.type == "length" for choice in stream.choices]
-    if any(one is None for one in ids):
+    if any(choice_ids is None for choice_ids in ids):
         if not (budget and budget > 0 and len(spent) > 1 and all(spent)):
             return
         count = budget * len(spent)
         reported = f"{len(spent)} choices that spent their budgets have {count} tokens"
     else:
-        count = sum(len(one) for one in ids if one is not None)
+        count = sum(len(choice_ids) for choice_ids in ids if choice_ids is not None)
         reported = f"the choices have {count} output ids"
     stated = usage["completion_tokens"]
     message = f"usage counts {stated!r} completion_tokens, but {reported}"
@@ -188,7 +188,7 @@ def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Obser
 
 def _one_channel(earlier: Emission, later: Emission) -> bool:
     """Whether two events carry content and nothing that a parser took out of the text."""
-    return not any(one.reasoning or one.calls for one in (earlier, later))
+    return not any(answer.reasoning or answer.calls for answer in (earlier, later))
 
 
 @compare("stream-usage-equals-whole")

@@ -94,9 +94,9 @@ def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
     stated = asked.sent.get(name)
     for value in stated.values if stated else ():
         one_each = asked.batch and name in _PER_PROMPT and isinstance(value, list)
-        for each in value if one_each else (value,):
-            if stated and each is not None:
-                yield stated.wire_name, each
+        for item in value if one_each else (value,):
+            if stated and item is not None:
+                yield stated.wire_name, item
 
 
 def wrong_types(asked: Asked) -> Iterator[BadValue]:

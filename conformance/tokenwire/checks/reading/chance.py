@@ -59,13 +59,13 @@ def _told_at(choice: Choice, position: int) -> _Position:
             index = position - emission.before
             if not 0 <= index < len(reported.positions):
                 continue
-            own, top = reported.positions[index].sampled, reported.positions[index].top or []
+            said, top = reported.positions[index].sampled, reported.positions[index].top or []
             read = [(entry.id, number) for entry in top if (number := entry.number) is not None]
             if len(read) > 1:
-                found.others = _of_others(read, own.number if own is not None else None)
-            if own is not None and (number := own.number) is not None:
+                found.others = _of_others(read, said.number if said is not None else None)
+            if said is not None and (number := said.number) is not None:
                 found.sampled = number
-                read.append((own.id, number))
+                read.append((said.id, number))
             found.by_id |= {token: number for token, number in read if integer(token) is not None}
     return found
 
@@ -91,15 +91,15 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
     reported = [_told_at(choice.load(), position) for choice in pair]
     if len(ids) == len(pair):
         first, second = ids
-        both = [one.by_id for one in reported if first in one.by_id and second in one.by_id]
+        both = [entries.by_id for entries in reported if first in entries.by_id and second in entries.by_id]
         if both:
             return min(abs(by_id[first] - by_id[second]) for by_id in both), True
     bounds = [
-        one.sampled - one.others
-        for one in reported
-        if len(ids) == len(pair) and one.sampled is not None and one.others is not None
+        entries.sampled - entries.others
+        for entries in reported
+        if len(ids) == len(pair) and entries.sampled is not None and entries.others is not None
     ]
-    sampled = [one.sampled for one in reported if one.sampled is not None]
+    sampled = [entries.sampled for entries in reported if entries.sampled is not None]
     if len(sampled) == len(pair):
         bounds.append(abs(sampled[0] - sampled[1]))
     return (max(bounds), False) if bounds else None

@@ -111,18 +111,20 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
     """
     if ours.reasoning.strip() != theirs.reasoning.strip():
         yield Difference("reasoning", ours.reasoning, theirs.reasoning)
-    cut = max(ours, theirs, key=lambda one: len(one.contents))
+    cut = max(ours, theirs, key=lambda channels: len(channels.contents))
     if not _fits(cut.contents, (theirs if cut is ours else ours).content):
         yield Difference("text", ours.content, theirs.content)
-    calls = [[_told(call) for call in one.calls] for one in (ours, theirs)]
+    calls = [[_told(call) for call in channels.calls] for channels in (ours, theirs)]
     cut_within = ours.ends_within_arguments or theirs.ends_within_arguments
     if cut_within and (ours.input_is_object or theirs.input_is_object):
         # An input that is an object cannot be written while its text is none: the name is all both can say.
-        calls = [[*told[:-1], *((name, None) for name, _ in told[-1:])] for told in calls]
+        calls = [[*series[:-1], *((name, None) for name, _ in series[-1:])] for series in calls]
     if calls[0] != calls[1]:
         yield Difference(CALLED, written(ours), written(theirs))
     if ours.called != theirs.called:
-        types = [one.choice.finish.type if one.choice.finish else None for one in (ours, theirs)]
+        types = [
+            channels.choice.finish.type if channels.choice.finish else None for channels in (ours, theirs)
+        ]
         yield Difference("finish", *types)
 
 
@@ -220,8 +222,8 @@ class MarkedText:
         if not self._same(reading.reasoning, channels.reasoning):
             return False
         if not all(
-            call.name == one.name and one.is_told_by(call.arguments)
-            for one, call in zip(due, reported, strict=False)
+            call.name == candidate.name and candidate.is_told_by(call.arguments)
+            for candidate, call in zip(due, reported, strict=False)
         ):
             return False
         as_text = len(reported) == len(due)
@@ -234,7 +236,7 @@ class MarkedText:
             return False
         contents = [reading.contents, (*reading.contents[:-1], self._unbegun(reading.contents[-1]))]
         behind = reading.disputed == BEHIND
-        return any(_fits(one, channels.content, behind=behind) for one in contents)
+        return any(_fits(candidate, channels.content, behind=behind) for candidate in contents)
 
     def _same(self, due: str, reported: str) -> bool:
         return reported.strip() in {due.strip(), self._unbegun(due).strip()}
@@ -314,7 +316,7 @@ def say(
     if not text or _END.search(text) or not _all_is_told(stream, choice):
         return None
     stop = finish.matched if isinstance(finish.matched, str) and finish.matched in text else ""
-    stops = [one for one in stream.asked.stop if one and one in text]
+    stops = [string for string in stream.asked.stop if string and string in text]
     if stop:
         text = text[: text.find(stop) + len(stop) * stream.asked.no_stop_trim]
     body = stream.exchange.request.body
@@ -374,8 +376,8 @@ def seen_markup(streams: Iterable[Answer], tokenizer: Tokenizer | None, form: st
                 shown = (way for way in ways.values() if _is_shown(stream, choice, Markup(way), tokenizer))
                 seen = replace(seen, thoughts=next(shown, None))
             if seen.form is None and choice.calls:
-                read = (Markup(seen.thoughts, one) for one in forms.values())
-                reported = (one.form for one in read if _is_shown(stream, choice, one, tokenizer))
+                read = (Markup(seen.thoughts, markup) for markup in forms.values())
+                reported = (markup.form for markup in read if _is_shown(stream, choice, markup, tokenizer))
                 seen = replace(seen, form=next(reported, None))
     return seen
 

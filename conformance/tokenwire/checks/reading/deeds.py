@@ -97,15 +97,15 @@ class _InOrder:
     def __init__(self, deeds: Iterable[_Deed]) -> None:
         self._all = list(deeds)
         timed = [
-            (one.began, one.ended, one)
-            for one in self._all
-            if one.began is not None and one.ended is not None
+            (known.began, known.ended, known)
+            for known in self._all
+            if known.began is not None and known.ended is not None
         ]
         timed.sort(key=itemgetter(0))
         self._timed = [deed for _, _, deed in timed]
         self._starts = [start for start, _, _ in timed]
         self._longest = max((end - start for start, end, _ in timed), default=0.0)
-        self._timeless = [one for one in self._all if one.began is None or one.ended is None]
+        self._timeless = [known for known in self._all if known.began is None or known.ended is None]
 
     def near(self, began: float | None, ended: float | None) -> list[_Deed]:
         """All that may overlap a span of time."""

@@ -60,9 +60,9 @@ class Decoded:
         added = [both[len(start) :] for start in (before, whole) if both.startswith(whole)]
         return tuple(dict.fromkeys([alone, *added]))
 
-    def alike(self, one: str, other: str) -> bool:
+    def alike(self, first: str, second: str) -> bool:
         """Whether two texts are the same, but for what the tokenizer may have cleaned up."""
-        return one == other or self._cleaned(one) == self._cleaned(other)
+        return first == second or self._cleaned(first) == self._cleaned(second)
 
     def begins(self, text: str, shown: str) -> bool:
         """Whether a text begins with what was shown of it, but for what may have been cleaned up."""
@@ -106,36 +106,36 @@ def _prompt(stream: Stream, choice: Choice) -> Ids:
     return tuple(ids) if all(type(token) is int for token in ids) else ()
 
 
-def uncut_texts(one: Decoded, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
+def uncut_texts(decoding: Decoded, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
     """What the ids read, without the id that ended the choice unless it was to be kept."""
 
     def readings(ids: Ids) -> tuple[str, ...]:
-        return one.readings(ids, skip_special_tokens=skip_special_tokens)
+        return decoding.readings(ids, skip_special_tokens=skip_special_tokens)
 
-    finish = one.choice.finish
+    finish = decoding.choice.finish
     stopped = finish is not None and finish.type == "stop"
-    if not stopped or isinstance(one.stop, str):
-        return readings(one.ids)
-    if one.stop is None:
+    if not stopped or isinstance(decoding.stop, str):
+        return readings(decoding.ids)
+    if decoding.stop is None:
         # Nothing tells what ended it: perhaps the last id, perhaps a string.
-        return tuple(dict.fromkeys([*readings(one.ids), *readings(one.ids[:-1])]))
-    is_last = one.stop == one.ids[-1] and not one.asked.no_stop_trim
-    return readings(one.ids[:-1] if is_last else one.ids)
+        return tuple(dict.fromkeys([*readings(decoding.ids), *readings(decoding.ids[:-1])]))
+    is_last = decoding.stop == decoding.ids[-1] and not decoding.asked.no_stop_trim
+    return readings(decoding.ids[:-1] if is_last else decoding.ids)
 
 
-def legal_texts(one: Decoded) -> tuple[str, ...]:
+def legal_texts(decoding: Decoded) -> tuple[str, ...]:
     """Every text that a choice with these ids may have; empty if that is not known."""
-    texts = uncut_texts(one)
-    finish = one.choice.finish
-    if finish is None or finish.type != "stop" or isinstance(one.stop, int):
+    texts = uncut_texts(decoding)
+    finish = decoding.choice.finish
+    if finish is None or finish.type != "stop" or isinstance(decoding.stop, int):
         return texts
-    cuts = [cut for text in texts for cut in _cuts(one, text)]
-    return tuple(dict.fromkeys(cuts if cuts and isinstance(one.stop, str) else [*texts, *cuts]))
+    cuts = [cut for text in texts for cut in _cuts(decoding, text)]
+    return tuple(dict.fromkeys(cuts if cuts and isinstance(decoding.stop, str) else [*texts, *cuts]))
 
 
-def _cuts(one: Decoded, text: str) -> Iterable[str]:
+def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
     """A text cut at the stop, at each place where it occurs: which one ended the choice is not known here."""
-    stop, asked = one.stop, one.asked
+    stop, asked = decoding.stop, decoding.asked
     if isinstance(stop, str) and stop in asked.stop_regex:
         yield text
         for match in _matches(stop, text):

@@ -31,12 +31,12 @@ def over(exchange: ExchangeHead) -> float | None:
     return None if start is None else start + exchange.duration
 
 
-def overlap(one: ExchangeHead, other: ExchangeHead) -> bool:
+def overlap(first: ExchangeHead, second: ExchangeHead) -> bool:
     """Whether two exchanges were under way at the same time; false where a capture does not tell."""
-    began_one, began_other = began(one), began(other)
+    began_one, began_other = began(first), began(second)
     if began_one is None or began_other is None:
         return False
-    return began_one < began_other + other.duration and began_other < began_one + one.duration
+    return began_one < began_other + second.duration and began_other < began_one + first.duration
 
 
 class Timeline:
@@ -46,8 +46,8 @@ class Timeline:
         known = [(start, exchange) for exchange in exchanges if (start := began(exchange)) is not None]
         self._in_order = sorted(known, key=itemgetter(0))
         self._starts = [start for start, _ in self._in_order]
-        self._ends = sorted(start + one.duration for start, one in known)
-        self._longest = max((one.duration for _, one in known), default=0.0)
+        self._ends = sorted(start + head.duration for start, head in known)
+        self._longest = max((head.duration for _, head in known), default=0.0)
 
     def beside(self, exchange: ExchangeHead) -> int:
         """How many of them overlap an exchange, itself included where it is one; 0 if it tells no time."""
@@ -62,7 +62,7 @@ class Timeline:
         if start is None or end is None:
             return []
         first, last = bisect_left(self._starts, start - self._longest), bisect_left(self._starts, end)
-        return [one for _, one in self._in_order[first:last] if overlap(one, exchange)]
+        return [head for _, head in self._in_order[first:last] if overlap(head, exchange)]
 
 
 def delivered_at(stream: Stream, moment: float) -> int | None:
