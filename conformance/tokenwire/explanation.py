@@ -11,6 +11,9 @@ from tokenwire.spec_files import spec_folders
 from tokenwire.typed_table import suggestion
 
 _QUOTE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \((?:MUST|SHOULD|MAY)\) ")
+_EXAMPLE = re.compile(r"```\S* title=\"violation of (?P<id>[a-z0-9-]+)\"")
+_LEADS_TO_IT = re.compile(r"(?:\A|(?<=[.!?])\s+|(?<=[.!?]\))\s+)(?:[^.!?]|[.!?](?!\s))*:\Z")
+"""The last sentence before an example."""
 _HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
 
 
@@ -46,7 +49,7 @@ class Explanation:
         if row.excluded:
             return f"there is no check: {row.excluded}"
         plural = "s" * (row.witnesses != 1)
-        words = [f"{row.witnesses} observation{plural} over the whole run, none of them violated"]
+        words = [f"{row.witnesses} observation{plural}, and no violation"]
         if row.applies_when:
             words.append(f"a target that shows {', '.join(row.applies_when)}")
         if row.condition:
@@ -99,12 +102,17 @@ def _passages(chapter: str) -> dict[str, _Passage]:
             found[quote["id"]] = (section, "\n\n".join(prose), [])
             group.append(quote["id"])
         elif group:
+            example = _EXAMPLE.match(block)
             for name in group:
-                found[name][2].append(block)
+                after = found[name][2]
+                if example is None or example["id"] == name:
+                    after.append(block)
+                elif after:  # the example is another sentence's, and so are the words that lead to it
+                    after[-1] = _LEADS_TO_IT.sub("", after[-1])
         else:
             prose.append(block)
     return {
-        name: _Passage(title, section, before, "\n\n".join(after))
+        name: _Passage(title, section, before, "\n\n".join(filter(None, after)))
         for name, (section, before, after) in found.items()
     }
 

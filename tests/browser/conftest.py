@@ -40,15 +40,22 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
         started.quit()
 
 
-@pytest.fixture(scope="session")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the page lies: in its last event, a cumulative stream has lost the third id."""
+def _report(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> str:
+    """The page of a cumulative stream that has lost the third id in its last event."""
     folder = tmp_path_factory.mktemp("report")
     capture = write_folder(folder / "recorded", whole("whole"), streamed("stream", forgets_an_id=True))
     page = folder / "report.html"
-    judge_and_report(
-        replay([capture]),
-        Reporting(Outputs(html=page), Settings(requirement=("cumulative-ids-extend",))),
-        make_console(),
-    )
+    judge_and_report(replay([capture]), Reporting(Outputs(html=page), settings), make_console())
     return page.as_uri()
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of one requirement."""
+    return _report(tmp_path_factory, Settings(requirement=("cumulative-ids-extend",)))
+
+
+@pytest.fixture(scope="session")
+def address_of_all(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of all requirements."""
+    return _report(tmp_path_factory, Settings())

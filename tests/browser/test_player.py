@@ -11,6 +11,15 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.wait import WebDriverWait
 
+LINES_OF_TITLES = """
+    const lines = (cell) => {
+      const text = document.createRange();
+      text.selectNodeContents(cell);
+      return text.getClientRects().length;
+    };
+    const titles = [...document.querySelectorAll(".levels td:first-child")];
+    return titles.map((cell) => [cell.textContent, lines(cell)]);
+"""
 LINK = "cumulative-ids-extend/by-hand"
 
 
@@ -110,3 +119,12 @@ def test_nothing_is_cut_off_at_any_width(page: WebDriver, width: int, scheme: st
     )
     bright = [sum(map(int, colour[4:-1].split(","))) for colour in (paper, ink)]
     assert (bright[0] > bright[1]) is (scheme == "light")
+
+
+def test_the_names_of_levels_stay_whole_in_a_narrow_window(browser: WebDriver, address_of_all: str) -> None:
+    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(address_of_all)
+    lines = dict(browser.execute_script(LINES_OF_TITLES))
+    assert lines["Core"] == 1
+    assert {name for name, number in lines.items() if number > 1} == set()

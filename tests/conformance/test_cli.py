@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,7 +126,11 @@ def test_a_file_that_is_no_capture_is_named(tokenwire, tmp_path: Path) -> None:
 def test_everything_can_be_listed(tokenwire) -> None:
     assert "probe" in tokenwire("list", "scenarios").stdout
     assert "POST|PUT /generate" in tokenwire("list", "dialects").stdout
-    assert "customized-info" in tokenwire("list", "capabilities").stdout
+    capabilities = tokenwire("list", "capabilities").stdout
+    assert "customized-info" in capabilities
+    assert all(re.search(r"  shown where (an?|the) ", line) for line in capabilities.splitlines()), (
+        capabilities
+    )
     assert len(tokenwire("list").stdout.splitlines()) > 80
 
 

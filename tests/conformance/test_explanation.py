@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tokenwire.explanation import NoSuchRequirement, explain
@@ -22,12 +24,23 @@ def test_every_requirement_can_be_explained(requirement):
     assert requirement in told.alone
 
 
-def test_sentences_that_stand_together_share_what_follows():
-    first, second = explain("prompt-ids-are-the-input-ids"), explain("prompt-ids-match-their-count")
-    assert first.passage == second.passage
-    assert first.passage.section == "Prompt ids"
-    assert "No beginning-of-sequence id is added" in first.passage.after
-    assert 'title="violation of prompt-ids-are-the-input-ids"' in first.passage.after
+def test_sentences_that_stand_together_share_what_follows_but_not_each_others_examples():
+    first, second = (
+        explain("prompt-ids-are-the-input-ids").passage,
+        explain("prompt-ids-match-their-count").passage,
+    )
+    assert first.section == second.section == "Prompt ids"
+    assert "No beginning-of-sequence id is added" in first.after
+    assert "No beginning-of-sequence id is added" in second.after
+    assert 'title="violation of prompt-ids-are-the-input-ids"' in first.after
+    assert "violation" not in second.after
+
+
+@pytest.mark.parametrize("requirement", load_requirements())
+def test_no_example_of_another_sentence_is_shown_and_none_is_announced(requirement):
+    after = explain(requirement).passage.after
+    assert set(re.findall(r'title="violation of ([a-z0-9-]+)"', after)) <= {requirement}
+    assert not re.search(r":\n\n(?!```|\||- |[0-9]+\. |<)", after + "\n\n"), after
 
 
 def test_a_sentence_has_not_what_follows_the_next_one():
@@ -39,7 +52,7 @@ def test_a_sentence_has_not_what_follows_the_next_one():
 
 def test_what_a_pass_needs():
     assert explain("one-mode-per-stream").needs == (
-        "5 observations over the whole run, none of them violated; a target that shows stream, output-ids"
+        "5 observations, and no violation; a target that shows stream, output-ids"
     )
 
 

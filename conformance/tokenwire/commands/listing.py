@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -19,6 +20,11 @@ class _Kind(StrEnum):
     DIALECTS = "dialects"
     CAPABILITIES = "capabilities"
     PROFILES = "profiles"
+
+
+def _affirmed(absent: str) -> str:
+    """The opposite of a clause such as `no answer carries text`."""
+    return re.sub(r"\bno (?=([aeiou])?)", lambda no: "an " if no[1] else "a ", absent, count=1)
 
 
 def _list_names(
@@ -42,7 +48,9 @@ def _list_names(
                 for dialect in load_dialects().values()
             ]
         case _Kind.CAPABILITIES:
-            rows = [(name, f"absent where {why}") for name, why in sorted(declarable().items())]
+            rows = [
+                (name, f"shown where {_affirmed(absent)}") for name, absent in sorted(declarable().items())
+            ]
         case _Kind.PROFILES:
             from tokenwire.profile import levels, load_profiles
 

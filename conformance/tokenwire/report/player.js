@@ -116,6 +116,7 @@
       else mark.remove();
       const held = step.held.flatMap(([name, value]) => [make("dt", "", name), make("dd", "mono", value)]);
       this.section.querySelector(".holds dl").replaceChildren(...held);
+      this.section.querySelector(".holds").hidden = !held.length;
       for (const cell of this.cells) {
         cell.classList.toggle("now", Number(cell.dataset.step) === at);
         cell.classList.toggle("unread", Number(cell.dataset.step) > at);

@@ -338,7 +338,7 @@ class _Effects:
         if seen is not None:
             words = f"seen in {seen[0].exchange.name} and {seen[1].exchange.name}"
             return Capability("stream-interval", True, words, advertised=claim, seen=True)
-        words = claim or "neither advertised, nor did two streams of different intervals keep their own"
+        words = claim or "no interval is advertised, or kept by two streams of different ones"
         return Capability("stream-interval", bool(claim), words, advertised=claim)
 
 
@@ -364,7 +364,7 @@ def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capab
 def _known_answers(model: KnownModel | None) -> Iterable[Capability]:
     """Whether the right answers are known, and their logprobs."""
     absent = (
-        "no answer repeats its prompt as the model of `tokenwire parrot` does, or its vocabulary is not known"
+        "no answer repeats its prompt as the model of `tokenwire parrot` does, in a vocabulary that is known"
     )
     seen = f"seen in {model.seen_in}" if model else absent
     yield Capability("parrot", model is not None, seen, seen=model is not None)
@@ -385,7 +385,7 @@ def _logprob_rules(
     claims = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
     named = [name for name in LOGPROB_RULES if name in claims]
     for name in LOGPROB_RULES:
-        words = claims.get(name, "neither declared nor told by the server")
+        words = claims.get(name, "no declaration or document of the server tells it")
         present = name in claims and shown is not None
         yield Capability(name, present, words if present or name not in claims else _SHOWN["logprobs"][1])
     words = "; ".join(f"{name}: {claims[name]}" for name in named) if named and shown else _NO_RULE
@@ -449,7 +449,7 @@ def capabilities(
         Capability(
             "no-tokenizer",
             without,
-            says if without else "the server has a tokenizer, or does not say",
+            says if without else "no endpoint says that the server has no tokenizer",
             seen=without,
         )
     )
