@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
-from tokenwire.replay import NothingToReplay, replay
+from tokenwire.replay import replay
 from tokenwire.report.badge import badge
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json, document
@@ -39,6 +39,7 @@ from tokenwire.report.playback import playbacks
 from tokenwire.report.sarif import sarif
 from tokenwire.report.terminal import print_report
 from tokenwire.report.trace import trace
+from tokenwire.usage_error import UsageError
 from tokenwire.watch.exchange_assembly import Budget, ConnectionReader
 from tokenwire.watch.judging import Bench
 from tokenwire.watch.spool import Kind, Record
@@ -209,7 +210,7 @@ def examine_capture(data: bytes) -> None:
         path.write_bytes(data)
         try:
             subject = replay([path])
-        except (CaptureError, NothingToReplay):
+        except (CaptureError, UsageError):
             return
     judgements = judge(subject.runs)
     crashed = [one for one in judgements if one.verdict is Verdict.HARNESS_ERROR]

@@ -16,16 +16,13 @@ from typing import Any
 
 from tokenwire.settings import OPTIONS, Option
 from tokenwire.typed_table import suggestion
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.redaction import names_credential
 
 OWN_FILE = "tokenwire.toml"
 _SHARED_FILE = "pyproject.toml"
 HEADERS = "headers"
-
-
-class ConfigError(ValueError):
-    """A file of settings is wrong; the message names the file, the key and the way out."""
 
 
 def _tables() -> dict[str, dict[str, Option]]:
@@ -80,11 +77,11 @@ def _is_table_of_texts(value: Any) -> bool:
 
 
 def _is_address(value: Any) -> bool:
-    from tokenwire.watch.proxy import Address, BadAddress  # it listens: other commands need none of that
+    from tokenwire.watch.proxy import Address
 
     try:
         return _is_text(value) and bool(Address.listening(value))
-    except BadAddress:
+    except UsageError:
         return False
 
 
@@ -126,19 +123,19 @@ class Config:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """The table of settings in a file; None if it has none. Raises ConfigError."""
+    """The table of settings in a file; None if it has none. Raises UsageError."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; name a file that is there") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}; name a file that is there") from error
     except ValueError as error:  # also text that is not UTF-8
-        raise ConfigError(f"{path} is no TOML: {error}") from error
+        raise UsageError(f"{path} is no TOML: {error}") from error
     if path.name != _SHARED_FILE:
         return document
     tool = document.get("tool")
     table = tool.get("tokenwire") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise ConfigError(f"{path}: tool.tokenwire is {table!r}, not a table; write [tool.tokenwire]")
+        raise UsageError(f"{path}: tool.tokenwire is {table!r}, not a table; write [tool.tokenwire]")
     return table
 
 
@@ -159,13 +156,13 @@ def _check_names(where: str, option: Option, value: Any) -> None:
     for name in value if isinstance(value, list) else [value]:
         if known and name not in known and not _is_file(option, name):
             hint = suggestion(name, known, f"known are {', '.join(sorted(known))}")
-            raise ConfigError(f"{where} names {name!r}, which is unknown; {hint}")
+            raise UsageError(f"{where} names {name!r}, which is unknown; {hint}")
 
 
 def _check_headers(where: str, headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if names_credential(name) and not from_environment(value):
-            raise ConfigError(
+            raise UsageError(
                 f"{where}.{name} holds a credential itself; keep it in an environment variable and write "
                 f'{name} = "env:MY_KEY"'
             )
@@ -184,20 +181,20 @@ def _place_of(path: Path, table: str, name: str) -> str:
 
 
 def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
-    """Values by parameters; `table` is empty for the keys above all tables. Raises ConfigError."""
+    """Values by parameters; `table` is empty for the keys above all tables. Raises UsageError."""
     if not isinstance(settings, dict):
-        raise ConfigError(f"{path}: {table} is {settings!r}, not a table; write {_heading(path, table)}")
+        raise UsageError(f"{path}: {table} is {settings!r}, not a table; write {_heading(path, table)}")
     keys = TABLES[table] if table else KEYS
     values: dict[str, Any] = {}
     for name, value in settings.items():
         where = f"{path}: {table}.{name}" if table else f"{path}: {name}"
         if name not in keys:
             hint = _place_of(path, table, name) or suggestion(name, keys, f"known are {', '.join(keys)}")
-            raise ConfigError(f"{where} is no setting; {hint}")
+            raise UsageError(f"{where} is no setting; {hint}")
         option = keys[name]
         wanted, fits = value_of(option)
         if not fits(value):
-            raise ConfigError(f"{where} is {value!r}, and wants {wanted}; write {name} = {option.example}")
+            raise UsageError(f"{where} is {value!r}, and wants {wanted}; write {name} = {option.example}")
         _check_names(where, option, value)
         if option.type is Path:
             values[option.name] = str(path.parent / value)
@@ -213,10 +210,10 @@ def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> Config:
-    """The settings of one file. Raises ConfigError."""
+    """The settings of one file. Raises UsageError."""
     table = _table(path)
     if table is None:
-        raise ConfigError(f"{path} has no table [tool.tokenwire]; write one, or name a {OWN_FILE}")
+        raise UsageError(f"{path} has no table [tool.tokenwire]; write one, or name a {OWN_FILE}")
     shared = {name: value for name, value in table.items() if name not in TABLES}
     defaults = _values(path, "", shared)
     headers = shared.get(HEADERS, {})
@@ -228,15 +225,13 @@ def read_config(path: Path) -> Config:
 def find_config(start: Path) -> Config:
     """The settings of the nearest folder that has some, from `start` upwards; empty if none has.
 
-    Raises ConfigError, also if both files of a folder hold settings.
+    Raises UsageError, also if both files of a folder hold settings.
     """
     for folder in (start, *start.parents):
         alone, shared = folder / OWN_FILE, folder / _SHARED_FILE
         tables = [path for path in (alone, shared) if path.is_file() and _table(path) is not None]
         if len(tables) > 1:
-            raise ConfigError(
-                f"{alone} and [tool.tokenwire] in {shared} both hold settings; keep one of them"
-            )
+            raise UsageError(f"{alone} and [tool.tokenwire] in {shared} both hold settings; keep one of them")
         if tables:
             return read_config(tables[0])
     return Config()

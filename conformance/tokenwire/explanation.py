@@ -9,16 +9,13 @@ from functools import cache
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.spec_files import spec_folders
 from tokenwire.typed_table import suggestion
+from tokenwire.usage_error import UsageError
 
 _QUOTE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \((?:MUST|SHOULD|MAY)\) ")
 _EXAMPLE = re.compile(r"```\S* title=\"violation of (?P<id>[a-z0-9-]+)\"")
 _LEADS_TO_IT = re.compile(r"(?:\A|(?<=[.!?])\s+|(?<=[.!?]\))\s+)(?:[^.!?]|[.!?](?!\s))*:\Z")
 """The last sentence before an example."""
 _HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
-
-
-class NoSuchRequirement(ValueError):  # noqa: N818  # a fact about what was asked for
-    """There is no requirement of that id; the message names the closest one."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +115,10 @@ def _passages(chapter: str) -> dict[str, _Passage]:
 
 
 def explain(requirement: str) -> Explanation:
-    """The explanation of a requirement. Raises NoSuchRequirement."""
+    """The explanation of a requirement. Raises UsageError."""
     known = load_requirements()
     if requirement not in known:
         hint = suggestion(requirement, known, "`tokenwire list requirements` lists them all")
-        raise NoSuchRequirement(f"there is no requirement {requirement!r}; {hint}")
+        raise UsageError(f"there is no requirement {requirement!r}; {hint}")
     row = known[requirement]
     return Explanation(row, _passages(row.chapter).get(row.id, _Passage(row.chapter, "", "", "")))

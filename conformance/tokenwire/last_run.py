@@ -17,6 +17,7 @@ from typing import Any
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.state import make_private, state_of
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.exchange import Exchange
@@ -26,10 +27,6 @@ _LAST = "last"
 _NOTE = "run.json"
 _MOST_EXCHANGES = 100
 _MOST_BYTES = 16 << 20
-
-
-class NothingKeptError(ValueError):
-    """There is no last run; the message says why, and the way out."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) 
 
 
 def read_last(checked: Path = Path()) -> LastRun:
-    """The last run that was started in a folder. Raises NothingKeptError."""
+    """The last run that was started in a folder. Raises UsageError."""
     path = folder_of_last(checked) / _NOTE
     try:
         note = json.loads(path.read_text("utf-8"))
@@ -135,8 +132,8 @@ def read_last(checked: Path = Path()) -> LastRun:
             tuple(Failed(**failure) for failure in note["failed"]),
         )
     except FileNotFoundError as error:
-        raise NothingKeptError(
+        raise UsageError(
             f"no check failed in {checked.resolve()} yet; `tokenwire check` comes first"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NothingKeptError(f"{path} cannot be read ({error}); run `tokenwire check` again") from error
+        raise UsageError(f"{path} cannot be read ({error}); run `tokenwire check` again") from error

@@ -19,19 +19,19 @@ from typing import Any
 import pytest
 
 from tokenwire.ask import Budget
-from tokenwire.baselines.baseline import BaselineError, read_baseline
+from tokenwire.baselines.baseline import read_baseline
 from tokenwire.baselines.tolerance import Fault, apply_baseline, covers_baseline, outcomes_of, with_reasons
-from tokenwire.config import ConfigError, find_config
+from tokenwire.config import find_config
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import load_profiles, selected
-from tokenwire.replay import NothingToReplay, replay
+from tokenwire.replay import replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.state import state_of
-from tokenwire.wire.json_lines import CaptureError
+from tokenwire.usage_error import UsageError
 
 _MARKERS = (
     "tokenwire: an item of this suite",
@@ -280,7 +280,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings = Settings.of(options, file_headers=file.headers)
         baseline = read_baseline(settings.baseline) if settings.baseline else None
         subject = _asked(settings) if target else replay([Path(capture)])
-    except (ConfigError, BaselineError, CaptureError, NothingToReplay, OSError) as error:
+    except (UsageError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
     judgements: Sequence[Judgement] = judge(subject.runs, selected(settings.profile))
     faults: Sequence[Fault] = ()
@@ -293,13 +293,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _asked(settings: Settings) -> Subject:
     """Ask a target. Raises UsageError."""
-    from tokenwire.asking.planning import NotPlanned, planned
-    from tokenwire.asking.run import NoSuchTarget, Progress, Unreached, interrogate  # replays need no network
+    from tokenwire.asking.planning import planned
+    from tokenwire.asking.run import Progress, Unreached, interrogate  # replays need no network
 
-    try:
-        subject = asyncio.run(interrogate(planned(settings), Progress()))
-    except (NoSuchTarget, NotPlanned) as error:
-        raise pytest.UsageError(str(error)) from error
+    subject = asyncio.run(interrogate(planned(settings), Progress()))
     if isinstance(subject, Unreached):
-        raise pytest.UsageError(subject.diagnosis)
+        raise UsageError(subject.diagnosis)
     return subject

@@ -23,6 +23,7 @@ from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
 
@@ -30,21 +31,17 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3
 
 
-class NothingToReplay(ValueError):  # noqa: N818  # a fact about the command line
-    """The paths hold no capture; the message says which and what was expected."""
-
-
 def capture_files(path: Path) -> list[Path]:
     """The capture files at a path: itself, or those anywhere below it, in the order of their names.
 
-    Raises NothingToReplay if there are none.
+    Raises UsageError if there are none.
     """
     if path.is_file():
         return [path]
     files = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
     if not files:
         what = "holds no file that ends in " + " or ".join(SUFFIXES) if path.is_dir() else "does not exist"
-        raise NothingToReplay(f"{path} {what}; give a capture, or a folder that `--record` wrote")
+        raise UsageError(f"{path} {what}; give a capture, or a folder that `--record` wrote")
     return files
 
 
@@ -155,7 +152,7 @@ def replay(
     """Read captures, one run for each server that was recorded. The store evicts answers if there are many.
 
     `tokenizer` is that of the model behind all of them; without it, each server's own is taken for one.
-    Raises NothingToReplay if there is nothing, CaptureError for a file that is no capture, OSError.
+    Raises UsageError if there is nothing, or a file is no capture, OSError.
     """
     runs: list[Run] = []
     reported: list[str] = []
@@ -169,7 +166,7 @@ def replay(
             detected = resolver.why | detected
             reported += remarks(run, unknown)
     if not any(run.streams for run in runs):
-        raise NothingToReplay(
+        raise UsageError(
             f"no exchange in {', '.join(map(str, paths))} is with an endpoint that a dialect knows"
         )
     dialects = sorted({stream.dialect for run in runs for stream in run.streams})

@@ -14,7 +14,7 @@ from recorded import IDS, document, streamed, whole, write_folder
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.comparing.answers import ABORTING, RACING
 from tokenwire.comparing.difference_report import DifferenceReport, Finding, as_json, compare_sides
-from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
+from tokenwire.comparing.side import Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
 from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
@@ -22,6 +22,7 @@ from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
 from tokenwire.target.death import DIED
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 
@@ -231,7 +232,7 @@ def test_nothing_in_common_is_no_success(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["[]", "{", '{"verdicts": 1}'])
 def test_what_is_no_report_is_said_to_be_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.json").write_text(content, "utf-8")
-    with pytest.raises(NoReport, match=r"r\.json is"):
+    with pytest.raises(UsageError, match=r"r\.json is"):
         side_from_report(tmp_path / "r.json")
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from tokenwire.asking.planning import planned
 from tokenwire.commands.init import lines_of_file
-from tokenwire.config import HEADERS, KEYS, TABLES, ConfigError, find_config, read_config
+from tokenwire.config import HEADERS, KEYS, TABLES, find_config, read_config
 from tokenwire.settings import Option, Settings
-from tokenwire.wire.credentials import NoCredential, header_value
+from tokenwire.usage_error import UsageError
+from tokenwire.wire.credentials import header_value
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.redaction import redact
 
@@ -83,7 +84,7 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
 )
 def test_what_a_file_may_not_say_is_told_with_file_key_and_way_out(tmp_path: Path, line, told) -> None:
     path = write(tmp_path, f"{line}\n")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UsageError) as caught:
         read_config(path)
     assert told in str(caught.value)
     assert str(path) in str(caught.value)
@@ -113,7 +114,7 @@ def test_the_nearest_folder_that_has_settings_is_taken(tmp_path: Path) -> None:
 
 def test_a_table_is_named_as_it_stands_in_the_shared_file(tmp_path: Path) -> None:
     path = write(tmp_path, "[tool.tokenwire]\ndrain = 1\n", "pyproject.toml")
-    with pytest.raises(ConfigError, match=r"it belongs below \[tool\.tokenwire\.watch\]"):
+    with pytest.raises(UsageError, match=r"it belongs below \[tool\.tokenwire\.watch\]"):
         read_config(path)
     write(tmp_path, "[tool.tokenwire.watch]\ndrain = 1\n", "pyproject.toml")
     assert read_config(path).of_command == {"watch": {"drain": 1}}
@@ -122,16 +123,16 @@ def test_a_table_is_named_as_it_stands_in_the_shared_file(tmp_path: Path) -> Non
 def test_two_files_of_one_folder_do_not_both_hold_settings(tmp_path: Path) -> None:
     write(tmp_path, 'target = "http://h"')
     write(tmp_path, "[tool.tokenwire]\n", "pyproject.toml")
-    with pytest.raises(ConfigError, match="both hold settings"):
+    with pytest.raises(UsageError, match="both hold settings"):
         find_config(tmp_path)
 
 
 def test_a_header_takes_its_key_from_the_environment() -> None:
     assert header_value("A", "Bearer env:KEY", {"KEY": "s3"}) == "Bearer s3"
     assert header_value("A", "keep-env:KEY", {}) == "keep-env:KEY"
-    with pytest.raises(NoCredential, match="KEY is not set"):
+    with pytest.raises(UsageError, match="KEY is not set"):
         header_value("A", "env:KEY", {})
-    with pytest.raises(NoCredential, match="line break"):
+    with pytest.raises(UsageError, match="line break"):
         header_value("A", "env:KEY", {"KEY": "a\r\nX: b"})
 
 

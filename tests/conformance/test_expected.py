@@ -8,17 +8,12 @@ import pytest
 from recorded import streamed, whole, write_file, write_folder
 from typer.testing import CliRunner, Result
 
-from tokenwire.baselines.expected import (
-    Judged,
-    NoExpectation,
-    difference,
-    expected_file,
-    read_expected,
-)
+from tokenwire.baselines.expected import Judged, difference, expected_file, read_expected
 from tokenwire.checks.evidence import Observation
 from tokenwire.cli import app
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.record import Place
+from tokenwire.usage_error import UsageError
 
 
 def replay(*words: object) -> Result:
@@ -83,7 +78,7 @@ def test_a_capture_without_expected_verdicts_differs(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_verdicts_is_named(text: str, capture: Path) -> None:
     file = expected_file(str(capture))
     file.write_text(text, "utf-8")
-    with pytest.raises(NoExpectation, match=r"case\.expected\.yaml"):
+    with pytest.raises(UsageError, match=r"case\.expected\.yaml"):
         read_expected(file)
     assert replay(capture).exit_code == ExitStatus.USAGE
 

@@ -13,7 +13,7 @@ from recorded import IDS, document
 
 from tokenwire.ask import Ask
 from tokenwire.asking import exploration
-from tokenwire.asking.exploration import Exploration, NothingToDrawWith, demand_hypothesis
+from tokenwire.asking.exploration import Exploration, demand_hypothesis
 from tokenwire.asking.politeness import Limits, PoliteSender
 from tokenwire.asking.scenario import Conversation, Sender, Transcript
 from tokenwire.dialects.dialect import load_dialects
@@ -21,6 +21,7 @@ from tokenwire.judging.run import Run
 from tokenwire.record import Asked, Stream
 from tokenwire.report.subject import EXPLORATION
 from tokenwire.target.advertised import Advertised
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]
@@ -178,5 +179,5 @@ def test_stops_are_made_of_what_was_answered(explore) -> None:
 
 def test_without_hypothesis_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exploration, "find_spec", lambda name: None)
-    with pytest.raises(NothingToDrawWith, match=r"pip install hypothesis"):
+    with pytest.raises(UsageError, match=r"pip install hypothesis"):
         demand_hypothesis()

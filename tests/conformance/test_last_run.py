@@ -22,11 +22,12 @@ from tokenwire.judging.judge import Judgement
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
-from tokenwire.last_run import Failed, LastRun, NothingKeptError, failures, folder_of_last, keep, read_last
+from tokenwire.last_run import Failed, LastRun, failures, folder_of_last, keep, read_last
 from tokenwire.replay import captures
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending
 
 SHOWN_BY = {
@@ -201,7 +202,7 @@ def test_a_credential_is_never_written_and_has_to_be_given_again(tmp_path, token
 def test_a_note_that_cannot_be_read_says_so(text, tmp_path):
     keep(LastRun("http://h:1"), [], tmp_path)
     (folder_of_last(tmp_path) / "run.json").write_text(text)
-    with pytest.raises(NothingKeptError, match="run `tokenwire check` again"):
+    with pytest.raises(UsageError, match="run `tokenwire check` again"):
         read_last(tmp_path)
 
 

@@ -11,7 +11,7 @@ import pytest
 from canned import CannedSender
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.planning import NotPlanned, planned
+from tokenwire.asking.planning import planned
 from tokenwire.asking.politeness import Limits, PoliteSender, Price
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate, rehearse
@@ -21,6 +21,7 @@ from tokenwire.demo_server import demo_server
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.run import has_record
 from tokenwire.settings import Settings
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import HttpRequest
 
 DIALECTS = load_dialects()
@@ -131,6 +132,6 @@ def test_a_run_stops_at_its_limits() -> None:
     ],
 )
 def test_a_price_is_two_numbers_and_a_cost_needs_one(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(NotPlanned, match=words):
+    with pytest.raises(UsageError, match=words):
         planned(Settings(**options))
     assert planned(Settings(price="0.5, 1.5")).limits.price == Price(0.5, 1.5)

@@ -10,7 +10,8 @@ from recorded import streamed, whole, write_file, write_folder
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Delivery
-from tokenwire.replay import NothingToReplay, capture_files, replay, silent
+from tokenwire.replay import capture_files, replay, silent
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, HttpRequest
 from tokenwire.wire.json_lines import CaptureError
 
@@ -97,7 +98,7 @@ def test_nothing_to_replay_says_what_was_expected(tmp_path: Path, kind: str) -> 
         path.mkdir()
     elif kind == "nothing known":
         write_folder(path, replace(whole("x"), request=HttpRequest("POST", "/nope", {})))
-    with pytest.raises(NothingToReplay, match=r"captures") as raised:
+    with pytest.raises(UsageError, match=r"captures") as raised:
         replay([path])
     assert str(raised.value)
 

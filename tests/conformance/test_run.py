@@ -21,7 +21,7 @@ from rich.console import Console
 from tokenwire.ask import Ask, Budget
 from tokenwire.asking.planning import planned
 from tokenwire.asking.politeness import Limits
-from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, chosen, interrogate
+from tokenwire.asking.run import Plan, Progress, Unreached, chosen, interrogate
 from tokenwire.asking.scenario import Conversation, Scenario, Transcript, load_scenarios
 from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
@@ -31,6 +31,7 @@ from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.death import VITALS
+from tokenwire.usage_error import UsageError
 
 
 @contextmanager
@@ -149,7 +150,7 @@ def test_a_target_that_speaks_nothing_is_not_asked_in_earnest(serve) -> None:
 
 
 def test_a_url_that_is_none_is_told(serve) -> None:
-    with pytest.raises(NoSuchTarget, match="http://host:port"):
+    with pytest.raises(UsageError, match="http://host:port"):
         asyncio.run(interrogate(Plan(Settings(target="localhost:30000")), Progress()))
 
 

@@ -21,8 +21,9 @@ from tokenwire.report import tally_file
 from tokenwire.report.document import as_json, document
 from tokenwire.report.page import page
 from tokenwire.report.playback import playbacks
-from tokenwire.report.tally_file import Replayed, Selection, TallyError, merged, read_tally, write_tally
+from tokenwire.report.tally_file import Replayed, Selection, merged, read_tally, write_tally
 from tokenwire.requirement import load_requirements
+from tokenwire.usage_error import UsageError
 
 Command = Callable[..., CompletedProcess[str]]
 ONE = "cumulative-ids-extend"
@@ -124,22 +125,22 @@ def test_what_is_no_tally_is_refused_in_words(written: Path, monkeypatch: pytest
         (lambda lines: lines[-2]["judgements"][0].update(verdict="x"), "'x' is not a valid Verdict"),
     ):
         written.write_bytes(whole)
-        with pytest.raises(TallyError, match=words):
+        with pytest.raises(UsageError, match=words):
             read_tally(rewritten(written, change))
     written.write_bytes(whole[:-20])
-    with pytest.raises(TallyError, match="no whole gzipped file"):
+    with pytest.raises(UsageError, match="no whole gzipped file"):
         read_tally(written)
     written.write_bytes(whole)
     for limit in ("_MOST_BYTES", "_MOST_VALUES"):
         with monkeypatch.context() as patch:
             patch.setattr(tally_file, limit, 100)
-            with pytest.raises(TallyError, match="merge fewer captures"):
+            with pytest.raises(UsageError, match="merge fewer captures"):
                 read_tally(written)
 
 
 def test_what_was_judged_otherwise_is_not_merged(written: Path, captures: list[Path]) -> None:
     other = written_and_read(judged(captures[1]), "other.gz")
-    with pytest.raises(TallyError, match=r"other.gz was judged with other requirements than one.gz"):
+    with pytest.raises(UsageError, match=r"other.gz was judged with other requirements than one.gz"):
         merged([("one.gz", read_tally(written)), other])
 
 

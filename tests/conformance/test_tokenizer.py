@@ -20,14 +20,8 @@ from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
-from tokenwire.target.tokenizer import (
-    HOW_TO_ENABLE,
-    LocalTokenizer,
-    NoTokenizer,
-    ToldTokenizer,
-    told_by,
-    way_of,
-)
+from tokenwire.target.tokenizer import HOW_TO_ENABLE, LocalTokenizer, ToldTokenizer, told_by, way_of
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"
@@ -63,16 +57,16 @@ def test_a_tokenizer_that_cleans_up_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(NoTokenizer, match=r"give the folder that holds the model's tokenizer\.json"):
+    with pytest.raises(UsageError, match=r"give the folder that holds the model's tokenizer\.json"):
         LocalTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(NoTokenizer, match="is no tokenizer"):
+    with pytest.raises(UsageError, match="is no tokenizer"):
         LocalTokenizer(tmp_path)
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(NoTokenizer, match=r"pip install tokenizers"):
+    with pytest.raises(UsageError, match=r"pip install tokenizers"):
         LocalTokenizer(MODELS / "tiny-qwen2")
 
 

@@ -10,12 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenwire.ask import Budget
-from tokenwire.baselines.baseline import Baseline, BaselineError, Rate, parse_baseline
-from tokenwire.baselines.baseline_update import RefusedUpdate, updated
+from tokenwire.baselines.baseline import Baseline, Rate, parse_baseline
+from tokenwire.baselines.baseline_update import updated
 from tokenwire.baselines.tolerance import Outcome, apply_baseline, covers_baseline
 from tokenwire.cli import app
 from tokenwire.judging.failure_kind import FailureKind, lasting_words
 from tokenwire.judging.verdict import Verdict
+from tokenwire.usage_error import UsageError
 
 PATH = Path("known.toml")
 TODAY = date(2026, 1, 31)
@@ -245,7 +246,7 @@ def test_a_rate_counts_few_runs_as_the_least() -> None:
     ],
 )
 def test_a_file_that_is_no_baseline_is_told_so(text, words) -> None:
-    with pytest.raises(BaselineError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_baseline(PATH, text)
     assert words in str(caught.value)
     assert "known.toml" in str(caught.value)
@@ -436,7 +437,7 @@ def test_a_failure_of_some_runs_becomes_flaky_and_is_counted_on(known: Path) -> 
 )
 def test_a_report_that_does_not_speak_for_all_rewrites_nothing(known: Path, changed, words) -> None:
     known.write_text(f'budget = "standard"\n{entry()}', "utf-8")
-    with pytest.raises(RefusedUpdate) as caught:
+    with pytest.raises(UsageError) as caught:
         updated(known, {"r.json": report(**changed)})
     assert words in str(caught.value)
     assert str(caught.value).startswith("r.json ")
@@ -457,9 +458,9 @@ def test_a_baseline_of_a_run_that_died_under_filters_is_held_to_runs_of_the_same
     assert baseline.broken_off == DIED.partition(";")[0]
     assert updated(known, {"r.json": run(9, "--gentle")}).kept == 1
     assert updated(known, {"r.json": report(KIND, filters=("--gentle",))}).kept == 1
-    with pytest.raises(RefusedUpdate, match=r"was made with no filters, and the baseline .* --gentle; use"):
+    with pytest.raises(UsageError, match=r"was made with no filters, and the baseline .* --gentle; use"):
         updated(known, {"r.json": run(7)})
-    with pytest.raises(RefusedUpdate, match="broken off"):
+    with pytest.raises(UsageError, match="broken off"):
         updated(known, {"r.json": run(7, "--gentle", of="the server died of another; {}")})
     covered = partial(covers_baseline, baseline, budget=Budget.STANDARD)
     assert covered(DIED.format(3), filters=["--gentle"])
@@ -470,11 +471,11 @@ def test_a_baseline_of_a_run_that_died_under_filters_is_held_to_runs_of_the_same
 
 def test_a_baseline_that_cannot_be_taken_apart_is_left_alone(known: Path) -> None:
     known.write_text(f'failure = [{{ requirement = "{ID}" }}]\n', "utf-8")
-    with pytest.raises(BaselineError):
+    with pytest.raises(UsageError):
         updated(known, {"r.json": report(KIND)})
     inline = ", ".join(line for line in entry().splitlines()[1:] if line)
     known.write_text(f"failure = [{{ {inline} }}]\n", "utf-8")
-    with pytest.raises(BaselineError, match="write each entry as a table of its own"):
+    with pytest.raises(UsageError, match="write each entry as a table of its own"):
         updated(known, {"r.json": report(KIND)})
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenwire.watch.proxy import Address, BadAddress, Proxy, sides
+from tokenwire.usage_error import UsageError
+from tokenwire.watch.proxy import Address, Proxy, sides
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 RESET = struct.pack("ii", 1, 0)
@@ -347,7 +348,7 @@ def test_nobody_is_read_while_the_other_takes_nothing(full: int) -> None:
     [("8080", "HOST:PORT"), ("host:x", "HOST:PORT"), (":80", "HOST:PORT"), ("h:70000", "HOST:PORT")],
 )
 def test_what_is_no_address_to_listen_at(words: str, why: str) -> None:
-    with pytest.raises(BadAddress, match=why):
+    with pytest.raises(UsageError, match=why):
         Address.listening(words)
 
 
@@ -361,7 +362,7 @@ def test_what_is_no_address_to_listen_at(words: str, why: str) -> None:
     ],
 )
 def test_what_is_no_target(url: str, why: str) -> None:
-    with pytest.raises(BadAddress, match=why):
+    with pytest.raises(UsageError, match=why):
         Address.of_target(url)
 
 

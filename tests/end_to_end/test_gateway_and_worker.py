@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tokenwire.asking.run import NoSuchTarget, Plan, Progress, interrogate
+from tokenwire.asking.run import Plan, Progress, interrogate
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import replay
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
+from tokenwire.usage_error import UsageError
 
 Edit = Callable[[int, bytes], tuple[int, bytes]]
 """Makes status and body of a proxy's answer from those of the worker."""
@@ -148,5 +149,5 @@ def test_without_a_worker_nothing_is_compared(worker: str) -> None:
 
 
 def test_a_worker_that_is_none_is_told() -> None:
-    with pytest.raises(NoSuchTarget, match="--worker"):
+    with pytest.raises(UsageError, match="--worker"):
         asyncio.run(interrogate(Plan(Settings(target="http://127.0.0.1:1", worker="localhost")), Progress()))

@@ -19,19 +19,16 @@ from tokenwire.judging.judge import violated_by
 from tokenwire.judging.run import Run
 from tokenwire.record import Stream
 from tokenwire.report.subject import EXPLORATION
+from tokenwire.usage_error import UsageError
 
 _SMALLER_AT_MOST = 300
 """So many requests may be asked beyond those drawn, to make what failed smaller."""
 
 
-class NothingToDrawWith(ValueError):  # noqa: N818  # a fact about the installation
-    """hypothesis is not installed; the message says how to install it."""
-
-
 def demand_hypothesis() -> None:
-    """Raises NothingToDrawWith where hypothesis is not installed."""
+    """Raises UsageError where hypothesis is not installed."""
     if find_spec("hypothesis") is None:
-        raise NothingToDrawWith("--explore needs a package: pip install hypothesis")
+        raise UsageError("--explore needs a package: pip install hypothesis")
 
 
 class _Violated(Exception):  # noqa: N818  # what hypothesis makes smaller

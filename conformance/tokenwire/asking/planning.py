@@ -12,21 +12,15 @@ from tokenwire.asking.politeness import Limits, Price
 from tokenwire.asking.run import Plan
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.settings import REPRODUCED, RESUMED, Settings, having
-from tokenwire.target.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
-from tokenwire.wire.credentials import NoCredential, from_environment, header_value, named_by_environment
+from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
+from tokenwire.usage_error import UsageError
+from tokenwire.wire.credentials import from_environment, header_value, named_by_environment
 from tokenwire.wire.redaction import Headers, names_credential
 
 
-class NotPlanned(ValueError):  # noqa: N818  # a fact about what was asked for
-    """The options name something that is not there; the message says what."""
-
-
 def tokenizer_in(folder: Path | None) -> Tokenizer | None:
-    """The tokenizer in a folder. Raises NotPlanned if there is none, or nothing to read it with."""
-    try:
-        return LocalTokenizer(folder) if folder is not None else None
-    except NoTokenizer as error:
-        raise NotPlanned(str(error)) from error
+    """The tokenizer in a folder. Raises UsageError if there is none, or nothing to read it with."""
+    return LocalTokenizer(folder) if folder is not None else None
 
 
 def judged_with(tokenizer: Path | None) -> tuple[str, ...]:
@@ -37,14 +31,14 @@ def judged_with(tokenizer: Path | None) -> tuple[str, ...]:
 def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon or not name.strip():  # the line is not repeated: it may hold a credential
-        raise NotPlanned("a --header without a colon is no header; write --header 'Name: value'")
+        raise UsageError("a --header without a colon is no header; write --header 'Name: value'")
     return name.strip(), value.strip()
 
 
 def headers_of(settings: Settings) -> Headers:
     """The headers to send: those of the command line replace those of the file that have the same name.
 
-    Raises NotPlanned for a line of the command line that is no header.
+    Raises UsageError for a line of the command line that is no header.
     """
     given = tuple(map(_header, settings.header))
     names = {name.lower() for name, _ in given}
@@ -52,16 +46,16 @@ def headers_of(settings: Settings) -> Headers:
 
 
 def _limits(settings: Settings) -> Limits:
-    """What a run may ask of the server. Raises NotPlanned."""
+    """What a run may ask of the server. Raises UsageError."""
     try:
         price = Price.parse(settings.price) if settings.price else None
     except ValueError as error:
-        raise NotPlanned(
+        raise UsageError(
             f"--price {settings.price} is no price; write IN,OUT: what a million prompt tokens and a million "
             "output tokens cost, for example --price 0.5,1.5"
         ) from error
     if settings.max_cost is not None and price is None:
-        raise NotPlanned("--max-cost needs to know what tokens cost; add --price IN,OUT")
+        raise UsageError("--max-cost needs to know what tokens cost; add --price IN,OUT")
     return Limits(
         settings.max_concurrency,
         settings.max_tokens,
@@ -91,13 +85,10 @@ def _asked(settings: Settings, headers: Headers) -> dict[str, Any]:
 
 
 def planned(settings: Settings, environment: Mapping[str, str] = os.environ) -> Plan:
-    """The plan of a run. A value of a header may name environment variables. Raises NotPlanned."""
+    """The plan of a run. A value of a header may name environment variables. Raises UsageError."""
     settings = replace(settings, target=settings.target.rstrip("/"), worker=settings.worker.rstrip("/"))
     headers = headers_of(settings)
-    try:
-        sent = tuple((name, header_value(name, value, environment)) for name, value in headers)
-    except NoCredential as error:
-        raise NotPlanned(str(error)) from error
+    sent = tuple((name, header_value(name, value, environment)) for name, value in headers)
     revives = settings.restart or settings.wait
     return Plan(
         settings,

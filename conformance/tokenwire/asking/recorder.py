@@ -24,6 +24,7 @@ from tokenwire import __version__
 from tokenwire.asking.connection import Connection
 from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import CaptureWriter, ExchangeWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.http_answer import AnswerReader
@@ -133,21 +134,21 @@ class Recorder:
         on_exchange: Callable[[Exchange], None] = lambda _: None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """Raises ValueError for a base_url that is no http or https URL."""
+        """Raises UsageError for a base_url that is no http or https URL."""
         shown = redact_url(base_url)
         try:
             url = httpx.URL(base_url)
         except httpx.InvalidURL as error:
-            raise ValueError(f"{shown!r} is not a URL: {error}; write http://host:port") from error
+            raise UsageError(f"{shown!r} is not a URL: {error}; write http://host:port") from error
         if url.scheme not in {"http", "https"} or not url.host:
-            raise ValueError(f"{shown!r} is not the URL of a server; write http://host:port")
+            raise UsageError(f"{shown!r} is not the URL of a server; write http://host:port")
         if url.userinfo:
-            raise ValueError(
+            raise UsageError(
                 "the URL holds credentials; leave them out, and pass them: "
                 "--header 'Authorization: Basic env:MY_KEY'"
             )
         if url.query or url.fragment:
-            raise ValueError(
+            raise UsageError(
                 f"{shown!r} holds a query, and paths go behind a base URL; leave it out, or let a proxy "
                 "before the server add it to every request"
             )

@@ -20,14 +20,11 @@ from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.scenario import Conversation
 from tokenwire.asking.vital_signs import has_failed
 from tokenwire.disk import write_whole
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import read_capture
 from tokenwire.wire.exchange import ExchangeHead
 
 NOTES = "run.json"
-
-
-class NotResumed(ValueError):  # noqa: N818  # a fact about the command line
-    """The recording is of something else; the message says of what."""
 
 
 @dataclass
@@ -44,31 +41,31 @@ class Notes:
 
     @classmethod
     def of(cls, folder: Path, asked: Mapping[str, Any]) -> Notes:
-        """Those of a run that goes on. Raises NotResumed if there are none, or none of such a run."""
+        """Those of a run that goes on. Raises UsageError if there are none, or none of such a run."""
         path = folder / NOTES
         try:
             written = json.loads(path.read_text("utf-8"))
             notes = cls(folder, written["asked"], written["server"], written["over"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise NotResumed(
+            raise UsageError(
                 f"{folder} cannot be resumed ({path}: {error!r}); name a folder that --record wrote"
             ) from error
         differing = [name for name, value in asked.items() if notes.asked.get(name) != value]
         if differing:
             name = differing[0]
-            raise NotResumed(
+            raise UsageError(
                 f"{folder} was recorded with {name} {notes.asked.get(name)!r}, not {asked[name]!r}; give the "
                 "same options, or record into a new folder"
             )
         return notes
 
     def begin(self, found: Preflight) -> None:
-        """Note whom the run asks. Raises NotResumed if that is not who was asked before."""
+        """Note whom the run asks. Raises UsageError if that is not who was asked before."""
         advertised = found.advertised
         server = {"name": advertised.name, "version": advertised.version, "model": found.model}
         if self.server and self.server != server:
             was, now = (" ".join(filter(None, server.values())) for server in (self.server, server))
-            raise NotResumed(
+            raise UsageError(
                 f"{self.folder} holds what {was or 'an unnamed server'} answered, and {found.url} is "
                 f"{now or 'one now that tells no name'}; record into a new folder"
             )

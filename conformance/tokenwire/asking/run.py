@@ -48,6 +48,7 @@ from tokenwire.settings import Settings
 from tokenwire.target.beside import GATEWAY
 from tokenwire.target.determinism import PROBE
 from tokenwire.target.tokenizer import Tokenizer
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.exchange import Exchange, HttpRequest, Server
 from tokenwire.wire.redaction import Headers
@@ -89,10 +90,6 @@ class Plan:
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Called with each exchange at its end; for a wire log."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
-
-
-class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
-    """The URL of the target is not a URL; the message shows a valid one."""
 
 
 class Progress:
@@ -296,7 +293,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     """Find out what the target is, and then what a run would ask of it, at most, by dialect and scenario:
     nothing more is sent.
 
-    Raises NoSuchTarget for a URL that is none.
+    Raises UsageError for a URL that is none.
     """
     first: list[HttpRequest] = []
     found, parrot, _ = await _find_out(
@@ -328,7 +325,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """Ask the target everything that the plan holds, until it is answered or the target stops answering.
 
-    Raises NoSuchTarget for a URL that is none, NotResumed for a recording that is of another run.
+    Raises UsageError for a URL that is none, and for a recording that is of another run.
     """
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     notes = _notes(plan.record, plan) if plan.record else None
@@ -405,12 +402,9 @@ async def _find_out(
 ) -> tuple[Preflight, Speaker | None, PoliteSender]:
     """Find out what the target is, and whether it serves the parrot; and the limits that were kept so far.
 
-    Raises NoSuchTarget for a URL that is none.
+    Raises UsageError for a URL that is none.
     """
-    try:
-        first = _recorder(plan, plan.settings.target, capture, headers=plan.headers, first=True)
-    except ValueError as error:
-        raise NoSuchTarget(str(error)) from error
+    first = _recorder(plan, plan.settings.target, capture, headers=plan.headers, first=True)
     # Preflight requests are not charged: they are few, and nothing can be asked without them.
     polite = PoliteSender(first, plan.limits)
     found = await _found(plan, plan.settings.target, polite, capture, plan.headers)
@@ -418,7 +412,7 @@ async def _find_out(
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:
-    """What is noted beside a recording. Raises NotResumed."""
+    """What is noted beside a recording. Raises UsageError."""
     asked = {"tokenwire": __version__, "target": plan.settings.target, **plan.asked}
     if not plan.resume:
         return Notes(folder, asked)
@@ -479,7 +473,7 @@ def _recorder(
     """A recorder within the plan's limits. A scout has a short time limit; its answers, and the first ones,
     must be small.
 
-    Raises ValueError for a URL that is none.
+    Raises UsageError for a URL that is none.
     """
     return Recorder(
         url,
@@ -496,12 +490,12 @@ def _recorder(
 
 
 async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
-    """Find out what the worker behind a gateway is. Raises NoSuchTarget if it is none."""
+    """Find out what the worker behind a gateway is. Raises UsageError if it is none."""
     try:
         first = _recorder(plan, plan.settings.worker, None, first=True)
-    except ValueError as error:
-        raise NoSuchTarget(f"--worker: {error}") from error
+    except UsageError as error:
+        raise UsageError(f"--worker: {error}") from error
     found = await _found(plan, plan.settings.worker, polite.to(first))
     if not found.speaks:
-        raise NoSuchTarget(f"--worker: {found.diagnosis}")
+        raise UsageError(f"--worker: {found.diagnosis}")
     return found

@@ -18,12 +18,9 @@ from typing import Any, Self
 from tokenwire.ask import Budget
 from tokenwire.judging.failure_kind import FailureKind
 from tokenwire.typed_table import suggestion, typed
+from tokenwire.usage_error import UsageError
 
 FAILURE, FLAKY = "failure", "flaky"
-
-
-class BaselineError(ValueError):
-    """A file is not a baseline; the message names the file, the entry and the way out."""
 
 
 @dataclass(frozen=True)
@@ -171,40 +168,40 @@ def lasting_end(broken_off: str) -> str:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a baseline. Raises BaselineError."""
+    """Read a baseline. Raises UsageError."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        raise BaselineError(
+        raise UsageError(
             f"baseline {path} cannot be read: {error.strerror}; write one with "
             f"`tokenwire baseline update {path} --from report.json`"
         ) from error
     except UnicodeDecodeError as error:
-        raise BaselineError(f"baseline {path} is not UTF-8: {error}") from error
+        raise UsageError(f"baseline {path} is not UTF-8: {error}") from error
     return parse_baseline(path, text)
 
 
 def parse_baseline(path: Path, text: str) -> Baseline:
-    """The baseline in a text; `path` is for messages. Raises BaselineError."""
+    """The baseline in a text; `path` is for messages. Raises UsageError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BaselineError(f"baseline {path} is no TOML: {error}") from error
+        raise UsageError(f"baseline {path} is no TOML: {error}") from error
     budget = document.pop("budget", None)
     filters, broken_off = document.pop("filters", []), document.pop("broken-off", "")
     if not isinstance(filters, list) or not all(isinstance(flag, str) for flag in filters):
-        raise BaselineError(f'baseline {path}: filters is {filters!r}; write flags, as in ["--gentle"]')
+        raise UsageError(f'baseline {path}: filters is {filters!r}; write flags, as in ["--gentle"]')
     if not isinstance(broken_off, str):
-        raise BaselineError(f"baseline {path}: broken-off is {broken_off!r}; write why the run ended early")
+        raise UsageError(f"baseline {path}: broken-off is {broken_off!r}; write why the run ended early")
     if budget is not None and budget not in list(Budget):
-        raise BaselineError(f"baseline {path}: budget is {budget!r}; write one of {', '.join(Budget)}")
+        raise UsageError(f"baseline {path}: budget is {budget!r}; write one of {', '.join(Budget)}")
     for name, tables in document.items():
         if name not in _TABLES:
             known = ("budget", "filters", "broken-off", *_TABLES)
             hint = suggestion(name, known, f"known are {', '.join(known)}")
-            raise BaselineError(f"baseline {path}: {name!r} is unknown; {hint}")
+            raise UsageError(f"baseline {path}: {name!r} is unknown; {hint}")
         if not isinstance(tables, list):
-            raise BaselineError(f"baseline {path}: {name} is no list of tables; write [[{name}]]")
+            raise UsageError(f"baseline {path}: {name} is no list of tables; write [[{name}]]")
     entries = [
         entry
         for section in _TABLES
@@ -216,7 +213,7 @@ def parse_baseline(path: Path, text: str) -> Baseline:
 
 
 def _entries(where: str, section: str, number: int, table: Any) -> list[Entry]:
-    """The entries of a table. Raises BaselineError."""
+    """The entries of a table. Raises UsageError."""
     fields = table
     if isinstance(table, Mapping):
         fields = {name.replace("-", "_"): value for name, value in table.items()}
@@ -224,4 +221,4 @@ def _entries(where: str, section: str, number: int, table: Any) -> list[Entry]:
         return list(typed(_TABLES[section], fields, where).entries(number))
     except ValueError as error:
         words = str(error).removeprefix(f"{where}: ")
-        raise BaselineError(f"{where}: {words} (`tokenwire baseline update` writes whole entries)") from error
+        raise UsageError(f"{where}: {words} (`tokenwire baseline update` writes whole entries)") from error

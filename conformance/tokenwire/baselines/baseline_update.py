@@ -23,7 +23,6 @@ from tokenwire.baselines.baseline import (
     FAILURE,
     FLAKY,
     Baseline,
-    BaselineError,
     Entry,
     lasting_end,
     parse_baseline,
@@ -32,6 +31,7 @@ from tokenwire.baselines.baseline import (
 from tokenwire.baselines.tolerance import ended_as_known, outcomes_in
 from tokenwire.judging.failure_kind import FailureKind
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.usage_error import UsageError
 
 _HEAD = re.compile(rf"^\s*\[\[\s*({FAILURE}|{FLAKY})\s*\]\]")
 _MOST_NAMED = 3
@@ -49,10 +49,6 @@ _ANY = ""
 """Stands for any scenario."""
 _Key = tuple[str, str, FailureKind]
 """Requirement, scenario or `_ANY`, and how it fails."""
-
-
-class RefusedUpdate(ValueError):  # noqa: N818  # a fact about the reports
-    """A baseline cannot be rewritten from these reports; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -223,13 +219,13 @@ def _blocks(text: str) -> list[str]:
 
 
 def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
-    """Each block with its entries. Raises BaselineError if the text has no such blocks."""
+    """Each block with its entries. Raises UsageError if the text has no such blocks."""
     _, *blocks = _blocks(text)
     found = [(block, parse_baseline(path, block)) for block in blocks]
     # A table in another form (an inline array) has no block: then the blocks hold fewer entries.
     entries = Counter(entry for _, part in found for entry in part.entries)
     if any(len(part.tables()) != 1 for _, part in found) or entries != Counter(baseline.entries):
-        raise BaselineError(f"baseline {path} cannot be edited: write each entry as a table of its own")
+        raise UsageError(f"baseline {path} cannot be edited: write each entry as a table of its own")
     return [(block, part.entries) for block, part in found]
 
 
@@ -265,14 +261,14 @@ def updated(
 
     New entries get `reason` and `link`. With `strict`, they are for the scenarios in which they failed only;
     so are they in a file of which all entries are strict.
-    Raises RefusedUpdate if a report does not cover the whole baseline, BaselineError.
+    Raises UsageError if a report does not cover the whole baseline, or the file is none.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     head = _beginning(reports)
     baseline = read_baseline(path) if text else parse_baseline(path, head)
     for name, report in reports.items():
         if why := why_incomplete(report, replace(baseline, budget=baseline.budget if text else None)):
-            raise RefusedUpdate(f"{name} {why}")
+            raise UsageError(f"{name} {why}")
     runs = _Runs.of(list(reports.values()))
     blocks: list[str] = []
     kept: list[Entry] = []

@@ -23,6 +23,7 @@ from tokenwire.report.wording import cut, first_few, where
 from tokenwire.requirement import Requirement
 from tokenwire.spec_files import read_yaml
 from tokenwire.target.tokenizer import LocalTokenizer
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.inert import inert
 
 _VIOLATED = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
@@ -70,10 +71,6 @@ class Judged:
         self.file.write_text(_written(_Expected(self.outcomes, tokenizer)), "utf-8")
 
 
-class NoExpectation(ValueError):  # noqa: N818  # a fact about a file
-    """A file does not hold expected verdicts; the message names it."""
-
-
 def expected_file(capture: str) -> Path:
     """The file of expected verdicts beside a capture, which is a file or folder."""
     suffix = next((suffix for suffix in SUFFIXES if capture.endswith(suffix)), "")
@@ -81,7 +78,7 @@ def expected_file(capture: str) -> Path:
 
 
 def read_expected(path: Path) -> _Expected:
-    """Read expected verdicts. Raises NoExpectation, OSError."""
+    """Read expected verdicts. Raises UsageError, OSError."""
     try:
         table = read_yaml(path)
         tokenizer = table.pop("tokenizer", "")
@@ -91,9 +88,7 @@ def read_expected(path: Path) -> _Expected:
             for name in rows
         }
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
-        raise NoExpectation(
-            f"{path} holds no expected verdicts ({error}); write it anew: --update"
-        ) from error
+        raise UsageError(f"{path} holds no expected verdicts ({error}); write it anew: --update") from error
     return _Expected(outcomes, tokenizer)
 
 
@@ -133,8 +128,7 @@ def _requirement(judgement: Judgement) -> str:
 def judged(path: Path, requirements: Collection[Requirement] | None = None) -> Iterator[Judged]:
     """Judge the captures at a path one by one, with the tokenizers that their expected verdicts name.
 
-    `requirements`: only these; all if None. Raises NothingToReplay, CaptureError, NoExpectation,
-    NoTokenizer, OSError.
+    `requirements`: only these; all if None. Raises UsageError, OSError.
     """
     for name, exchanges in captures(path):
         file = expected_file(name)

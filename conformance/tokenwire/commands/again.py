@@ -9,7 +9,7 @@ from enum import StrEnum
 import typer
 from rich.text import Text
 
-from tokenwire.asking.planning import NotPlanned, headers_of, planned
+from tokenwire.asking.planning import headers_of, planned
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command
@@ -18,7 +18,7 @@ from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict
-from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
+from tokenwire.last_run import Failed, LastRun, keep, read_last
 from tokenwire.report.console import make_console
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
@@ -111,17 +111,14 @@ def again(settings: Settings) -> None:
     What still fails is what the next `tokenwire again` asks. Exit status: 0 all is fixed; 1 something still
     fails; 2 wrong command line; 4 the target could not be reached, or what failed was not seen again.
     """
-    try:
-        last = read_last()
-        remembered = Settings.of(last.options, target=last.target, file_headers=last.headers)
-        asked = replace(remembered, target=settings.target or last.target, header=settings.header)
-        _demand_credentials(last, headers_of(asked))
-        if not last.failed:
-            typer.echo("nothing failed last time")
-            return
-        plan = planned(asked)
-    except (NothingKeptError, NotPlanned) as error:
-        raise typer.BadParameter(str(error)) from error
+    last = read_last()
+    remembered = Settings.of(last.options, target=last.target, file_headers=last.headers)
+    asked = replace(remembered, target=settings.target or last.target, header=settings.header)
+    _demand_credentials(last, headers_of(asked))
+    if not last.failed:
+        typer.echo("nothing failed last time")
+        return
+    plan = planned(asked)
     scenarios = {failure.scenario for failure in last.failed}
     if scenarios <= load_scenarios().keys():
         plan = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(scenarios))))

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
-from tokenwire.baselines.baseline_update import RefusedUpdate, updated, why_incomplete
+from tokenwire.baselines.baseline import read_baseline
+from tokenwire.baselines.baseline_update import updated, why_incomplete
 from tokenwire.baselines.tolerance import Fault, apply_baseline, outcomes_in
-from tokenwire.commands.command import CONFIG, config_of, examples
+from tokenwire.commands.command import CONFIG, config_of, examples, usage_errors
 from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.wire.inert import inert
@@ -51,13 +51,6 @@ def _file(context: typer.Context, file: Path | None) -> Path:
     return file or Path(config_of(context).defaults.get("baseline", _DEFAULT_FILE))
 
 
-def _read(file: Path) -> Baseline:
-    try:
-        return read_baseline(file)
-    except BaselineError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
 def _report(path: Path) -> Mapping[str, Any]:
     """Read a JSON report. Raises BadParameter."""
     try:
@@ -77,9 +70,10 @@ def _report(path: Path) -> Mapping[str, Any]:
     short_help="Show all known failures.",
     epilog=examples("tokenwire baseline show", "tokenwire baseline show known.toml"),
 )
+@usage_errors()
 def show(context: typer.Context, file: _File = None, *, config: Path | None = CONFIG) -> None:
     """Show all known failures, with reason, link and last day."""
-    baseline = _read(_file(context, file))
+    baseline = read_baseline(_file(context, file))
     for entry, *others in baseline.tables():
         until = f", until {entry.expires}" if entry.expires else ""
         rate = (
@@ -102,6 +96,7 @@ def show(context: typer.Context, file: _File = None, *, config: Path | None = CO
         "tokenwire baseline update --from report.json --reason 'one cause' --link https://host/issues/17",
     ),
 )
+@usage_errors()
 def update(
     context: typer.Context,
     file: _File = None,
@@ -135,7 +130,7 @@ def update(
             link=link,
             strict=strict,
         )
-    except (BaselineError, RefusedUpdate, OSError) as error:
+    except OSError as error:
         raise typer.BadParameter(str(error)) from error
     try:
         write_whole(path, found.text)
@@ -154,6 +149,7 @@ def update(
     short_help="Check whether every entry holds.",
     epilog=examples("tokenwire baseline check", "tokenwire baseline check --from report.json"),
 )
+@usage_errors()
 def check(
     context: typer.Context,
     file: _File = None,
@@ -168,7 +164,7 @@ def check(
 
     Exit status: 0 all hold, 1 some do not, 2 wrong command line.
     """
-    baseline = _read(_file(context, file))
+    baseline = read_baseline(_file(context, file))
     runs = [_report(report) for report in reports or ()]
     faults: dict[Fault, None] = {}
     for report in runs or [{"verdicts": []}]:

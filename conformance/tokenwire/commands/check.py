@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tokenwire.asking.exploration import NothingToDrawWith, demand_hypothesis
-from tokenwire.asking.planning import headers_of
+from tokenwire.asking.exploration import demand_hypothesis
+from tokenwire.asking.planning import headers_of, planned
 from tokenwire.asking.run import Unreached
-from tokenwire.commands.ask import ask, plan_of
+from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command, empty_folder, writable_folder
 from tokenwire.commands.plan import print_plan
 from tokenwire.commands.reporting import judge_and_report, reporting_of
@@ -51,12 +51,9 @@ def _check(
     asked for, or it could not be reached.
     """
     if settings.explore:
-        try:
-            demand_hypothesis()
-        except NothingToDrawWith as error:
-            raise typer.BadParameter(str(error)) from error
+        demand_hypothesis()
     record = _recording(settings.record, resume)
-    plan = replace(plan_of(settings), record=record, resume=resume is not None)
+    plan = replace(planned(settings), record=record, resume=resume is not None)
     if only_plan:
         raise typer.Exit(print_plan(plan, full=settings.verbose))
     judged: list[Judgement] = []

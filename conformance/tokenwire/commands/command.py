@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import typer
 
 from tokenwire.commands.trust import demand_trust, sensitive_values
-from tokenwire.config import Config, ConfigError, find_config, names_of, read_config
+from tokenwire.config import Config, find_config, names_of, read_config
 from tokenwire.disk import system_says, why_unwritable
 from tokenwire.settings import OPTIONS, Option, Settings, taken_by
 from tokenwire.typed_table import suggestion
+from tokenwire.usage_error import UsageError
 
 
 def declarable() -> dict[str, str]:
@@ -66,12 +68,19 @@ def _demand_names(settings: Settings) -> None:
         )
 
 
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Show a UsageError as click shows a wrong command line: with the usage, and exit status 2."""
+    try:
+        yield
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 def _configured(context: typer.Context, file: Path | None) -> Path | None:
     """Make the settings of a file the defaults of the other options."""
-    try:
+    with usage_errors():
         config = read_config(file) if file is not None else find_config(Path.cwd())
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from error
     defaults = config.defaults_of(context.info_name or "")
     context.default_map = {**(context.default_map or {}), **defaults}
     context.obj = config
@@ -130,7 +139,8 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
             values["settings"] = settings
         if "context" in parameters_of_run:
             values["context"] = context
-        run(**values)
+        with usage_errors():
+            run(**values)
 
     parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     for parameter in parameters_of_run.values():

@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
+from tokenwire.asking.planning import planned
 from tokenwire.asking.run import Plan
-from tokenwire.commands.ask import plan_of, reached
+from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command, config_of, writable
 from tokenwire.comparing.difference_report import as_json, compare_sides
-from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
+from tokenwire.comparing.side import Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
 from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.replay import NothingToReplay, replay
+from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
 from tokenwire.settings import Settings
-from tokenwire.wire.json_lines import CaptureError
 
 _URLS = ("http://", "https://")
 
@@ -35,13 +35,13 @@ def _asked(plan: Plan, *, verbosity: int) -> Side:
 
 
 def _read(words: str) -> Side:
-    """A report or a recording. Raises BadParameter."""
+    """A report or a recording. Raises UsageError, BadParameter."""
     path = Path(words)
     try:
         if path.suffix == ".json" and path.is_file():
             return side_from_report(path)
         return side_of(words, replay([path]))
-    except (NoReport, NothingToReplay, CaptureError, OSError) as error:
+    except OSError as error:
         raise typer.BadParameter(str(error)) from error
 
 
@@ -74,7 +74,7 @@ def _compare(
     for words in (one, other):
         if words.startswith(_URLS):
             headers = settings.file_headers if _is_configured(context, words) else ()
-            plan = plan_of(replace(settings, target=words, file_headers=headers))
+            plan = planned(replace(settings, target=words, file_headers=headers))
             sides.append(_asked(plan, verbosity=settings.verbosity))
         else:
             sides.append(_read(words))

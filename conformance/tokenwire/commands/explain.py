@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from tokenwire.commands.command import command
-from tokenwire.explanation import Explanation, NoSuchRequirement, explain
+from tokenwire.explanation import Explanation, explain
 from tokenwire.profile import load_profiles
 from tokenwire.report.console import make_console
 
@@ -56,11 +56,7 @@ def _explain(
     requirement: Annotated[str, typer.Argument(metavar="ID", help="Id of the requirement.")],
 ) -> None:
     """Show all of one requirement: its sentence, why, what a PASS needs, what it catches, how to run it."""
-    try:
-        explanation = explain(requirement)
-    except NoSuchRequirement as error:
-        raise typer.BadParameter(str(error)) from error
-    make_console().print(page(explanation))
+    make_console().print(page(explain(requirement)))
 
 
 app = command(

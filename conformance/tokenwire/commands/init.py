@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from tokenwire.ask import Budget
-from tokenwire.asking.planning import headers_of
-from tokenwire.commands.ask import plan_of, reached
+from tokenwire.asking.planning import headers_of, planned
+from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command, declarable, writable
 from tokenwire.commands.trust import remember, sensitive_values
 from tokenwire.config import KEYS, OWN_FILE, TABLES
@@ -84,7 +84,7 @@ def _init(
             f"{file} is there already; overwrite it with --force, or name another --file"
         )
     writable(file, "--file")
-    plan = plan_of(replace(settings, scenario=(PROBE,), budget=Budget.QUICK))
+    plan = planned(replace(settings, scenario=(PROBE,), budget=Budget.QUICK))
     headers = _storable(headers_of(settings))
     subject = reached(plan, verbosity=settings.verbosity)
     known: dict[str, Any] = {"target": settings.target, "budget": "standard"}

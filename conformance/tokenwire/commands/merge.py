@@ -11,7 +11,7 @@ import typer
 from tokenwire.commands.command import command
 from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.report.console import make_console
-from tokenwire.report.tally_file import TallyError, merged, read_tally
+from tokenwire.report.tally_file import merged, read_tally
 from tokenwire.settings import Settings
 
 
@@ -28,7 +28,7 @@ def _merge(
     """
     try:
         replayed = merged([(str(file), read_tally(file)) for file in tallies])
-    except (TallyError, OSError) as error:
+    except OSError as error:
         raise typer.BadParameter(str(error)) from error
     selection = replayed.selection
     settings = replace(settings, requirement=selection.requirements, profile=selection.profiles)

@@ -9,7 +9,7 @@ import typer
 
 from tokenwire.asking.politeness import Price
 from tokenwire.asking.rehearsal import Estimate
-from tokenwire.asking.run import NoSuchTarget, Plan, Unreached, rehearse
+from tokenwire.asking.run import Plan, Unreached, rehearse
 from tokenwire.judging.verdict import ExitStatus
 
 _Estimates = Mapping[tuple[str, str], Estimate]
@@ -17,11 +17,8 @@ _Estimates = Mapping[tuple[str, str], Estimate]
 
 
 def print_plan(plan: Plan, *, full: bool) -> int:
-    """Probe the target, print what a run would ask, and return the exit status. Raises BadParameter."""
-    try:
-        asked = asyncio.run(rehearse(plan))
-    except NoSuchTarget as error:
-        raise typer.BadParameter(str(error)) from error
+    """Probe the target, print what a run would ask, and return the exit status. Raises UsageError."""
+    asked = asyncio.run(rehearse(plan))
     if isinstance(asked, Unreached):
         typer.echo(asked.diagnosis)
         return ExitStatus.NOTHING_EVALUATED

@@ -8,7 +8,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tokenwire.commands.ask import plan_of, reached
+from tokenwire.asking.planning import planned
+from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command, empty_folder
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import capture_files
@@ -30,7 +31,7 @@ def _record(
     4 the target could not be reached or stopped answering.
     """
     empty_folder(folder, "DIR")
-    plan = plan_of(settings)
+    plan = planned(settings)
     lost: list[str] = []
 
     def end(why: str) -> NoReturn:

@@ -10,18 +10,18 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.asking.planning import NotPlanned, judged_with, tokenizer_in
-from tokenwire.baselines.expected import NoExpectation, difference, judged
+from tokenwire.asking.planning import judged_with, tokenizer_in
+from tokenwire.baselines.expected import difference, judged
 from tokenwire.commands.command import command
 from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.evicted import AnswerStore
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.profile import selected
-from tokenwire.replay import NothingToReplay, replay
+from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.settings import OPTIONS, Settings
-from tokenwire.target.tokenizer import NoTokenizer
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.json_lines import CaptureError
 
 
@@ -71,7 +71,7 @@ def _replay(
             subject = replay(paths, tokenizer=tokenizer, store=AnswerStore(jobs=jobs))
             own = (word for name in settings.dialect for word in ("--dialect", name))
             subject = replace(subject, judged_with=(*judged_with(settings.tokenizer), *own))
-        except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
+        except (UsageError, OSError) as error:
             raise typer.BadParameter(str(error)) from error
         status = judge_and_report(subject, reporting, make_console())
     except BrokenProcessPool:
@@ -109,7 +109,7 @@ def _print_differences(paths: list[Path], requirements: Sequence[str], *, update
                     typer.echo(f"  {line}")
                 if update:
                     capture.update()
-    except (NothingToReplay, NoExpectation, NoTokenizer, CaptureError, OSError) as error:
+    except OSError as error:
         raise typer.BadParameter(str(error)) from error
     done = "; written down" if update and different else ""
     typer.echo(f"{different} of {total} captures are judged otherwise than expected{done}")

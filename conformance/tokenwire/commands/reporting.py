@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from tokenwire.ask import Budget
-from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
+from tokenwire.baselines.baseline import Baseline, read_baseline
 from tokenwire.baselines.tolerance import (
     BaselineResult,
     apply_baseline,
@@ -86,20 +86,17 @@ def writable_outputs(outputs: Outputs) -> Outputs:
 
 
 def reporting_of(settings: Settings) -> Reporting:
-    """The reporting that the options of a command declare. Raises BadParameter."""
+    """The reporting that the options of a command declare. Raises UsageError, BadParameter."""
     outputs = Outputs(**{file.name: getattr(settings, file.name) for file in fields(Outputs)})
     if settings.report is not None:
         outputs = outputs.or_else(Outputs.within(settings.report))
-    try:
-        return Reporting(
-            writable_outputs(outputs),
-            settings,
-            read_baseline(settings.baseline) if settings.baseline is not None else None,
-            filters=settings.narrowed_by(ASKS_LESS | JUDGES_LESS),
-            tally=writable(settings.tally, "--tally") if settings.tally is not None else None,
-        )
-    except BaselineError as error:
-        raise typer.BadParameter(str(error)) from error
+    return Reporting(
+        writable_outputs(outputs),
+        settings,
+        read_baseline(settings.baseline) if settings.baseline is not None else None,
+        filters=settings.narrowed_by(ASKS_LESS | JUDGES_LESS),
+        tally=writable(settings.tally, "--tally") if settings.tally is not None else None,
+    )
 
 
 def _baseline_result(

@@ -15,7 +15,7 @@ from tokenwire.report.console import make_console
 from tokenwire.settings import Settings
 from tokenwire.watch.judge_process import JudgePlan
 from tokenwire.watch.judging import Opinion, single_answer_requirements
-from tokenwire.watch.proxy import Address, BadAddress
+from tokenwire.watch.proxy import Address
 from tokenwire.watch.watcher import Watcher, WatchPlan
 
 _MIB = 1 << 20
@@ -69,20 +69,17 @@ def _watch(settings: Settings) -> None:
             f"one answer alone can violate no sentence of {', '.join(settings.profile)}, and a watcher has "
             "no more; name another --profile"
         )
-    try:
-        plan = WatchPlan(
-            listen=Address.listening(settings.listen),
-            target=Address.of_target(settings.target),
-            admin=Address.listening(settings.admin),
-            judging=JudgePlan(
-                record="" if settings.record is None else str(writable_folder(settings.record, "--record")),
-                record_cap=settings.record_cap * _MIB,
-                profiles=settings.profile,
-            ),
-            drain_s=settings.drain,
-        )
-    except BadAddress as error:
-        raise typer.BadParameter(str(error)) from error
+    plan = WatchPlan(
+        listen=Address.listening(settings.listen),
+        target=Address.of_target(settings.target),
+        admin=Address.listening(settings.admin),
+        judging=JudgePlan(
+            record="" if settings.record is None else str(writable_folder(settings.record, "--record")),
+            record_cap=settings.record_cap * _MIB,
+            profiles=settings.profile,
+        ),
+        drain_s=settings.drain,
+    )
     try:
         status = asyncio.run(_until_ended(plan, make_console(), quiet=settings.quiet))
     except OSError as error:

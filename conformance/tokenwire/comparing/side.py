@@ -13,10 +13,7 @@ from tokenwire.judging.verdict import exit_status
 from tokenwire.record import Answer
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
-
-
-class NoReport(ValueError):  # noqa: N818  # a fact about a file
-    """A file is not a JSON report; the message names it."""
+from tokenwire.usage_error import UsageError
 
 
 @dataclass(frozen=True)
@@ -39,11 +36,11 @@ def side_of(name: str, subject: Subject) -> Side:
 
 
 def side_from_report(path: Path) -> Side:
-    """Read a JSON report. Raises NoReport, OSError."""
+    """Read a JSON report. Raises UsageError, OSError."""
     try:
         report = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise NoReport(f"{path} is not JSON: {error}") from error
+        raise UsageError(f"{path} is not JSON: {error}") from error
     if not isinstance(report, dict) or not isinstance(report.get("verdicts"), list):
-        raise NoReport(f"{path} is no report of tokenwire; give a file that `tokenwire check --json` wrote")
+        raise UsageError(f"{path} is no report of tokenwire; give a file that `tokenwire check --json` wrote")
     return Side(str(path), report)

@@ -31,6 +31,7 @@ from tokenwire.requirement import Level, load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import Capability
 from tokenwire.target.honesty import Honesty
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import exchange_lines, exchange_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_lines import CaptureError, lines, unzipped, value_of, values_in
@@ -40,10 +41,6 @@ _OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "judged_with")
 """Fields of `Subject` in the head."""
 _MOST_BYTES, _MOST_VALUES = 96 << 20, 4 << 20
 """Bytes of an unpacked file, and values in it: that of 20 recordings holds a quarter, and half."""
-
-
-class TallyError(ValueError):
-    """A file is not a tally, or cannot be merged with others; the message names it and the way out."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +228,7 @@ class _Reading:
             raise ValueError(f"the first line is no head of format {_FORMAT}")
         if head["tokenwire"] != __version__:
             written = f"written by tokenwire {head['tokenwire']}, and this is {__version__}"
-            raise TallyError(f"{written}; replay its captures again with --tally")
+            raise UsageError(f"{written}; replay its captures again with --tally")
         self._head = head
         self.requirements = tuple(head["requirements"])
         unknown = set(self.requirements) - load_requirements().keys()
@@ -320,25 +317,25 @@ def _named_only(name: str, dialect: str) -> Stream:
 
 
 def _values(path: Path) -> Iterator[Any]:
-    """The values of the lines. Raises TallyError, OSError."""
+    """The values of the lines. Raises UsageError, OSError."""
     size = values = 0
     try:
         for number, line in enumerate(lines(path, unzipped(path, cut_off=False)), 1):
             size, values = size + len(line), values + values_in(line)
             if size > _MOST_BYTES or values > _MOST_VALUES:
-                raise TallyError(
+                raise UsageError(
                     f"{path} holds too much to be kept in memory; merge fewer captures at a time"
                 )
             try:
                 yield value_of(line)
             except ValueError as error:
-                raise TallyError(f"{path}, line {number}: not a line of a tally: {error}") from error
+                raise UsageError(f"{path}, line {number}: not a line of a tally: {error}") from error
     except CaptureError as error:
-        raise TallyError(f"{error}; write it again with --tally") from error
+        raise UsageError(f"{error}; write it again with --tally") from error
 
 
 def read_tally(path: Path) -> Replayed:
-    """The tally that a replay wrote with `--tally`. Raises TallyError, OSError."""
+    """The tally that a replay wrote with `--tally`. Raises UsageError, OSError."""
     reading: _Reading | None = None
     for number, line in enumerate(_values(path), 1):
         try:
@@ -346,19 +343,19 @@ def read_tally(path: Path) -> Replayed:
                 reading = _Reading(line)
             else:
                 reading.take(line)
-        except TallyError as error:
-            raise TallyError(f"{path}: {error}") from error
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise TallyError(f"{path}, line {number}: not a line of a tally: {error!r}") from error
+            raise UsageError(f"{path}, line {number}: not a line of a tally: {error!r}") from error
     if reading is None or not reading.whole:
-        raise TallyError(f"{path} ends before its foot; write it again with --tally")
+        raise UsageError(f"{path} ends before its foot; write it again with --tally")
     return reading.replayed
 
 
 def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
     """Merge tallies, each with a name for messages, as if one replay had judged all captures in this order.
 
-    Raises TallyError if they were judged with different options.
+    Raises UsageError if they were judged with different options.
     """
     (first_name, first), *others = parts
     for name, other in others:
@@ -368,7 +365,7 @@ def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
             ("tokenizer", other.subject.judged_with == first.subject.judged_with),
         ):
             if not same:
-                raise TallyError(f"{name} was judged with other {what} than {first_name}; replay both alike")
+                raise UsageError(f"{name} was judged with other {what} than {first_name}; replay both alike")
     subjects = [part.subject for _, part in parts]
     taken = {dialect: words for subject in reversed(subjects) for dialect, words in subject.taken.items()}
     return replace(

@@ -17,6 +17,7 @@ from tokenwire.dialects.detokenize import Detokenize, Ids
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.recognition import OtherTokenizer
 from tokenwire.parrot.vocabulary import words_in
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import ExchangeHead, RequestHead
 
 Question = tuple[Ids, bool]
@@ -50,26 +51,22 @@ class Tokenizer(Protocol):
         """The text of ids; None where this tokenizer cannot say, as for ids beyond its vocabulary."""
 
 
-class NoTokenizer(ValueError):  # noqa: N818  # a fact about the command line
-    """There is no tokenizer where one was said to be; the message says what to do."""
-
-
 class LocalTokenizer:
     """A tokenizer of ours."""
 
     def __init__(self, folder: Path) -> None:
-        """Read `folder/tokenizer.json`. Raises NoTokenizer."""
+        """Read `folder/tokenizer.json`. Raises UsageError."""
         try:
             import tokenizers
         except ImportError as error:
-            raise NoTokenizer("--tokenizer needs a package: pip install tokenizers") from error
+            raise UsageError("--tokenizer needs a package: pip install tokenizers") from error
         path = folder / "tokenizer.json" if folder.is_dir() else folder
         if not path.is_file():
-            raise NoTokenizer(f"there is no {path}; give the folder that holds the model's tokenizer.json")
+            raise UsageError(f"there is no {path}; give the folder that holds the model's tokenizer.json")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises no narrower one
-            raise NoTokenizer(f"{path} is no tokenizer: {error}") from error
+            raise UsageError(f"{path} is no tokenizer: {error}") from error
         self._folder = path.parent
         self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.cleans_up = _settings(path.parent).get("clean_up_tokenization_spaces") is True

@@ -17,15 +17,12 @@ from dataclasses import dataclass
 from typing import Protocol, Self, cast
 from urllib.parse import urlsplit
 
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.redaction import redact_url
 
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER, on, zero seconds: closing sends RST."""
 _PORTS = {"http": 80, "https": 443}
-
-
-class BadAddress(ValueError):  # noqa: N818  # a fact about the command line
-    """A text is not an address; the message shows a valid one."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +39,25 @@ class Address:
 
     @classmethod
     def listening(cls, words: str) -> Self:
-        """`HOST:PORT`, port 0 for any free one. Raises BadAddress."""
+        """`HOST:PORT`, port 0 for any free one. Raises UsageError."""
         host, colon, port = words.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise BadAddress(f"{words!r} is no address to listen at; write HOST:PORT, as in 127.0.0.1:8080")
+            raise UsageError(f"{words!r} is no address to listen at; write HOST:PORT, as in 127.0.0.1:8080")
         return cls(host.strip("[]"), int(port))
 
     @classmethod
     def of_target(cls, url: str) -> Self:
-        """The origin of a server. Raises BadAddress for anything else, a path included."""
+        """The origin of a server. Raises UsageError for anything else, a path included."""
         shown = redact_url(url)
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise BadAddress(f"{shown!r} is not a URL: {error}; write http://host:port") from error
+            raise UsageError(f"{shown!r} is not a URL: {error}; write http://host:port") from error
         if parts.scheme not in _PORTS or not parts.hostname or parts.username is not None:
-            raise BadAddress(f"{shown!r} is not the URL of a server; write http://host:port")
+            raise UsageError(f"{shown!r} is not the URL of a server; write http://host:port")
         if parts.path not in {"", "/"} or parts.query or parts.fragment:
-            raise BadAddress(
+            raise UsageError(
                 f"{shown!r} has a path; requests go through as they are, so write http://host:port alone"
             )
         return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https")

@@ -6,13 +6,10 @@ import os
 import re
 from collections.abc import Mapping
 
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.redaction import Headers
 
 _VARIABLE = re.compile(r"(?<!\S)env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?!\S)")
-
-
-class NoCredential(ValueError):  # noqa: N818  # a fact about the environment
-    """A header cannot be made; the message says why and what to do."""
 
 
 def from_environment(value: str) -> bool:
@@ -23,18 +20,18 @@ def from_environment(value: str) -> bool:
 def header_value(name: str, value: str, environment: Mapping[str, str] = os.environ) -> str:
     """The value to send: every `env:NAME` in it is the value of that variable.
 
-    Raises NoCredential if a variable is not set, or holds what no header can carry.
+    Raises UsageError if a variable is not set, or holds what no header can carry.
     """
 
     def look_up(found: re.Match[str]) -> str:
         variable = found["name"]
         if not environment.get(variable):
-            raise NoCredential(
+            raise UsageError(
                 f"header {name}: the environment variable {variable} is not set; set it, for example "
                 f"export {variable}=…"
             )
         if not environment[variable].isprintable():
-            raise NoCredential(
+            raise UsageError(
                 f"header {name}: the environment variable {variable} holds a line break or another character "
                 "that no header can carry; set it without"
             )
@@ -42,7 +39,7 @@ def header_value(name: str, value: str, environment: Mapping[str, str] = os.envi
 
     sent = _VARIABLE.sub(look_up, value)
     if not sent.isprintable():
-        raise NoCredential(
+        raise UsageError(
             f"header {name}: its value holds a line break or another character that no header can carry; "
             "leave it out"
         )

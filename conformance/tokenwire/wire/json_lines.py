@@ -15,6 +15,7 @@ from typing import Any
 
 import jiter
 
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.strict_json import refuse_deep_nesting
 
 LONGEST = 64 << 20
@@ -30,7 +31,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
-class CaptureError(ValueError):
+class CaptureError(UsageError):
     """A file of lines is not what it should be; the message names the file and the line."""
 
 
