@@ -1,4 +1,4 @@
-"""The sessions of Tokenwire: `conformance` checks a server; `tests`, `faults` and `lint` check Tokenwire.
+"""The sessions of Tokenwire: `conformance` checks a server; `ci` checks Tokenwire, the others more of it.
 
 python3 noxfile.py -s conformance                      the reference engine, started and stopped for you
 python3 noxfile.py -s conformance --target http://…    any server
@@ -54,6 +54,9 @@ nox.options.sessions = ["lint", "tests", "faults"]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
+# Dozens of processes import the same modules: each is compiled once, and nothing is written beside a source.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".nox" / "bytecode")
 HAS_CUDA = shutil.which("nvidia-smi") is not None
 CONSTRAINTS = () if HAS_CUDA else ("-c", str(ROOT / "constraints" / "cpu.txt"))
 
@@ -124,14 +127,29 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def ci(session: nox.Session) -> None:
+    """Lint, the tests, the types and the documentation, in one environment: what each change has to pass."""
+    # What is imported is compiled then; pip would compile all of torch.
+    session.install("--no-compile", "-e", ".[reference,dev,docs]", *CONSTRAINTS, silent=False)
+    _lint(session)
+    _tests(session)
+    session.run("python", "-m", "mkdocs", "build")
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """The tests of both packages and of the specification; and the types, also those of torch."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
-    session.run("pytest", "-n", "auto", *session.posargs)
-    if not session.posargs:
-        old = PROCESSORS["an old processor"]
-        session.run("pytest", "-n", "auto", *COMPARES_NUMBERS, env=old)
-        session.run("mypy")
+    if session.posargs:
+        session.run("pytest", "-n", "auto", *session.posargs)
+    else:
+        _tests(session)
+
+
+def _tests(session: nox.Session) -> None:
+    session.run("pytest", "-n", "auto")
+    session.run("pytest", "-n", "auto", *COMPARES_NUMBERS, env=PROCESSORS["an old processor"])
+    session.run("mypy")
 
 
 @nox.session
@@ -199,12 +217,16 @@ def docs(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Formatting, lint, the walls between the packages, and the types as far as torch has no say in them."""
     session.install("-e", ".[lint]", *CONSTRAINTS, silent=False)
-    session.run("ruff", "format", "--check", ".")
-    session.run("ruff", "check", ".")
-    session.run("lint-imports")
+    _lint(session)
     # The tests' session asks for all: it has torch.
     of_any_type = ("--allow-subclassing-any", "--allow-untyped-decorators", "--no-warn-return-any")
     session.run("mypy", *of_any_type, "--no-warn-unused-ignores")
+
+
+def _lint(session: nox.Session) -> None:
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("lint-imports")
 
 
 @nox.session
