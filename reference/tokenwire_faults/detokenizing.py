@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tokenwire_faults.acts import at
-from tokenwire_faults.answers import Object
+from tokenwire_faults.answers import Object, finish_of, placed_choices
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.detokenizer import HALF, Detokenizer
 from tokenwire_reference.doors.reader import Emission, Reader
@@ -119,3 +119,20 @@ def _special_tokens_always_shown(fault: Fault, body: Object) -> Object:
     if isinstance(params, dict) and "tokenize" not in fault.path:
         params["skip_special_tokens"] = False
     return body
+
+
+@at("events")
+def _text_one_emission_early(fault: Fault, event: Object) -> Iterable[Object]:
+    """Each event waits for the next, and takes its text; of several choices, each has its own."""
+    place, choice = next(((place, one) for place, one in placed_choices(event) if "text" in one), (None, {}))
+    if place is None:
+        return [event]
+    waiting = [fault.memory.pop(str(place))] if str(place) in fault.memory else []
+    for earlier in waiting:
+        for _, one in placed_choices(earlier):
+            one["text"] += choice["text"]
+        choice["text"] = ""
+    if finish_of(event):
+        return [*waiting, event]
+    fault.memory[str(place)] = event
+    return waiting

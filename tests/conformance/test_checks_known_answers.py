@@ -77,6 +77,19 @@ def test_what_servers_may_do_is_left_in_peace(case: str) -> None:
     assert look(LEGAL[case]), "and looked at"
 
 
+def test_where_servers_differ_the_id_that_ended_a_choice_is_counted_or_not():
+    prompt = Script((*ABC_QZ, EOS)).prompt(LAW, TILDE)
+    counters = {"prompt_tokens": len(prompt)}
+    told = Told(ids=None, text="abcQZ", counted=False, finish=stopped(None), counters=counters)
+    stream = whole(told, input_ids=(prompt,), max_new_tokens=16)
+    for dialect, legal in {"openai-chat": [5, 6], "vllm-chat": [6]}.items():
+        for count in (4, 5, 6, 7):
+            usage = {"completion_tokens": count, "prompt_tokens": len(prompt)}
+            seen = look(replace(stream, dialect=dialect, usage=usage), ["script-counts-are-right"])
+            assert all(one.holds for one in seen) is (count in legal), (dialect, count)
+            assert seen
+
+
 @pytest.mark.parametrize("text", ["\ufffdb", "\u00e9b"])
 def test_a_prompt_that_ends_within_a_character_may_be_gone_on_with_or_not(text: str) -> None:
     first, second = letters("\u00e9")

@@ -339,3 +339,32 @@ def test_an_id_behind_a_stop_is_shown_where_the_last_ids_stand() -> None:
 def test_what_is_named_beside_another_finish_is_no_stop() -> None:
     told = Told(ids=(11, SPECIAL), text="a", finish=Finish("length", matched="b"))
     assert not holds("special-tokens-as-asked", whole(told, skip_special_tokens=False))
+
+
+class DroppingTokenizer(LetterTokenizer):
+    """Drops a space at the head of a text, as SentencePiece does."""
+
+    def decode(self, ids: Any, **flags: bool) -> str | None:
+        text = super().decode(ids, **flags)
+        return None if text is None else text.replace("z", " ").removeprefix(" ")
+
+
+def test_text_is_not_ahead_by_the_space_that_stands_between_prompt_and_output():
+    check = CHECKS["text-waits-for-its-ids"].on_stream
+    assert check is not None
+    stream = incremental(Told(ids=(36, 12, 13), text="---"), input_ids=((11,),))
+    target = Target(tokenizer=DroppingTokenizer())
+    for pieces, legal in {(" ", "b", "c"): True, (" b", "", "c"): False, (" bc", "", ""): False}.items():
+        shown = stream
+        for index, piece in enumerate(pieces):
+            shown = change(shown, index, text=piece)
+        assert all(one.holds for one in check(shown, target)) is legal, pieces
+
+
+def test_an_incomplete_character_may_be_shown_with_the_ids_that_begin_it():
+    stream = incremental(Told(ids=(11, HALF, 12), text="---"))
+    for pieces, legal in {("a", BROKEN, "b"): True, ("a", f"{BROKEN}b", ""): False}.items():
+        shown = stream
+        for index, piece in enumerate(pieces):
+            shown = change(shown, index, text=piece)
+        assert holds("text-waits-for-its-ids", shown) is legal, pieces

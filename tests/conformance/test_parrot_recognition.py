@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 
@@ -164,3 +165,17 @@ def test_messages_that_no_template_of_ours_renders_are_no_text() -> None:
         assert chat_text(messages) is None
     strange = SimpleNamespace(role="user")
     assert chat_text([strange]) is None
+
+
+def test_an_engine_that_ends_at_the_end_of_a_message_is_held_to_that() -> None:
+    """llama.cpp takes `<|im_end|>` for an end by its name."""
+    law, words = Parrot(SIZE), words_of(Vocabulary.BYTE_LEVEL)
+    engine = replace(words, ends=words.also_ending)
+    (message_end,) = engine.ends - words.ends
+    prompts = [(*prompt_of(size), message_end, *prompt_of(40, seed=2)) for size in (20, 30)]
+    for heard in (words, engine):
+        answers = [said(law, heard, prompt, ignore_eos=False, max_new_tokens=60) for prompt in prompts]
+        longer = [said(law, words, prompt_of(size)) for size in (40, 300)]
+        model = recognised([*answers, *longer])
+        assert model is not None
+        assert model.words.ends == heard.ends

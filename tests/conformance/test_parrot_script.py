@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.law import Parrot, Repeater
 from tokenwire.parrot.script import Script, Truth, deaf_to_stops, truth
-from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
+from tokenwire.parrot.vocabulary import SIZE, Vocabulary, tokenizer_files, words_of
 from tokenwire.record import Asked
 from tokenwire.wire.exchange import HttpRequest
 
@@ -38,6 +41,35 @@ def test_every_text_can_be_a_script(text: str) -> None:
         script = Script.of_text(text, words)
         assert b"".join(words.pieces[token] for token in script.ids).decode() == text
         assert not set(script.ids) & words.special
+
+
+@pytest.mark.parametrize("kind", list(Vocabulary))
+@given(ids=st.lists(st.integers(5, SIZE - 1), min_size=1, max_size=12))
+@settings(max_examples=60)
+def test_what_the_tokenizer_makes_of_ids_is_a_right_text(kind: Vocabulary, ids: list[int]) -> None:
+    words = words_of(kind)
+    document = tokenizer_files(kind, 4096).files["tokenizer.json"]
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(document))
+    found = truth(
+        LAW,
+        words,
+        Script(tuple(ids)).prompt(LAW, words.longest(b"~")),
+        Asked(greedy=True, max_new_tokens=len(ids), ignore_eos=True),
+    )
+    assert found is not None
+    assert found.ids == tuple(ids)
+    assert found.may_read(tokenizer.decode(ids))
+
+
+def test_bytes_are_spelled_by_pieces_where_there_are_any() -> None:
+    spelled = Script.of_text("ab", SENTENCEPIECE).ids
+    assert not set(spelled) & SENTENCEPIECE.fallback
+    tail = (*spelled, *(SENTENCEPIECE.longest(bytes([byte])) for byte in b"\xf0\x9f\x98"))
+    found = truth(
+        LAW, SENTENCEPIECE, Script(tail).prompt(LAW, 7), Asked(greedy=True, max_new_tokens=len(tail))
+    )
+    assert found is not None
+    assert set(found.legal) == {"ab\ufffd", "ab\ufffd\ufffd\ufffd"}
 
 
 def test_a_prompt_is_as_long_as_the_next_lag() -> None:

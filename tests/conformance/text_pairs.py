@@ -78,6 +78,14 @@ TEXT_PAIRS = [
         LETTERS,
     ),
     Pair(
+        "text-waits-for-its-ids",
+        incremental(),
+        change(change(incremental(), 1, text="bc"), 2, text=""),
+        1,
+        "/text",
+        LETTERS,
+    ),
+    Pair(
         "special-tokens-as-asked",
         change(WITH_SPECIAL, text="ab"),
         change(WITH_SPECIAL, text="a<s>b"),

@@ -121,9 +121,18 @@ def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[s
 
 def ids_due(stream: Stream, right: Truth) -> Ids:
     """The ids that are told: some families leave out the one that ended a choice."""
-    by_id = right.finish == "stop" and not any(isinstance(known, str) for known in right.matched)
-    left_out = by_id and not policy_of(stream).stop_id_in_output_ids
+    left_out = _ends_by_id(right) and not policy_of(stream).stop_id_in_output_ids
     return right.ids[:-1] if left_out else right.ids
+
+
+def _ends_by_id(right: Truth) -> bool:
+    return right.finish == "stop" and not any(isinstance(known, str) for known in right.matched)
+
+
+def _may_not_count_its_end(stream: Stream, known: Known) -> bool:
+    """Whether the id that ended a choice may be counted or not: none is told where servers differ in that."""
+    untold = known.choice.output_ids is None and not policy_of(stream).hidden_in_logprobs
+    return untold and _ends_by_id(known.right)
 
 
 @check("script-ids-are-said", ANSWERED)
@@ -185,6 +194,7 @@ def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observa
             stated = last.counters.get(name)
             if stated is not None:
                 yield _counted(last.at(name), name, number, stated)
+    uncounted = sum(_may_not_count_its_end(stream, known) for known in every)
     usage = stream.usage
     if (
         isinstance(usage, Mapping)
@@ -196,12 +206,15 @@ def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observa
         }
         for name, number in total.items():
             if name in usage:
-                yield _counted(stream.usage_place or end_place(stream), name, number, usage[name])
+                fewer = uncounted if name == "completion_tokens" else 0
+                place = stream.usage_place or end_place(stream)
+                yield _counted(place, name, number, usage[name], number - fewer)
 
 
-def _counted(place: Place, name: str, due: int, stated: object) -> Observation:
+def _counted(place: Place, name: str, due: int, stated: object, least: int | None = None) -> Observation:
     message = f"{name} is {stated!r}; {SOURCE} has {due}"
-    return expect(place, due, stated, message)
+    holds = None if least is None or type(stated) is not int else least <= stated <= due
+    return expect(place, due, stated, message, holds=holds)
 
 
 # Text.

@@ -99,6 +99,31 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
             )
 
 
+@check("text-waits-for-its-ids", replace(_DECODED, streamed=True))
+def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Between emissions, no more of the right text is shown than the ids delivered make."""
+    for one in decoded(stream, target.tokenizer):
+        legal, shown = legal_texts(one), dict(texts_so_far(one.choice))
+        alone = one.size(one.decode(one.ids) or "")
+        # The prompt may be what gives the output its first space, or the rest of a character.
+        beyond = max([one.size(text) - alone for text in one.readings(one.ids)], default=0)
+        for emission in one.choice.delivered:
+            text, after = shown.get(emission.position), emission.after
+            if not text or not emission.counted or not 0 < after < len(one.ids):
+                continue
+            stated = one.decode(one.ids[:after])
+            if stated is not None and any(one.begins(right, text) for right in legal):
+                most, actual = one.size(stated) + max(beyond, 0), one.size(text)
+                message = (
+                    f"the text of choice {one.choice.index} is ahead: it ends {text[-24:]!r}, and "
+                    f"the {after} ids delivered say {stated[-24:]!r}"
+                )
+                expected = f"at most {most} characters after {after} ids"
+                yield expect(
+                    emission.at("text"), expected, f"{actual} characters", message, holds=actual <= most
+                )
+
+
 @check("special-tokens-as-asked", _DECODED)
 def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where ids hold a special token, the text tells whether it was to be shown."""

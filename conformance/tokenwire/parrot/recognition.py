@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import eq, ne
 
 from tokenwire.parrot.encoding import Encode, chat_text, encoder
@@ -55,7 +55,7 @@ class KnownModel:
         """The longest text that the checkpoint is made for, where that is known."""
         return positions_of(self.law.distance) if isinstance(self.law, Parrot) else None
 
-    def prompts(self, stream: Stream) -> list[Ids | None]:
+    def prompts(self, stream: Answer) -> list[Ids | None]:
         """The ids of each prompt of a request; None of those that are not known."""
         return _prompts(stream, self.encode, self.ours)
 
@@ -251,7 +251,34 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
             if (enough or silent) and (best is None or sum(right) > best[0]):
                 seen = name or reported[right.index(max(right))].stream.exchange.name
                 best = sum(right), replace(model, seen_in=seen)
-    return best[1] if best else None
+    return _with_its_ends(best[1], streams) if best else None
+
+
+def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
+    """The model with the ids that end its answers: engines may add that of a message, whatever the files say.
+
+    Told by answers that no stop of their request ended, of which one set of ends is right and the other not.
+    """
+    also = replace(model, words=replace(model.words, ends=model.words.also_ending))
+    stopped = (one for one in streams if also.words != model.words and _was_ended_by_an_id(one))
+    more = sum(_is_right(also, one) - _is_right(model, one) for one in islice(stopped, _MOST_TEXTS))
+    return also if more > 0 else model
+
+
+def _was_ended_by_an_id(stream: Answer) -> bool:
+    asked = stream.asked
+    choices = stream.choices if stream.answered and asked.likeliest and asked.n * asked.prompts == 1 else ()
+    by_request = asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex or asked.echo
+    return any(one.finish is not None and one.finish.type == "stop" for one in choices) and not by_request
+
+
+def _is_right(model: KnownModel, stream: Answer) -> bool:
+    """Whether an answer has the text and the finish of the right one."""
+    (prompt,) = model.prompts(stream)
+    if prompt is None or not all(0 <= token < len(model.words.pieces) for token in prompt):
+        return False
+    known, choice = truth(model.law, model.words, prompt, stream.asked), stream.choices[0]
+    return known is not None and known.finish == "stop" and known.may_read(choice.text or "")
 
 
 def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:

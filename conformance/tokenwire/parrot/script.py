@@ -69,6 +69,8 @@ class Truth:
     """
     bare: frozenset[str] = frozenset()
     """The texts that lack only the replacement characters of bytes at the end that are no character."""
+    by_runs: tuple[str, ...] = ()
+    """The text where its vocabulary decodes bytes in runs, of which one bad byte spoils all."""
     barred: bool = False
     """Ids that would have ended it too early gave way to others, and no logprobs are known of these."""
 
@@ -81,14 +83,14 @@ class Truth:
         """The texts that are right for an answer that names this stop; none for what is no stop of it."""
         if not isinstance(named, int | str):
             return ()
-        by_name = (self.endings[named],) if named in self.endings else ()
+        by_name = (self.endings[named], *self.by_runs) if named in self.endings else ()
         return (*by_name, *(self.patterns.get(named, ()) if isinstance(named, str) else ()))
 
     @property
     def legal(self) -> tuple[str, ...]:
         """All texts that it may read, the best first."""
         of_patterns = (text for texts in self.patterns.values() for text in texts)
-        return tuple(dict.fromkeys((self.text, *self.endings.values(), *of_patterns)))
+        return tuple(dict.fromkeys((self.text, *self.by_runs, *self.endings.values(), *of_patterns)))
 
     @property
     def _numbers(self) -> Parrot:
@@ -142,13 +144,23 @@ def truth(
     known = partial(Truth, law, barred=plain != said)
     pieces = [b"" if _is_hidden(token, words, asked) else words.pieces[token] for token in said]
     texts = list(_texts(head, pieces))
+
+    def in_runs(count: int, *, stop: str = "") -> tuple[str, ...]:
+        if not words.fallback or head:
+            return ()
+        text = words.text([token for token in said[:count] if not _is_hidden(token, words, asked)])
+        end = text.find(stop) if stop else len(text)
+        return (text[: end + len(stop) * asked.no_stop_trim],) if end >= 0 else ()
+
     heard = len(texts[unheeded - 1]) if 0 < unheeded <= len(texts) else 0
     for place, (token, text) in enumerate(zip(said, texts, strict=True)):
         endings: dict[int | str, str] = {}
         matches: dict[str, tuple[str, ...]] = {}
         bare: frozenset[str] = frozenset()
+        by_runs: tuple[str, ...] = ()
         for stop, at in _found(asked.stop, text, heard) if place >= unheeded else ():
             endings[stop] = text[:at] + (stop if asked.no_stop_trim else "")
+            by_runs += in_runs(place + 1, stop=stop)
         for found in (pattern.search(text) for pattern in patterns if pattern is not None):
             if found is not None:
                 legal = (text, text[: found.end()], text[: found.start()])
@@ -156,14 +168,15 @@ def truth(
         if token in ends:
             whole = head + b"".join(pieces[: place + asked.no_stop_trim])
             endings[token], bare = whole.decode("utf-8", "replace"), _bare(whole)
+            by_runs += in_runs(place + asked.no_stop_trim)
         if endings or matches:
             final = next(iter(endings.values()), text)
             return known(
-                said[: place + 1], final, (*texts[:place], final), "stop", endings, matches, bare=bare
+                said[: place + 1], final, (*texts[:place], final), "stop", endings, matches, bare, by_runs
             )
     whole = head + b"".join(pieces)
     final = whole.decode("utf-8", "replace")
-    return known(said, final, (*texts[:-1], final), "length", bare=_bare(whole))
+    return known(said, final, (*texts[:-1], final), "length", bare=_bare(whole), by_runs=in_runs(len(said)))
 
 
 def deaf_to_stops(asked: Asked) -> tuple[int, ...]:

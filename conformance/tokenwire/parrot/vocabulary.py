@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 _LONGEST_CHARACTER = 8
 """A character lies within so many ids, special ones among them."""
 SIZE = 768
 """Ids in each of them: whole groups of 32."""
+_MESSAGE_END = b"<|im_end|>"
+"""llama.cpp ends an answer here whatever the files say."""
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """What parsers of reasoning and tool calls look for. They are no special tokens: they stand in the text."""
 
@@ -99,10 +101,28 @@ class Words:
     """Ids that a text leaves out where special tokens are skipped."""
     ends: frozenset[int]
     """Ids that end an answer."""
+    fallback: frozenset[int] = frozenset()
+    """Ids of single bytes that stand in for pieces: a run of them is one text, or no character at all."""
 
     @cached_property
     def _ids(self) -> Mapping[bytes, int]:
-        return {piece: token for token, piece in enumerate(self.pieces) if token not in self.special}
+        """What is a piece is not spelled in bytes."""
+        order = sorted(enumerate(self.pieces), key=lambda row: (row[0] not in self.fallback, row[0]))
+        return {piece: token for token, piece in order if token not in self.special}
+
+    @cached_property
+    def also_ending(self) -> frozenset[int]:
+        """The ids that end an answer to engines which take the end of a message for an end by its name."""
+        return self.ends | {token for token in self.special if self.pieces[token] == _MESSAGE_END}
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of ids as `tokenizer.json` decodes them at once."""
+        text = ""
+        for single, run in groupby(ids, self.fallback.__contains__):
+            spelled = b"".join(self.pieces[token] for token in run)
+            shown = spelled.decode("utf-8", "replace")
+            text += "\ufffd" * len(spelled) if single and "\ufffd" in shown else shown
+        return text
 
     def longest(self, text: bytes) -> int:
         """The id of the longest piece that a text begins with; every byte has one."""
@@ -148,14 +168,16 @@ def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
 
     vocabulary = document["model"]["vocab"]
     known = (
-        vocabulary.items()
+        [(token, piece) for piece, token in vocabulary.items()]
         if isinstance(vocabulary, dict)
-        else ((row[0], position) for position, row in enumerate(vocabulary))
+        else [(position, row[0]) for position, row in enumerate(vocabulary)]
     )
-    spelled = {token: said(token, piece) for piece, token in known}
+    spelled = {token: said(token, piece) for token, piece in known}
     spelled |= {token: row["content"].encode() for token, row in added.items()}
     pieces = tuple(spelled.get(token, b"") for token in range(max(spelled) + 1))
-    return Words(pieces, frozenset(token for token, row in added.items() if row["special"]), ends)
+    singles = {token for token, piece in known if re.fullmatch("<0x[0-9A-F]{2}>", piece)} if fallback else ()
+    special = frozenset(token for token, row in added.items() if row["special"])
+    return Words(pieces, special, ends, frozenset(singles))
 
 
 def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
