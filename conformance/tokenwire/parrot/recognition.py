@@ -278,7 +278,7 @@ def _is_right(model: KnownModel, stream: Answer) -> bool:
     if prompt is None or not all(0 <= token < len(model.words.pieces) for token in prompt):
         return False
     known, choice = truth(model.law, model.words, prompt, stream.asked), stream.choices[0]
-    return known is not None and known.finish == "stop" and known.may_read(choice.text or "")
+    return known is not None and known.finish == "stop" and (choice.text or "") in known.legal
 
 
 def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:
