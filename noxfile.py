@@ -18,6 +18,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -128,28 +129,27 @@ def conformance(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """Lint, the tests, the types and the documentation, in one environment: what each change has to pass."""
+    """Lint, types, all tests but the long proofs, and the documentation: what each change has to pass."""
     # What is imported is compiled then; pip would compile all of torch.
     session.install("--no-compile", "-e", ".[reference,dev,docs]", *CONSTRAINTS, silent=False)
     _lint(session)
-    _tests(session)
+    with ThreadPoolExecutor() as beside:
+        types = beside.submit(session.run, "mypy")
+        # Tests are compiled once, not by each worker.
+        beside.submit(session.run, "pytest", "--collect-only", "-qq", silent=True).result()
+        types.result()
+    session.run("pytest", "-n", "auto", "-m", "not long", "--hypothesis-profile", "short")
     session.run("python", "-m", "mkdocs", "build")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The tests of both packages and of the specification; and the types, also those of torch."""
+    """All tests, the long proofs too, some also as an old processor computes; and the types, torch's too."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
-    if session.posargs:
-        session.run("pytest", "-n", "auto", *session.posargs)
-    else:
-        _tests(session)
-
-
-def _tests(session: nox.Session) -> None:
-    session.run("pytest", "-n", "auto")
-    session.run("pytest", "-n", "auto", *COMPARES_NUMBERS, env=PROCESSORS["an old processor"])
-    session.run("mypy")
+    session.run("pytest", "-n", "auto", *session.posargs)
+    if not session.posargs:
+        session.run("pytest", "-n", "auto", *COMPARES_NUMBERS, env=PROCESSORS["an old processor"])
+        session.run("mypy")
 
 
 @nox.session

@@ -11,15 +11,19 @@ from subprocess import CompletedProcess
 import pytest
 from forked_program import run_forked, served_forked
 from hypothesis import settings
+from long_proofs import mark_long
 from side_by_side import await_others_last, scheduler
 
 pytest_xdist_make_scheduler = pytest.hookimpl(optionalhook=True)(scheduler)
 
 settings.register_profile("untimed", deadline=None)
+settings.register_profile("short", deadline=None, max_examples=25)
 settings.load_profile("untimed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_long(items, config.args)
     await_others_last(items)
 
 

@@ -81,7 +81,7 @@ def forms(folder: Path) -> Mapping[str, Path]:
     return {form: file for form, file in vars(outputs).items() if file is not None}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings().max_examples // 5, deadline=None)
 @given(name=NAMES)
 @example(name=STRANGE[0])
 @example(name=STRANGE[1])

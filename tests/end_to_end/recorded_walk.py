@@ -7,7 +7,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -215,15 +214,13 @@ def _fresh(captured: Captured, exchange: Exchange) -> HttpRequest:
     return replace(request, body={**request.body, "extra_key": own})
 
 
-def walk_all(serve: Callable[[tuple[str, ...]], AbstractContextManager[str]]) -> dict[str, Walk]:
-    """Walk every capture, two servers at a time; equal flags share one. Gives the outcomes by capture."""
-    by_flags: defaultdict[tuple[str, ...], list[Captured]] = defaultdict(list)
-    for captured in captures():
-        by_flags[captured.flags].append(captured)
-
-    def walk_some(flags: tuple[str, ...]) -> dict[str, Walk]:
-        with serve(flags) as url:
-            return {captured.name: asyncio.run(_walk(captured, url)) for captured in by_flags[flags]}
-
-    with ThreadPoolExecutor(2) as pool:
-        return {name: one for some in pool.map(walk_some, by_flags) for name, one in some.items()}
+def walk_alike(
+    serve: Callable[[tuple[str, ...]], AbstractContextManager[str]], flags: tuple[str, ...]
+) -> dict[str, Walk]:
+    """Walk every capture of a server with these flags, one server for all. Gives the outcomes by capture."""
+    with serve(flags) as url:
+        return {
+            captured.name: asyncio.run(_walk(captured, url))
+            for captured in captures()
+            if captured.flags == flags
+        }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ class Configuration:
     """Of `tokenwire check`. What the engine does, one door shows as well as all."""
     own_worker: bool = False
     """Ask it as a gateway that is its own worker."""
+
+    @property
+    def dialects(self) -> list[str]:
+        return [after for word, after in pairwise(self.words) if word == "--dialect"]
 
 
 _STANDARD = ("--budget", "standard")

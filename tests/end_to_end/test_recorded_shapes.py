@@ -7,14 +7,30 @@ on purpose and why; the table in it is what this test reads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import pytest
 from deliberate_differences import Deliberate, fits, read_deliberate_differences
-from recorded_walk import Walk, captures, walk_all
+from recorded_walk import Walk, captures, walk_alike
+
+FLAGS = {captured.name: captured.flags for captured in captures()}
 
 
 @pytest.fixture(scope="module")
-def walks(serve_reference) -> dict[str, Walk]:
-    return walk_all(serve_reference)
+def walk(serve_reference) -> Callable[[str], Walk]:
+    """What came of a capture, by its name; those of equal flags are walked together."""
+
+    @cache
+    def alike(flags: tuple[str, ...]) -> dict[str, Walk]:
+        return walk_alike(serve_reference, flags)
+
+    return lambda name: alike(FLAGS[name])[name]
+
+
+@pytest.fixture(scope="module")
+def walks(walk: Callable[[str], Walk]) -> dict[str, Walk]:
+    return {name: walk(name) for name in FLAGS}
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +38,14 @@ def deliberate() -> list[Deliberate]:
     return read_deliberate_differences()
 
 
-@pytest.mark.parametrize("capture", [captured.name for captured in captures()])
+@pytest.mark.parametrize("capture", FLAGS)
 def test_what_was_recorded_is_answered_alike(
-    capture: str, walks: dict[str, Walk], deliberate: list[Deliberate], capsys: pytest.CaptureFixture[str]
+    capture: str,
+    walk: Callable[[str], Walk],
+    deliberate: list[Deliberate],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    walked = walks[capture]
+    walked = walk(capture)
     explained = {found for found in walked.differences if any(row.explains(found) for row in deliberate)}
     with capsys.disabled():
         print(

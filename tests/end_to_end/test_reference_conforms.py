@@ -20,6 +20,7 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
 
 STANDARD = [name for name, each in CONFIGURATIONS.items() if "standard" in each.words]
+BAD = {Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR}
 INCREMENTAL = ["incremental", "every fourth token"]
 """Configurations without any cumulative stream. Chat streams are incremental everywhere."""
 
@@ -51,8 +52,21 @@ def checked(
 def test_the_reference_violates_nothing(checked: Callable[[str], tuple[Report, Path]], name: str) -> None:
     report, _ = checked(name)
     assert report["target"]["broken_off"] == ""
-    bad = {Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR}
-    assert {row: seen for row, seen in verdicts(report).items() if seen & bad} == {}
+    assert {row: seen for row, seen in verdicts(report).items() if seen & BAD} == {}
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_the_doors_of_a_family_violate_nothing_at_the_quick_budget(
+    start_reference: Callable[..., str], name: str, tmp_path: Path
+) -> None:
+    """All but `/generate`, which other configurations are asked through."""
+    configuration = CONFIGURATIONS[name]
+    doors = [dialect for dialect in configuration.dialects if dialect != "sglang-generate"]
+    words = (word for dialect in doors for word in ("--dialect", dialect))
+    url = start_reference(*configuration.flags)
+    seen = verdicts(tokenwire(tmp_path, "check", "--target", url, "--budget", "quick", *words))
+    assert not {row for row, found in seen.items() if found & BAD}
+    assert len({row for row, found in seen.items() if Verdict.PASS in found}) > 100
 
 
 def test_nothing_that_applies_stays_undecided(checked: Callable[[str], tuple[Report, Path]]) -> None:

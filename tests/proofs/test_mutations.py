@@ -15,7 +15,7 @@ from proofs.mutations import Dice, recorded, run
 
 from tokenwire.judging.verdict import Verdict
 
-OF_EACH_KIND = 500
+OF_EACH_KIND = 5 * settings().max_examples
 
 SETTINGS = settings(
     derandomize=True,

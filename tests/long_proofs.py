@@ -1,0 +1,67 @@
+"""The tests that are long proofs: `nox -s tests` runs them, `nox -s ci` leaves them out.
+
+Each goes on where shorter tests of its file end: more captures, faults, endpoints, or ways to start a server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+LONG: Mapping[str, str] = {
+    "conformance/test_bounded_caches.py": r"\[with_keys_of_its_own\]",
+    "conformance/test_evicted.py": r"same_report\[False\]",
+    "conformance/test_null_targets.py": r"everything_is_asked\[(?!empty object\]|instant end|HTML)",
+    "conformance/test_reasons.py": r"of_the_capture\[.*live-in",
+    "conformance/test_stopped_runs.py": r"until_a_signal.*\[15\]",
+    "conformance/test_strangers_files.py": r"takes_no_memory\[(.*many_values|merge-endless_line)\]",
+    "docs/test_contributors_guide.py": r"new_requirement_ends_in_green_tests",
+    "docs/test_first_command.py": r"installs_it_beside_itself.*\[ensurepip\]",
+    "docs/test_smallest_server.py": r"smallest_server_conforms",
+    "docs/test_tutorial.py": r"print_what_the_tutorial_shows",
+    "end_to_end/test_combined_modes.py": r"shapes_of_vllm_with_parsers",
+    "end_to_end/test_commands_on_a_server.py": r"somebody_elses_pytest",
+    "end_to_end/test_dying_servers.py": r"\[hangs-|started_again",
+    "end_to_end/test_exploration.py": r"same_seed|one_field_shrinks",
+    "end_to_end/test_gateway_and_worker.py": r"defect_of_a_proxy_is_seen\[(loses|drops|renames)",
+    "end_to_end/test_near_ties.py": r"\[sglang-generate\]",
+    "end_to_end/test_plan.py": r"sends_more_than_its_plan\[flags[01]-",
+    "end_to_end/test_recorded_shapes.py": (
+        r"alike\[(?!sglang/(A_base|I4_extra_mirror_incr|Q_queue|S2_retract_incr)|vllm/si3)"
+        r"|every_deliberate_difference|goes_everywhere"
+    ),
+    "end_to_end/test_reference_conforms.py": (
+        r"(violates_nothing|is_decided|preempted|are_none)\[(cumulative|vLLM's shapes|images|experts"
+        r"|every fourth token|n-gram speculation|no tokenizer|storage tiers|its own worker)\]"
+        r"|nothing_that_applies|every_requirement|table_of_traceability|each_requirement"
+    ),
+    "proofs/test_event_stream_proof.py": (
+        r"read_alike_.*\[(?!sglang/0.5.23/(A_base|C_incr|items)|vllm/0.32.0-cpu/si3)"
+    ),
+    "proofs/test_fuzz_doors.py": r"fails_the_server\[sglang\]",
+    "proofs/test_kill_matrix.py": r"agrees\[others\]",
+    "proofs/test_same_evidence.py": r"was_written_down\[sglang",
+    "proofs/test_small_scope.py": r"decided_for_every_delivery\[-3\]",
+    "proofs/test_witness_audit.py": r"\[(cumulative|incremental|vllm)-.*-(all 400|status as it was)\]",
+    "reference/faults/test_faulty_wire.py": r"over_with_its_request\[[d-z]",
+    "reference/serving/test_serve.py": r"slow_reader.*\[True\]",
+    "reference/test_attention.py": r"triton_kernel_is_attention\[(3-3-24|4-2-16)",
+    "reference/test_batch_invariance.py": r"\[cpu-bfloat16",
+    "reference/test_cuda_path.py": r"kernel_compiles|where_it_belongs\[(drafts|chunks)",
+    "reference/test_decode_graphs.py": r"replayed_graphs.*\[[1-9]\]",
+    "reference/test_speculative_decoding.py": r"\[cpu-bfloat16",
+}
+"""A file below `tests`, and what the names of its long tests have in them."""
+
+
+def mark_long(items: Sequence[pytest.Item], arguments: Sequence[str]) -> None:
+    """Mark them. Raises UsageError for a row that names no test, or every test, of a file that is run."""
+    for file, pattern in LONG.items():
+        of_file = [item for item in items if item.nodeid.partition("::")[0].endswith(f"tests/{file}")]
+        long = [item for item in of_file if re.search(pattern, item.name)]
+        if of_file and not long and not any("::" in argument for argument in arguments):
+            raise pytest.UsageError(f"tests/long_proofs.py: {file} has no test whose name matches {pattern}")
+        for item in long:
+            item.add_marker(pytest.mark.long)
