@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from docs_build.published import ROOT
-from tokenwire.baselines.expected import expected_file, read_expected
-from tokenwire.judging.judge import Judgement, judge
+from tokenwire.baselines import expected
+from tokenwire.judging.judge import Judgement
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import Verdict, overall
-from tokenwire.replay import replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import cut
-from tokenwire.target.tokenizer import LocalTokenizer
 
 FIXTURES = ROOT / "fixtures"
 CACHE = ROOT / ".cache" / "docs"
@@ -133,18 +131,28 @@ def _passed(judgements: list[Judgement], witnesses: int) -> Cell:
 
 def judged(capture: str) -> Column:
     """Judge a capture, with the tokenizer of its expected verdicts. Raises KeyError for an unknown one."""
+    (found,) = expected.judged(FIXTURES / capture)
+    return _column(capture, found)
+
+
+def keep(capture: str, found: expected.Judged) -> None:
+    """Keep what another has just judged, so that the site need not judge it again."""
+    path = _kept(capture)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(_column(capture, found))), "utf-8")
+
+
+def _column(capture: str, found: expected.Judged) -> Column:
     known = manifest()[capture]
-    file = FIXTURES / expected_file(capture)
-    name = read_expected(file).tokenizer
-    tokenizer = LocalTokenizer(file.parent / name) if name else None
-    subject = replay([FIXTURES / capture], tokenizer=tokenizer)
+    subject = Subject(captures=(str(FIXTURES / capture),), runs=(found.judgements[0].run,))
+    name = found.expected.tokenizer if found.expected else ""
     grouped: dict[str, list[Judgement]] = {}
-    for each in judge(subject.runs):
+    for each in found.judgements:
         grouped.setdefault(each.requirement.id, []).append(each)
     cells = {name: _cell(judgements, subject) for name, judgements in grouped.items()}
     flags = tuple(known["flags"])
     about = (known["title"], known["server"], known["version"], flags, known["exchanges"])
-    folder = os.path.relpath(file.parent / name, ROOT) if name else ""
+    folder = os.path.relpath(found.file.parent / name, ROOT) if name else ""
     return Column(capture, *about, cells, folder, tuple(sorted(subject.families)))
 
 
@@ -167,8 +175,8 @@ def _recalled(path: Path) -> Column:
 def _judged_once(capture: str) -> Column:
     path = _kept(capture)
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(judged(capture))), "utf-8")
+        (found,) = expected.judged(FIXTURES / capture)
+        keep(capture, found)
     return _recalled(path)
 
 
