@@ -466,6 +466,8 @@ class Asked(RequestFields):
     """
     prompt_key: str = ""
     """Canonical JSON of the model and the prompt, in whatever form they were sent; empty where unreadable."""
+    cache_key: str = ""
+    """JSON of the salt and the key that what is cached is shared under; empty where there are none."""
     ids_key: str = ""
     """Equal for greedy requests for one sample of the same input_ids, budget and stops, on any endpoint."""
     other_sampling: str = ""

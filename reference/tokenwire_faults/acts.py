@@ -36,6 +36,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "deltas": ("fault", "parser", "ended", "deltas"),
     "taken": ("fault", "reader", "emission"),
     "leaving": ("fault", "leaving"),
+    "flushing": ("fault", "flushing"),
     "aborting": ("fault", "rid", "live", "names"),
     "colliding": ("fault", "rid", "abort"),
     "ended": ("fault", "rid", "abort"),
@@ -132,6 +133,7 @@ _PRIMITIVES: Mapping[str, Callable[[Any], Callable[..., Any]]] = {
     "text": lambda change: lambda text: changed(text, change),
     "taken": lambda edits: lambda reader, emission: edited_emission(reader, emission, edits),
     "leaving": lambda leaving: lambda: leaving,
+    "flushing": lambda flushing: lambda: flushing,
 }
 """Seam to what makes an act of its argument in `faults.yaml`."""
 

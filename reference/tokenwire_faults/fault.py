@@ -124,6 +124,9 @@ class Fault(Seams):
     def leaving(self) -> bool:
         return self._through("leaving", True)
 
+    def flushing(self) -> bool:
+        return self._through("flushing", True)
+
     def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
         return self._through("aborting", names, rid, live)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from control_calls import abort, at, told
+from control_calls import abort, at, called, told
 from pair import Pair
 from stream_builder import (
     ABORT,
@@ -25,6 +25,7 @@ from stream_builder import (
 )
 
 from tokenwire.checks.check import Target
+from tokenwire.dialects.control import Action
 from tokenwire.record import Place, Stream
 from tokenwire.wire.exchange import Ending
 
@@ -130,6 +131,15 @@ COLD = _twin(whole(prompt_key="p"), "generate/cold")
 COLD = change(COLD, counters={"cached_tokens": 0})
 WARM = change(whole(prompt_key="p"), counters={"cached_tokens": 2})
 
+
+def keyed(key: str, cached: int, seconds: float) -> Stream:
+    """An answer under a key of the cache, which counts so many tokens of its prompt as cached."""
+    stream = at(_twin(whole(cache_key=key), f"generate/{key}-{seconds}"), seconds)
+    return change(stream, counters={"cached_tokens": cached})
+
+
+SALTED = (keyed("one", 0, 0), keyed("one", 2, 2))
+FLUSHED = Target(calls=(called(Action.FLUSH, 5),))
 SERIES = {"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}
 TOLD_MORE = _twin(whole(Told(series=SERIES), prompt_key="p", logprobs=True, top_logprobs=2), "generate/more")
 
@@ -336,6 +346,19 @@ ABORT_AND_INVARIANCE_PAIRS = [
         None,
         "/finish",
         why="an item that is padded",
+    ),
+    Pair(
+        "cached-tokens-keep-to-their-key",
+        (*SALTED, keyed("two", 0, 4)),
+        (*SALTED, keyed("two", 2, 4)),
+        pointer="/cached_tokens",
+    ),
+    Pair(
+        "flushed-tokens-are-not-counted",
+        (*SALTED, keyed("one", 0, 6)),
+        (*SALTED, keyed("one", 2, 6)),
+        pointer="/cached_tokens",
+        target=FLUSHED,
     ),
     Pair(
         "cache-changes-nothing",

@@ -214,6 +214,8 @@ class Dialect:
         """Where a request has images beside its prompt; None where it has no place for them."""
         self.says = self._request.says
         """How a grammar makes the model say a text; None where the endpoint has none."""
+        self.cache_keys = tuple(str(at[-1]) for at in self._request.cache_keys)
+        """Fields of a request, under equal values of which alone it shares cached prefixes."""
         self.arrays = tuple(ArrayRule.load(name, row) for name, row in table.get("arrays", {}).items())
         """The per-token arrays that are no series."""
         self.asks = tuple(self._request.asks)

@@ -38,6 +38,8 @@ _LARGEST_NUMBER = 2**53
 _ID_AS_KEY = re.compile(r"\d{1,19}")
 """An id as the name of a member; Python refuses to read more digits than a few thousand."""
 _NOTHING = RequestFields()
+_NO_KEY = (ABSENT, None, "")
+"""What a field of `cache_keys` holds that names none."""
 _ANY_MODEL = "default"
 """The model's name if none is known: servers of one model take any."""
 
@@ -134,6 +136,8 @@ class RequestBinding:
     beside_input_ids: Mapping[Keys, Any]
     neutral: Mapping[Keys, Any]
     same_ids_need: Mapping[Keys, Any]
+    cache_keys: tuple[Keys, ...]
+    """Fields that requests share cached prefixes under: only those of equal values do."""
     report_only: tuple[Keys, ...]
     forms: tuple[Keys, ...]
     """Fields that shape what an answer tells of its tokens, and not the tokens."""
@@ -190,6 +194,7 @@ class RequestBinding:
             beside_input_ids=pointed("beside_input_ids"),
             neutral=pointed("neutral"),
             same_ids_need=pointed("same_ids_need"),
+            cache_keys=tuple(map(parse, table.get("cache_keys", ()))),
             report_only=tuple(parse(at) for at in (*table.get("report_only", ()), *table.get("asks", ()))),
             forms=tuple(parse(at) for at in table.get("forms", ())),
             asks={parse(at): _wanted(at, names) for at, names in table.get("asks", {}).items()},
@@ -331,6 +336,7 @@ class RequestBinding:
             return asked
         model = find(body, self.model) if self.model is not None else None
         prompt_key = _canonical([model or None, prompt])
+        cache_keys = {at[-1]: value for at in self.cache_keys if (value := find(body, at)) not in _NO_KEY}
         rest = self._rest(body)
         key, ids_key = self._keys(body, by_field, asked, prompt, rest)
         form, sampling = self._form_and_sampling(rest)
@@ -338,6 +344,7 @@ class RequestBinding:
             asked,
             key=f"{self.dialect} {prompt_key} {key}" if key else "",
             prompt_key=prompt_key,
+            cache_key=_canonical(cache_keys) if cache_keys else "",
             ids_key=ids_key,
             form=_canonical(form) if form else "",
             other_sampling=_canonical(sampling) if sampling else "",
@@ -479,7 +486,14 @@ class RequestBinding:
         """The places that say nothing of the result beyond what `Asked` tells."""
         fields = (keys for places in self.fields.values() for keys in places)
         named = (self.model,) if self.model is not None else ()
-        return (*self.prompt.values(), *fields, *self.counts.values(), *named, *self.report_only)
+        return (
+            *self.prompt.values(),
+            *fields,
+            *self.counts.values(),
+            *named,
+            *self.cache_keys,
+            *self.report_only,
+        )
 
     def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the body says beyond the fields that the dialect binds, and that may shape the result."""

@@ -1,9 +1,12 @@
 """The prefix cache: a prompt that the server has seen before."""
 
+import secrets
 from dataclasses import replace
+from random import Random
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.scenario import Conversation, Steps, scenario
+from tokenwire.scenarios.forms import new_id
 
 _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150))
 """Longer than any common page size (1 to 128), so that at least one full page can be shared."""
@@ -18,3 +21,39 @@ def _cached_prompt(_: Conversation) -> Steps:
     for turn in ("first", "second", "third"):
         yield {turn: ask}
         yield {f"{turn}-stream": replace(ask, stream=True)}
+
+
+def _unseen_prompt(talk: Conversation) -> Ask:
+    """A prompt longer than a page that nobody has sent: as ids or, to chat, as fewer words."""
+    draw = Random(secrets.randbits(64))
+    ids = tuple(draw.randrange(10, 250) for _ in _LONGER_THAN_A_PAGE)
+    if talk.chat:
+        words = in_words(Ask(input_ids=(ids[:64],))).text[0]
+        return Ask(messages=({"role": "user", "content": words},), max_new_tokens=4)
+    return Ask(input_ids=(ids,), max_new_tokens=4)
+
+
+@scenario()
+def _cache_keys(talk: Conversation) -> Steps:
+    """A prompt that nobody has sent, twice under a salt, where the endpoint has any; then under another,
+    under another key, and under none: only the second is cached.
+    """
+    names, ask = talk.dialect.cache_keys, _unseen_prompt(talk)
+    if names:
+        salted = replace(ask, raw={names[0]: new_id()})
+        yield {"first": salted}
+        yield {"again": salted}
+        yield {f"other-{name}": replace(ask, raw={name: new_id()}) for name in names} | {"none": ask}
+
+
+@scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
+async def _flushed_cache(talk: Conversation) -> None:
+    """A prompt that nobody has sent, twice, and once more when the cache was flushed."""
+    flush = talk.control.flush_request if talk.control is not None else None
+    if flush is None:
+        return
+    ask = _unseen_prompt(talk)
+    await talk.ask("first", ask)
+    await talk.ask("again", ask)
+    await talk.call("flush", flush)
+    await talk.ask("after", ask)

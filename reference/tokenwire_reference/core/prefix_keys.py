@@ -14,7 +14,7 @@ class PageKey(NamedTuple):
     """What a full page stores: its own ids, behind one certain prefix. Equal keys store equal pages."""
 
     digest: bytes
-    """Of the extra key, the page size and every id up to the end of the page."""
+    """Of the secrets, the page size and every id up to the end of the page."""
     token_ids: bytes
     """The ids of this page, eight bytes each. As a part of the key they are compared on every hit."""
 
@@ -22,16 +22,17 @@ class PageKey(NamedTuple):
 class PrefixKeys:
     """The keys of one sequence's full pages, in order. Each page is hashed once, however long the sequence.
 
-    A digest goes on from that of the page before. The chain begins with the extra key, hashed in a domain of
-    its own: no choice of ids, and no choice of an extra key, makes one sequence's page another's.
+    A digest goes on from that of the page before. The chain begins with the secrets, hashed in a domain of
+    their own: no choice of ids, and no choice of secrets, makes one sequence's page another's.
     """
 
-    def __init__(self, page_size: int, extra_key: str | None) -> None:
-        """`extra_key`: sequences share pages only under an equal one; None is a key like any other."""
+    def __init__(self, page_size: int, *secrets: str | None) -> None:
+        """`secrets`: sequences share pages only where all are equal; None is a secret like any other."""
         self._page_size = page_size
         self._keys: list[PageKey] = []
-        secret = b"none" if extra_key is None else b"key" + extra_key.encode("utf-8", "surrogatepass")
-        root = blake2b(secret, digest_size=_DIGEST_BYTES, person=b"extra key", salt=page_size.to_bytes(8))
+        texts = [b"none" if one is None else b"key" + one.encode("utf-8", "surrogatepass") for one in secrets]
+        chain = b"".join(len(text).to_bytes(8) + text for text in texts)
+        root = blake2b(chain, digest_size=_DIGEST_BYTES, person=b"extra key", salt=page_size.to_bytes(8))
         self._last = root.digest()
 
     def grow(self, token_ids: Sequence[int]) -> None:

@@ -140,7 +140,8 @@ class Request:
     top_logprobs_num: int = 0
     token_ids_logprob: tuple[int, ...] = ()
     extra_key: str | None = None
-    """Requests share cached prefixes only under an equal key."""
+    cache_salt: str | None = None
+    """Requests share cached prefixes only under an equal key and an equal salt."""
     return_ranks: bool = False
     """With logprobs: also the rank of each token, 1 for the likeliest."""
     return_sampling_mask: bool = False

@@ -61,6 +61,10 @@ class Seams:
         """Whether it is noticed that the client has left."""
         return True
 
+    def flushing(self) -> bool:
+        """Whether a flush forgets what is cached."""
+        return True
+
     def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
         """The requests that an abort of `rid` ends."""
         del rid, live

@@ -102,6 +102,7 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
             "return_logprob": logprobs,
             "top_logprobs_num": top_logprobs,
             "extra_key": body.get("extra_key") or None,
+            "cache_salt": body.get("cache_salt") or None,
             "return_sampling_mask": bool(body.get("return_sampling_mask")),
         },
         logprobs=logprobs,

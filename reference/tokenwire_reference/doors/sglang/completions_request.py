@@ -68,6 +68,7 @@ def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCal
             "logprob_start_len": 0 if echo and top else -1,
             "top_logprobs_num": top or 0,
             "extra_key": body.get("extra_key") or None,
+            "cache_salt": body.get("cache_salt") or None,
         },
         is_batch=is_batch,
         echoes=_echoes(body["prompt"], prompts, served) if echo else [""] * len(prompts),

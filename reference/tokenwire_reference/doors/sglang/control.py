@@ -7,6 +7,7 @@ import asyncio
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
+from tokenwire_reference.core.seams import current_seams
 from tokenwire_reference.doors.body import hold_against_schema, read_object
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import refuse_control
@@ -34,7 +35,8 @@ async def flush_cache(http_request: HttpRequest) -> Response:
     """Forget all cached prefixes; refused while requests are running or waiting."""
     refuse_control(http_request)
     served = served_by(http_request)
-    flushed = await asyncio.wrap_future(served.runner.call(served.engine.flush_cache))
+    flush = served.engine.flush_cache if current_seams().flushing() else lambda: True
+    flushed = await asyncio.wrap_future(served.runner.call(flush))
     if flushed:
         return PlainTextResponse("Cache flushed.\n")
     return PlainTextResponse("Cache not flushed: requests are running or waiting.\n", status_code=400)

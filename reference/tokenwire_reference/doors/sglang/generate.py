@@ -36,7 +36,10 @@ _UNSUPPORTED = (
 )
 
 _OF_LOGPROBS: Mapping[str, Any] = {"top_logprobs_num": 0, "token_ids_logprob": [], "logprob_start_len": -1}
-_FOR_EACH = ("return_logprob", "top_logprobs_num", "logprob_start_len", "extra_key", "return_sampling_mask")
+_FOR_EACH = (
+    *("return_logprob", "top_logprobs_num", "logprob_start_len", "return_sampling_mask"),
+    *("extra_key", "cache_salt"),
+)
 """Fields with one value for all prompts, or a list of them."""
 
 

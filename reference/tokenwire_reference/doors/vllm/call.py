@@ -83,6 +83,7 @@ def read_call(
             "logprob_start_len": -1 if logprobs.prompt is None else 0,
             "top_logprobs_num": served.model.vocab_size if -1 in wanted else max(wanted, default=0),
             "return_ranks": bool(wanted),
+            "cache_salt": body.get("cache_salt"),
         },
         logprobs=logprobs,
     )

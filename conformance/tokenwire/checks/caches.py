@@ -1,0 +1,137 @@
+"""Checks of whose cache is used: what is counted ran under the same key, and since the last flush."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from math import inf
+from operator import eq
+from typing import Any
+
+from tokenwire.checks.about import ANY
+from tokenwire.checks.check import Relation, Target, check_run_rows
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.times import began, over
+from tokenwire.dialects.control import Action
+from tokenwire.record import Answer, Stream, fact, integer
+
+Side = Callable[[Answer], Hashable]
+"""Which cache a request may use; None where that is not known."""
+
+
+@fact(Stream)
+def _cached(stream: Stream) -> int | None:
+    """How many tokens of its prompt an answer counts as cached; None where it does not tell."""
+    details = (stream.usage or {}).get("prompt_tokens_details")
+    found: list[Any] = [emission.counters.get("cached_tokens") for emission in stream.emissions()]
+    found.append(details.get("cached_tokens") if isinstance(details, dict) else None)
+    return max((count for count in map(integer, found) if count is not None), default=None)
+
+
+@fact(Stream)
+def _preempted(stream: Stream) -> bool:
+    """Whether what it counts may be what it ran itself, before it was preempted."""
+    return any(emission.counters.get("num_retractions") for emission in stream.emissions())
+
+
+def _only_prompt(answer: Answer) -> object:
+    """What an answer was asked of, where that is one prompt for one sample; None for others."""
+    asked = answer.asked
+    alone = answer.answered and asked.n == 1 and asked.prompts == 1 and not asked.media
+    return (asked.input_ids or asked.prompt_key or None) if alone else None
+
+
+def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
+    """Whether a request may have run the first tokens of the prompt of another, before that was answered."""
+    start, end = began(other.exchange), over(answer.exchange)
+    if other.refused or (start is not None and end is not None and start > end):
+        return False
+    if not (ours := answer.asked.input_ids) or not (theirs := other.asked.input_ids):
+        alike = answer.asked.prompt_key == other.asked.prompt_key
+        return alike or _length(other) >= count
+    # What is shorter and the same may have gone on as the prompt does.
+    return any(_shared(prompt, ours[0]) >= min(count, len(prompt)) for prompt in theirs)
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids two prompts have in common from the first on."""
+    return sum(1 for _ in takewhile(bool, map(eq, one, other)))
+
+
+def _length(answer: Answer) -> float:
+    """How many tokens a request and its answer have at most; endless where that is not told."""
+    names = ("prompt_tokens", "completion_tokens")
+    every = (answer.usage or {}, *(choice.counters for choice in answer.choices))
+    told = ([counts.get(name) for name in names] for counts in every)
+    return max((float(sum(pair)) for pair in told if None not in map(integer, pair)), default=inf)
+
+
+@dataclass(frozen=True)
+class Apart(Relation):
+    """What an answer counts as cached was run on its own side of a border."""
+
+    sides: Callable[[Target], Side]
+    border: str
+    """What lies between, in words."""
+
+
+def _observe_apart(row: Apart, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Look at the first answer to a prompt on each side, where another side answered it before."""
+    side = row.sides(target)
+    prompts: dict[object, list[Answer]] = {}
+    for stream in streams:
+        if (prompt := _only_prompt(stream)) is not None:
+            prompts.setdefault(prompt, []).append(stream)
+    for answers in prompts.values():
+        firsts: dict[Hashable, int] = {}
+        for position, answer in enumerate(answers):
+            firsts.setdefault(side(answer), position)
+        for mine, position in firsts.items():
+            before = [one for one in answers[:position] if side(one) is not None]
+            if mine is not None and before:
+                own = (one for one in streams if side(one) in (mine, None) and one is not answers[position])
+                yield from _of_own_side(row, answers[position], before, own)
+
+
+def _of_own_side(
+    row: Apart, answer: Answer, before: Sequence[Answer], own: Iterator[Answer]
+) -> Iterator[Observation]:
+    """What an answer counts as cached, where others show that the prompt is cached, or that they ran it."""
+    count = _cached(answer)
+    if count is None or _preempted(answer):
+        return
+    # Who counts fewer ran the others; who counts any shows that the prompt is cached at all.
+    counted = ((one, _cached(one)) for one in before)
+    shown = (one for one, other in counted if other is not None and (other < count if count else other > 0))
+    other = next(shown, None)
+    if other is None or (count and any(_may_have_run(one, answer, count) for one in own)):
+        return
+    message = f"{count} tokens are counted as cached, and only {other.exchange.name} ran them, {row.border}"
+    place = answer.choices[0].last_at("cached_tokens")
+    yield expect(place, 0, count, message, related=(other.choices[0].last_at("cached_tokens"),))
+
+
+def _keys(_target: Target) -> Side:
+    return lambda answer: answer.asked.cache_key
+
+
+def _flushes(target: Target) -> Side:
+    """How many flushes were over when a request was sent; None for one that a flush met."""
+    calls = [call for call in target.calls if call.action is Action.FLUSH and call.done]
+    ends = sorted(end for call in calls if (end := over(call.exchange)) is not None)
+
+    def side(answer: Answer) -> int | None:
+        start = began(answer.exchange)
+        met = target.deeds.beside(answer.exchange, Action.FLUSH)
+        return None if start is None or met else bisect_right(ends, start)
+
+    return side if ends else lambda _: None
+
+
+check_run_rows(
+    _observe_apart,
+    Apart("cached-tokens-keep-to-their-key", ANY, _keys, "under another key"),
+    Apart("flushed-tokens-are-not-counted", ANY, _flushes, "before a flush"),
+)
