@@ -64,8 +64,8 @@ def _length(answer: Answer) -> float:
     """How many tokens a request and its answer have at most; endless where that is not told."""
     names = ("prompt_tokens", "completion_tokens")
     every = (answer.usage or {}, *(choice.counters for choice in answer.choices))
-    told = ([counts.get(name) for name in names] for counts in every)
-    return max((float(sum(pair)) for pair in told if None not in map(integer, pair)), default=inf)
+    told = ([integer(counts.get(name)) for name in names] for counts in every)
+    return max((float(sum(filter(None, pair))) for pair in told if None not in pair), default=inf)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from random import Random
 
 from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.scenario import Conversation, Steps, scenario
+from tokenwire.dialects.control import Action
 from tokenwire.scenarios.forms import new_id
 
 _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150))
@@ -49,7 +50,7 @@ def _cache_keys(talk: Conversation) -> Steps:
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _flushed_cache(talk: Conversation) -> None:
     """A prompt that nobody has sent, twice, and once more when the cache was flushed."""
-    flush = talk.control.flush_request if talk.control is not None else None
+    flush = talk.control.plain_request(Action.FLUSH) if talk.control is not None else None
     if flush is None:
         return
     ask = _unseen_prompt(talk)
