@@ -118,6 +118,19 @@ def test_without_logprobs_a_stream_does_not_excuse_itself_by_what_it_alone_holds
     assert [name for name in COMPARED if violated(name, compared, HERMES)] == [COMPARED[1]]
 
 
+def test_arguments_that_cross_to_another_choice_are_found_without_logprobs() -> None:
+    opened = [call(piece("get_weather", ""), choice=index) for index in (0, 1)]
+    filled = [call(piece(arguments=ARGUMENTS), choice=index) for index in (0, 1)]
+    right = streamed(CALL, *opened, *filled, second=CALL)
+    crossed = streamed(CALL, *opened, filled[1], filled[1], second=CALL)
+    for stream, found in ((right, []), (crossed, [COMPARED[0]])):
+        both = whole(CALL, "", piece("get_weather", ARGUMENTS), n=2)
+        (choice,) = both.choices
+        both = replace(both, choices=(choice, replace(choice, index=1)))
+        compared = against(without_logprobs(both), without_logprobs(stream))
+        assert [name for name in COMPARED if violated(name, compared, HERMES)] == found
+
+
 def test_text_behind_a_call_may_be_left_out_and_not_moved() -> None:
     said = f"{CALL}\nAnd then\n{PING}"
     moved = streamed(said, OPENED, FILLED, text("d then\n"), call(piece("ping", "{}", 1)), text("\nAn"))
