@@ -25,7 +25,7 @@ LONG: Mapping[str, str] = {
     "end_to_end/test_commands_on_a_server.py": r"somebody_elses_pytest",
     "end_to_end/test_dying_servers.py": r"\[hangs-|started_again",
     "end_to_end/test_exploration.py": r"same_seed|one_field_shrinks",
-    "end_to_end/test_gateway_and_worker.py": r"defect_of_a_proxy_is_seen\[(loses|drops|renames)",
+    "end_to_end/test_gateway_and_worker.py": r"defect_of_a_proxy_is_seen\[(loses|drops|renames|refuses)",
     "end_to_end/test_near_ties.py": r"\[sglang-generate\]",
     "end_to_end/test_plan.py": r"sends_more_than_its_plan\[flags[01]-",
     "end_to_end/test_recorded_shapes.py": (
@@ -33,9 +33,9 @@ LONG: Mapping[str, str] = {
         r"|every_deliberate_difference|goes_everywhere"
     ),
     "end_to_end/test_reference_conforms.py": (
-        r"(violates_nothing|is_decided|preempted|are_none)\[(cumulative|vLLM's shapes|images|experts"
-        r"|every fourth token|n-gram speculation|no tokenizer|storage tiers|its own worker)\]"
-        r"|nothing_that_applies|every_requirement|table_of_traceability|each_requirement"
+        r"(violates_nothing|says_the_same|is_decided|preempted|are_none)\[(cumulative|vLLM's shapes|images"
+        r"|experts|every fourth token|n-gram speculation|no tokenizer|storage tiers|its own worker"
+        r"|retractions)\]|nothing_that_applies|every_requirement|table_of_traceability|each_requirement"
     ),
     "proofs/test_event_stream_proof.py": (
         r"read_alike_.*\[(?!sglang/0.5.23/(A_base|C_incr|items)|vllm/0.32.0-cpu/si3)"
@@ -57,7 +57,7 @@ LONG: Mapping[str, str] = {
 
 
 def mark_long(items: Sequence[pytest.Item], arguments: Sequence[str]) -> None:
-    """Mark them. Raises UsageError for a row that names no test, or every test, of a file that is run."""
+    """Mark them. Raises UsageError for a row that names no test of a file that is run."""
     for file, pattern in LONG.items():
         of_file = [item for item in items if item.nodeid.partition("::")[0].endswith(f"tests/{file}")]
         long = [item for item in of_file if re.search(pattern, item.name)]
