@@ -75,7 +75,10 @@ def test_how_a_stream_is_cut_is_a_remark(tmp_path: Path) -> None:
     assert [finding.first.message for finding in report.findings] == ["cut into 7 and 5 events"]
 
 
-@pytest.mark.parametrize(("scenario", "differ"), [("abort", False), ("greedy-stream", True)])
+@pytest.mark.parametrize(
+    ("scenario", "differ"),
+    [*((name, False) for name in sorted(ABORTING)), ("greedy-stream", True)],
+)
 def test_how_far_an_abort_let_it_come_is_no_difference(tmp_path: Path, scenario: str, differ: bool) -> None:
     def aborted(count: int) -> Exchange:
         told = document(IDS[:count], finished=True)
@@ -83,6 +86,11 @@ def test_how_far_an_abort_let_it_come_is_no_difference(tmp_path: Path, scenario:
         return replace(whole("a", scenario), reads=(Read(0.1, json.dumps(told).encode()),))
 
     assert compared(tmp_path, (aborted(2),), (aborted(4),)).differ is differ
+
+
+def test_every_scenario_that_is_about_aborts_aborts_its_requests() -> None:
+    named = {name for name in load_scenarios() if "abort" in name}
+    assert named == ABORTING
 
 
 @pytest.mark.parametrize(("scenario", "differ"), [("id-in-use", False), ("request-id", True)])

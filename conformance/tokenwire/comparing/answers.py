@@ -29,7 +29,9 @@ _VOLATILE = frozenset(
 )
 _VOLATILE_ENDS = ("_ts", "_time", "_latency", "_timestamp", "latency", "throughput")
 """Names of values that differ between answers of one server."""
-ABORTING = frozenset({"abort", "abort-of-one"})
+ABORTING = frozenset(
+    {"abort", "abort-in-the-queue", "abort-of-choices", "abort-of-everything", "abort-of-one", "script-abort"}
+)
 """Scenarios that abort their requests."""
 RACING = frozenset({"id-in-use"})
 """Scenarios whose requests race: which of them is too late depends on timing."""
