@@ -361,6 +361,14 @@ ABORT_AND_INVARIANCE_PAIRS = [
         target=FLUSHED,
     ),
     Pair(
+        "flushed-tokens-are-not-counted",
+        (*SALTED, keyed("one", 0, 6)),
+        (*SALTED, keyed("one", 2, 6)),
+        pointer="/cached_tokens",
+        target=Target(calls=(replace(called(Action.UPDATE, 5), flushes=True),)),
+        why="an update of the weights flushes",
+    ),
+    Pair(
         "cache-changes-nothing",
         (COLD, WARM),
         (COLD, change(WARM, output_ids=[11, 12, 13, 14, 15, 9])),

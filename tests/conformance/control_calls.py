@@ -30,6 +30,7 @@ def called(
     status: int = 200,
     load: Load | None = None,
     everything: bool = False,
+    version: str = "",
     name: str = "sglang-generate/one/call",
 ) -> ControlCall:
     """A call that was answered ten milliseconds after it was sent."""
@@ -44,7 +45,8 @@ def called(
         duration=0.01,
         started=clock(seconds),
     )
-    return ControlCall(exchange, action, frozenset(ids), everything, load)
+    flushes = action is Action.FLUSH
+    return ControlCall(exchange, action, frozenset(ids), everything, flushes, version, load)
 
 
 def abort(seconds: float, *ids: str, status: int = 200, everything: bool = False) -> ControlCall:

@@ -120,6 +120,14 @@ ROLLOUT_PAIRS = [
         pointer="/weight_version",
     ),
     Pair(
+        "weights-change-by-update",
+        (versioned("one/a", "v1", 0), versioned("one/b", "v1", 2), versioned("one/c", "v1", 4)),
+        (versioned("one/a", "v1", 0), versioned("one/b", "v2", 6)),
+        pointer="/weight_version",
+        bad_target=Target(calls=(called(Action.UPDATE, 5, version="v2", status=400),)),
+        why="the update was refused",
+    ),
+    Pair(
         "mask-holds-the-sampled-id",
         masked(GOOD_MASKS),
         masked([[90, 91], *GOOD_MASKS[1:]]),

@@ -119,12 +119,12 @@ def _keys(_target: Target) -> Side:
 
 def _flushes(target: Target) -> Side:
     """How many flushes were over when a request was sent; None for one that a flush met."""
-    calls = [call for call in target.calls if call.action is Action.FLUSH and call.done]
+    calls = [call for call in target.calls if call.flushes and call.done]
     ends = sorted(end for call in calls if (end := over(call.exchange)) is not None)
 
     def side(answer: Answer) -> int | None:
         start = began(answer.exchange)
-        met = target.deeds.beside(answer.exchange, Action.FLUSH)
+        met = any(target.deeds.beside(answer.exchange, kind) for kind in (Action.FLUSH, Action.UPDATE))
         return None if start is None or met else bisect_right(ends, start)
 
     return side if ends else lambda _: None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tokenwire.checks.about import ended, finished_choices, is_error
@@ -133,13 +133,30 @@ def _last_weights(choice: Choice) -> Any:
     return choice.emissions[-1].details.get("weight_version")
 
 
+def _refused_weights(
+    reported: Sequence[tuple[float, float, Place, str]], updates: Sequence[ControlCall]
+) -> Iterator[Observation]:
+    """Look at the answers that name the weights of an update which was refused, and of no other, where none
+    named them before.
+    """
+    names = {call.version for call in updates if not call.refused}
+    refused = {call.version: call for call in updates if call.refused and call.version not in names}
+    first: dict[str, float] = {}
+    for _, end, place, version in reported:
+        call = refused.get(version)
+        if call is not None and first.setdefault(version, end) > (began(call.exchange) or end):
+            message = f"the weights are {version!r}, though the update that names them was refused"
+            status = f"{version!r}, after status {call.exchange.status}"
+            yield expect(place, "other weights", status, message, holds=False, related=(_place(call),))
+
+
 @check_run("weights-change-by-update")
 def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """An answer names the weights of the last that was over before it was asked for, or new ones: these
-    another client may have brought. Weights that were there before do not come back.
+    another client may have brought. Weights that were there before do not come back, and those of an update
+    that was refused do not come.
     """
-    if any(call.action is Action.UPDATE for call in target.calls):
-        return
+    updates = [call for call in target.calls if call.action is Action.UPDATE]
     reported = [
         (start, end, choice.last_at("weight_version"), version)
         for stream in streams
@@ -148,6 +165,9 @@ def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> It
         if isinstance(version := _last_weights(choice), str)
     ]
     reported.sort(key=lambda entry: entry[1])
+    if updates:
+        yield from _refused_weights(reported, updates)
+        return
     ends = [end for _, end, *_ in reported]
     for start, _, place, version in reported:
         before = bisect_right(ends, start)

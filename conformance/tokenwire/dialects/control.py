@@ -55,6 +55,10 @@ class ControlCall:
     """The requests that an abort names."""
     everything: bool = False
     """An abort names all requests."""
+    flushes: bool = False
+    """It forgets what is cached, as a flush does and an update of weights that does not say otherwise."""
+    version: str = ""
+    """What an update calls the weights; empty where it does not."""
     load: Load | None = None
     """What came back of a load; None where it cannot be read."""
 
@@ -63,6 +67,11 @@ class ControlCall:
         """Whether the server answered that it did what it was told."""
         status = self.exchange.status
         return self.exchange.ending is Ending.COMPLETE and status is not None and 200 <= status < 300
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server answered that it did not do it."""
+        return self.exchange.status is not None and 400 <= self.exchange.status < 500
 
 
 @dataclass(frozen=True)
@@ -181,7 +190,14 @@ class Control:
         for action in (Action.ABORT, Action.FLUSH, Action.PAUSE, Action.CONTINUE, Action.UPDATE):
             row = self.table.get(action)
             if row is not None and (method, path) == (row["method"], row["path"]):
-                return ControlCall(exchange, action, *_named(row, exchange.load().request.body))
+                named = _named(row, exchange.load().request.body)
+                return ControlCall(exchange, action, *named, flushes=action is Action.FLUSH)
+        row = self.table.get("update_of_weights")
+        if row is not None and method == row["method"] and path in row["paths"]:
+            body = exchange.load().request.body
+            version, flushes = (find(body, parse(row[name])) for name in ("version", "flushes"))
+            named_version = version if isinstance(version, str) else ""
+            return ControlCall(exchange, Action.UPDATE, flushes=flushes is not False, version=named_version)
         return None
 
 
