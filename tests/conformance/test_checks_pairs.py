@@ -766,6 +766,15 @@ PAIRS = [
         (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Told(), n=2)),
         why="an answer that was cut off owes nothing",
     ),
+    Pair(
+        "samples-are-asked-alike",
+        (
+            change(named(whole(), "one/alone"), prompt_token_ids=[7]),
+            change(change(whole(Told(), Told(), n=2), prompt_token_ids=[]), choice=1, prompt_token_ids=[7]),
+        ),
+        (change(named(whole(), "one/alone"), prompt_token_ids=[7]), whole(Told(), Told(), n=2)),
+        why="an empty prompt has an empty list of ids",
+    ),
     # Token in, token out.
     Pair(
         "prompt-ids-are-the-input-ids",

@@ -24,7 +24,8 @@ def _carried(choice: Choice) -> frozenset[str]:
         names |= {name for name, value in series if value}
         names |= emission.counters.keys()
         names |= {"output_ids"} if emission.output_ids else set()
-        names |= {_PROMPT_IDS} if emission.prompt_token_ids else set()
+        if emission.prompt_token_ids is not None:  # an empty prompt has an empty list
+            names.add(_PROMPT_IDS)
     return frozenset(names)
 
 
