@@ -178,6 +178,14 @@ def page_image(ids: Sequence[int]) -> str:
     return "".join(chr(token_id) + "\0" * 7 for token_id in ids)
 
 
+def test_a_salt_and_a_key_are_not_joined() -> None:
+    """A server that joined them let the salt of one tenant spell the key of another."""
+    spelled = [PrefixKeys(SIZE, *pair) for pair in (("ab", "c"), ("a", "bc"), ("abc", None), (None, "abc"))]
+    for keys in spelled:
+        keys.grow(range(SIZE))
+    assert len({page for keys in spelled for page in keys.pages(0, SIZE)}) == len(spelled)
+
+
 def test_no_extra_key_stands_for_a_page_of_ids() -> None:
     """`extra_key` was the first link of the chain, so a key could spell somebody else's first page."""
     ids = [7, 8, 9, 10, 11, 12, 13, 14]

@@ -1,0 +1,67 @@
+"""What is counted as cached: when another key is no reason, and when nobody can tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from abort_and_invariance_pairs import SALTED, keyed
+from control_calls import called
+from stream_builder import PROMPT, change
+
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.dialects.control import Action
+from tokenwire.record import Stream
+
+OTHER = keyed("two", 2, 8)
+
+
+def observed(requirement: str, *streams: Stream, target: Target | None = None) -> list[bool]:
+    on_run = CHECKS[requirement].on_run
+    assert on_run is not None
+    return [seen.holds for seen in on_run(streams, target or Target())]
+
+
+def asked(stream: Stream, **fields: object) -> Stream:
+    return replace(stream, asked=replace(stream.asked, **fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"input_ids": ((*PROMPT, 9),)}, "goes on from the prompt"),
+        ({"input_ids": (PROMPT[:1],)}, "its output may be the rest of the prompt"),
+        ({"input_ids": None, "prompt_key": "text"}, "a text whose ids nobody knows"),
+    ],
+)
+def test_what_the_same_key_may_have_run_is_its_own(own: dict[str, object], why: str) -> None:
+    mine = asked(keyed("two", 0, 4), **own)
+    assert observed("cached-tokens-keep-to-their-key", *SALTED, mine, OTHER) == [], why
+
+
+def test_an_unlike_prompt_under_the_same_key_ran_nothing_of_it() -> None:
+    unlike = asked(keyed("two", 0, 4), input_ids=((7, 8, 9),))
+    assert observed("cached-tokens-keep-to-their-key", *SALTED, unlike, OTHER) == [False]
+
+
+def test_what_nobody_in_the_run_computed_came_from_before_it() -> None:
+    warm = keyed("one", 2, 0), keyed("one", 2, 2)
+    assert observed("cached-tokens-keep-to-their-key", *warm, OTHER) == []
+
+
+def test_a_server_that_counts_nothing_shows_no_isolation() -> None:
+    silent = keyed("one", 0, 0), keyed("one", 0, 2)
+    assert observed("cached-tokens-keep-to-their-key", *silent, keyed("two", 0, 4)) == []
+
+
+def test_what_a_preempted_request_counts_may_be_its_own() -> None:
+    preempted = change(OTHER, counters={"num_retractions": 1})
+    assert observed("cached-tokens-keep-to-their-key", *SALTED, preempted) == []
+
+
+def test_a_flush_that_was_refused_or_that_an_answer_met_divides_nothing() -> None:
+    refused = Target(calls=(called(Action.FLUSH, 5, status=400),))
+    met = Target(calls=(called(Action.FLUSH, 6.5),))
+    for target in (refused, met):
+        streams = (*SALTED, keyed("one", 2, 6))
+        assert observed("flushed-tokens-are-not-counted", *streams, target=target) == []
