@@ -59,9 +59,16 @@ def test_what_a_preempted_request_counts_may_be_its_own() -> None:
     assert observed("cached-tokens-keep-to-their-key", *SALTED, preempted) == []
 
 
-def test_a_flush_that_was_refused_or_that_an_answer_met_divides_nothing() -> None:
+def test_a_flush_that_was_refused_divides_nothing() -> None:
     refused = Target(calls=(called(Action.FLUSH, 5, status=400),))
-    met = Target(calls=(called(Action.FLUSH, 6.5),))
-    for target in (refused, met):
-        streams = (*SALTED, keyed("one", 2, 6))
-        assert observed("flushed-tokens-are-not-counted", *streams, target=target) == []
+    streams = (*SALTED, keyed("one", 2, 6))
+    assert observed("flushed-tokens-are-not-counted", *streams, target=refused) == []
+
+
+def test_what_a_flush_met_may_have_run_after_it() -> None:
+    flushed = Target(calls=(called(Action.FLUSH, 5),))
+    met = asked(keyed("one", 0, 4.5), input_ids=((*PROMPT, 9),))
+    over = asked(keyed("one", 0, 3.5), input_ids=((*PROMPT, 9),))
+    for beside, seen in ((met, []), (over, [False])):
+        streams = (*SALTED, beside, keyed("one", 2, 6))
+        assert observed("flushed-tokens-are-not-counted", *streams, target=flushed) == seen

@@ -180,7 +180,8 @@ def page_image(ids: Sequence[int]) -> str:
 
 def test_a_salt_and_a_key_are_not_joined() -> None:
     """A server that joined them let the salt of one tenant spell the key of another."""
-    spelled = [PrefixKeys(SIZE, *pair) for pair in (("ab", "c"), ("a", "bc"), ("abc", None), (None, "abc"))]
+    pairs = (("ab", "c"), ("a", "bc"), ("abc", None), (None, "abc"), ("a", "bnone"), ("akeyb", None))
+    spelled = [PrefixKeys(SIZE, *pair) for pair in pairs]
     for keys in spelled:
         keys.grow(range(SIZE))
     assert len({page for keys in spelled for page in keys.pages(0, SIZE)}) == len(spelled)
