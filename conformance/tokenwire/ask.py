@@ -120,6 +120,8 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]
     """The JSON Schema of its arguments."""
+    strict: bool = False
+    """The server is asked to hold the arguments to it."""
 
 
 @dataclass(frozen=True, kw_only=True)

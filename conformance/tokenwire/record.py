@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar, overload
 
 from tokenwire.ask import RequestFields
+from tokenwire.constraint import Constraint, ToolRule
 from tokenwire.wire.exchange import Exchange, ExchangeHead
 
 BROKEN = "\ufffd"
@@ -451,6 +452,10 @@ class Asked(RequestFields):
     """Ids whose logprobs stand in the place of the likeliest, behind that of the sampled one."""
     wanted: tuple[Wanted, ...] = ()
     """What else was asked for."""
+    constraints: tuple[Constraint, ...] = ()
+    """Of what the text of each choice has to be a word; more than one contradict each other."""
+    tools: ToolRule | None = None
+    """What it says of calls; None where it offers no tools."""
     media: bool = False
     """Images or other media stand beside the prompt."""
     model: str = ""

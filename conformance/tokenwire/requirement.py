@@ -99,7 +99,7 @@ CONTRACT_PROFILES = (Basis.SGLANG, Basis.OPENAI)
 """The contracts that a server can be held to as a whole."""
 PURPOSES: Mapping[str, frozenset[str]] = {
     "rl": frozenset({"tito", "metadata", "rollouts"}),
-    "agents": frozenset({"channels", "items", "stops", "finish"}),
+    "agents": frozenset({"channels", "constraints", "items", "stops", "finish"}),
 }
 """What a server is to be used for, and the subjects and chapters that this needs."""
 

@@ -137,6 +137,7 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "messages": lambda value: _under(choices_of(value), "message"),
     "logprobs": lambda value: _under(choices_of(value), "logprobs"),
     "calls": calls_of,
+    "called": lambda value: _under(calls_of(value), "function"),
     "usage": lambda value: _under([value], "usage"),
     "reasoning": _counts_of_reasoning,
     "error": lambda value: [value.get("error", value)],
@@ -151,6 +152,7 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "sampling_params": lambda value: _under([value], "sampling_params"),
     "parameters": _all_parameters,
     "stream_options": lambda value: _under([value], "stream_options"),
+    "asked_functions": lambda value: _under(_listed(value.get("tools")), "function"),
     "asked_messages": lambda value: _listed(value.get("messages")),
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from abort_and_invariance_pairs import ABORT_AND_INVARIANCE_PAIRS
 from channel_pairs import CHANNEL_PAIRS
+from constraint_pairs import CONSTRAINT_PAIRS
 from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
 from item_pairs import ITEM_PAIRS
 from known_answer_pairs import KNOWN_ANSWER_PAIRS
@@ -982,6 +983,7 @@ PAIRS += ABORT_AND_INVARIANCE_PAIRS
 PAIRS += CHANNEL_PAIRS
 PAIRS += ROLLOUT_PAIRS
 PAIRS += ITEM_PAIRS
+PAIRS += CONSTRAINT_PAIRS
 
 
 def _name(pair: Pair) -> str:

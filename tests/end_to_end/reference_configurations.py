@@ -88,6 +88,13 @@ CONFIGURATIONS = {
             for word in ("--scenario", scenario)
         ),
     ),
+    "calls in the form of Hermes": Configuration(
+        ("--model", "builtin:parrot", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
+        (
+            *("--scenario", "constraints", "--scenario", "bad-constraints", "--scenario", "tool-choice"),
+            *("--dialect", "sglang-chat"),
+        ),
+    ),
     "scripts": Configuration(
         ("--model", "builtin:parrot", "--api-dialect", "vllm", "--incremental-streaming-output"),
         (*("--budget", "quick"), *_SCRIPT_DIALECTS, *_SCRIPTS),

@@ -396,7 +396,12 @@ def _finish_of_calls_has_a_call(stream: Stream, _target: Target) -> Iterator[Obs
 def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A choice that comes to its end with calls that are complete says so."""
     asked = stream.asked
-    if isinstance(_tool_choice(stream), Mapping) or asked.stop or asked.stop_regex or asked.stop_token_ids:
+    if (
+        (asked.tools is not None and asked.tools.name)
+        or asked.stop
+        or asked.stop_regex
+        or asked.stop_token_ids
+    ):
         return
     for channels in _finished(stream):
         finish = channels.choice.finish
@@ -407,28 +412,22 @@ def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observat
             yield expect(channels.place("finish"), CALLED, finish.type, message)
 
 
-def _tool_choice(stream: Stream) -> Any:
-    body = stream.exchange.request.body
-    return body.get("tool_choice") if isinstance(body, Mapping) else None
-
-
 @check("tool-choice-is-kept", _TAKEN_APART)
 def _tool_choice_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Calls where they are demanded, of the tool that is named, and none where none is wanted."""
-    choice = _tool_choice(stream)
-    function = choice.get("function") if isinstance(choice, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if choice not in ("none", "required") and name is None:
+    rule = stream.asked.tools
+    if rule is None or rule.demand not in ("none", "required"):
         return
+    wanted = rule.name or rule.demand
     for channels in _finished(stream):
         finish, names = channels.choice.finish, [call.name for call in channels.calls]
         early = finish is None or finish.type not in {CALLED, "stop"} or stream.asked.stop
-        if choice == "none" or names or not early:
-            wanted = bool(names) and (name is None or {*names} == {name})
-            kept = not names if choice == "none" else wanted
-            message = f"the request says tool_choice {choice!r}, and the choice calls {names or 'nothing'}"
+        if rule.demand == "none" or names or not early:
+            demanded = bool(names) and (not rule.name or {*names} == {rule.name})
+            kept = not names if rule.demand == "none" else demanded
+            message = f"the request says tool_choice {wanted!r}, and the choice calls {names or 'nothing'}"
             place = channels.place(CALLED if names else "finish")
-            yield expect(place, choice, names, message, holds=kept)
+            yield expect(place, wanted, names, message, holds=kept)
 
 
 @check("parsed-tokens-are-delivered", _TAKEN_APART)

@@ -31,13 +31,13 @@ Fault = Callable[[Stream, Target], str]
 
 
 @dataclass(frozen=True)
-class _Refused(Relation):
+class Refused(Relation):
     """A request with a fault is refused with a 4xx status."""
 
     fault: Fault
 
 
-def _observe_refusal(row: _Refused, stream: Stream, target: Target) -> Iterator[Observation]:
+def observe_refusal(row: Refused, stream: Stream, target: Target) -> Iterator[Observation]:
     """Nothing to see if no answer came, or none about the request."""
     status = stream.exchange.status
     if status is None or status in NOT_ABOUT_THE_REQUEST:
@@ -84,42 +84,42 @@ def _needs_a_tokenizer(stream: Stream, target: Target) -> bool:
 
 
 check_rows(
-    _observe_refusal,
-    _Refused(
+    observe_refusal,
+    Refused(
         "empty-input-ids-refused",
         ANY,
         _if(lambda stream, _: asks_for_nothing(stream.asked), "an empty list of input_ids was"),
     ),
-    _Refused(
+    Refused(
         "malformed-input-ids-refused",
         ANY,
         _if(lambda stream, _: sent_malformed_ids(stream), "malformed input_ids were"),
     ),
-    _Refused(
+    Refused(
         "unknown-prompt-ids-refused",
         ANY,
         _with(lambda stream, target: bad.unknown_prompt_ids(stream.asked, target.advertised.vocab_size)),
     ),
-    _Refused(
+    Refused(
         "unknown-chosen-ids-refused",
         ANY,
         _with(lambda stream, target: bad.unknown_chosen_ids(stream.asked, target.advertised.vocab_size)),
     ),
-    _Refused("unknown-parameter-ids-refused", ANY, _with(_unknown_parameters)),
-    _Refused("wrong-types-refused", ANY, _with(lambda stream, _: bad.wrong_types(stream.asked))),
-    _Refused(
+    Refused("unknown-parameter-ids-refused", ANY, _with(_unknown_parameters)),
+    Refused("wrong-types-refused", ANY, _with(lambda stream, _: bad.wrong_types(stream.asked))),
+    Refused(
         "impossible-values-refused",
         ANY,
         _with(lambda stream, _: bad.impossible_values(stream.asked, policy_of(stream).least)),
     ),
-    _Refused(
+    Refused(
         "misfitting-lists-refused",
         ANY,
         _with(lambda stream, _: bad.misfitting_lists(stream.asked, stream.exchange.request)),
     ),
-    _Refused("unreadable-bodies-refused", ANY, _unreadable),
-    _Refused("missing-prompts-refused", ANY, _if(_has_no_prompt, "a request without a prompt was")),
-    _Refused("text-needs-a-tokenizer", ANY, _if(_needs_a_tokenizer, "a request that needs a tokenizer was")),
+    Refused("unreadable-bodies-refused", ANY, _unreadable),
+    Refused("missing-prompts-refused", ANY, _if(_has_no_prompt, "a request without a prompt was")),
+    Refused("text-needs-a-tokenizer", ANY, _if(_needs_a_tokenizer, "a request that needs a tokenizer was")),
 )
 
 

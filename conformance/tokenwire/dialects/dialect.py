@@ -216,6 +216,10 @@ class Dialect:
         """How a grammar makes the model say a text; None where the endpoint has none."""
         self.cache_keys = tuple(str(at[-1]) for at in self._request.cache_keys)
         """Fields of a request, under equal values of which alone it shares cached prefixes."""
+        self.tool = self._request.tool
+        """How a request offers tools, and says which are to be called; None where the endpoint has none."""
+        self.constraint = self._request.constraint
+        """How a request says of what language its text has to be."""
         self.arrays = tuple(ArrayRule.load(name, row) for name, row in table.get("arrays", {}).items())
         """The per-token arrays that are no series."""
         self.asks = tuple(self._request.asks)

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Kind, RequestFields, Tool
+from tokenwire.constraint import Constraint, ToolRule
 from tokenwire.record import Asked, SentField, Wanted
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
@@ -59,6 +60,12 @@ class Says:
     """Where the expression stands that the output has to match."""
     beside: tuple[Mapping[str, Any], ...]
     """What else the body says, of which one lets the grammar hold from the first token on."""
+    thinking: Mapping[str, Any]
+    """What it says so that the model reasons first; empty where nothing does."""
+
+    @classmethod
+    def load(cls, table: Mapping[str, Any]) -> Says:
+        return cls(parse(table["pattern"]), tuple(table["beside"]), table.get("thinking", {}))
 
     def body(self, text: str, way: int) -> dict[str, Any]:
         """What a body says so that the output is this text."""
@@ -81,17 +88,46 @@ class _ToolBinding:
     template: Mapping[str, Any]
     """One of them, with NAME, DESCRIPTION and PARAMETERS in their places."""
     name: Keys
+    parameters: Keys
+    strict: Keys
+    choice: Keys
+    """Where a request says whether it wants calls, and of what."""
+    chooses: Mapping[str, Any]
+    """What it says there: for no call, for any, and for one of NAME."""
+    alone: tuple[tuple[Keys, Any], ...]
+    """Where it says that it wants one at most, and how; behind that, what has to stand beside it."""
 
     @classmethod
     def load(cls, table: Mapping[str, Any]) -> _ToolBinding:
-        return cls(parse(table["at"]), table["as"], parse(table["name"]))
+        alone = tuple((parse(at), value) for at, value in table.get("alone", {}).items())
+        return cls(
+            where=parse(table["at"]),
+            template=table["as"],
+            alone=alone,
+            chooses=table.get("chooses", {}),
+            **{name: parse(table.get(name, "")) for name in ("name", "parameters", "strict", "choice")},
+        )
 
     def written(self, tool: Tool) -> Any:
         """A tool as the endpoint has it."""
-        return _filled_in(
-            self.template,
-            {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters},
-        )
+        values = {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters}
+        written = _filled_in(self.template, values)
+        if tool.strict and self.strict:
+            put(written, self.strict, True)
+        return written
+
+    def choosing(self, choice: str, name: str = "") -> dict[str, Any]:
+        """What a body says for `none`, `required` or `named` calls."""
+        said: dict[str, Any] = {}
+        put(said, self.choice, _filled_in(self.chooses[choice], {"NAME": name}))
+        return said
+
+    def one_at_most(self) -> dict[str, Any]:
+        """What a body says for one call at most."""
+        said: dict[str, Any] = {}
+        for at, value in self.alone:
+            put(said, at, value)
+        return said
 
     def names(self, body: Any) -> tuple[str, ...] | None:
         """The names of the tools that a body offers; None where it says none."""
@@ -101,12 +137,86 @@ class _ToolBinding:
         found = (find(tool, self.name) for tool in tools)
         return tuple(name for name in found if isinstance(name, str))
 
+    def rule(self, body: Any) -> ToolRule | None:
+        """What a body says of calls; None where it neither offers tools nor chooses any."""
+        choice, names = find(body, self.choice), self.names(body)
+        if names is None and choice in (ABSENT, None):
+            return None
+        tools = [tool for tool in find(body, self.where) if isinstance(tool, dict)] if names else ()
+        by_name = {str(find(tool, self.name)): tool for tool in tools}
+        schemas = {name: find(tool, self.parameters) for name, tool in by_name.items()}
+        word = choice.get("type") if isinstance(choice, dict) else choice
+        named = (find(choice, at) for at in (("function", "name"), ("name",)))
+        return ToolRule(
+            names or (),
+            demand="auto" if word in (ABSENT, None) else _DEMANDS.get(str(word), str(word)),
+            name=next((name for name in named if isinstance(name, str)), ""),
+            alone=any(find(body, at) == value for at, value in self.alone[:1]),
+            parameters={
+                name: Constraint(f"the schema of {name}", "json_schema", schema)
+                for name, schema in schemas.items()
+                if schema not in (ABSENT, None)
+            },
+            strict=frozenset(name for name, tool in by_name.items() if find(tool, self.strict) is True),
+        )
+
+
+_DEMANDS = dict.fromkeys(("any", "function", "tool"), "required")
+"""What families say in `tool_choice` for a call that has to be."""
+_FORMAT = "format"
+"""The kind of a place that holds an object which says of what type a constraint is, as OpenAI has it."""
+
+
+@dataclass(frozen=True)
+class _ConstraintBinding:
+    """Where requests say of what language the text of a choice has to be."""
+
+    places: Mapping[Keys, str]
+    """By kind."""
+    schema_as: tuple[Keys, Any] | None
+    """Where a schema is written, and how, with SCHEMA in its place."""
+
+    @classmethod
+    def load(cls, table: Mapping[str, Any]) -> _ConstraintBinding:
+        places = {parse(at): kind for at, kind in table.get("constraints", {}).items()}
+        written = table.get("schema_as")
+        return cls(places, (parse(written["at"]), written["as"]) if written else None)
+
+    def read(self, body: Any) -> tuple[Constraint, ...]:
+        return tuple(
+            constraint
+            for at, kind in self.places.items()
+            if (value := find(body, at)) not in (ABSENT, None, False)
+            and (constraint := _constraint(str(at[-1]), kind, value)) is not None
+        )
+
+    def written(self, kind: str, value: Any) -> dict[str, Any] | None:
+        """What a body says for a constraint; None where the endpoint has no place for it."""
+        said: dict[str, Any] = {}
+        if kind == "json_schema" and self.schema_as is not None:
+            at, template = self.schema_as
+            put(said, at, _filled_in(template, {"SCHEMA": value}))
+            return said
+        at = next((at for at, one in self.places.items() if one == kind), ())
+        if at:
+            put(said, at, json.dumps(value) if kind == "json_schema" else value)
+        return said or None
+
+
+def _constraint(name: str, kind: str, value: Any) -> Constraint | None:
+    if kind == _FORMAT:
+        kind = str(value.get("type")) if isinstance(value, dict) else "unknown"
+        if kind == "json_schema":
+            holder = value.get(kind, value)
+            value = holder.get("schema") if isinstance(holder, dict) else None
+    return None if kind == "text" else Constraint(name, kind, value)
+
 
 def _filled_in(template: Any, values: Mapping[str, Any]) -> Any:
     """A template with values in the places of their names."""
     if isinstance(template, Mapping):
         return {name: _filled_in(member, values) for name, member in template.items()}
-    return copy.deepcopy(values.get(template, template))
+    return copy.deepcopy(values.get(template, template) if isinstance(template, str) else template)
 
 
 @dataclass(frozen=True)
@@ -150,6 +260,7 @@ class RequestBinding:
     says: Says | None
     """How a grammar makes the model say a text, where the endpoint has any."""
     tool: _ToolBinding | None
+    constraint: _ConstraintBinding
     system: Keys | None
     """Where messages of the system stand that are none of the conversation; None where they are."""
 
@@ -200,10 +311,9 @@ class RequestBinding:
             asks={parse(at): _wanted(at, names) for at, names in table.get("asks", {}).items()},
             penalties={name: parse(table[name]) for name in PENALTIES if name in table},
             chosen_in_top=parse(table["chosen_in_top"]) if "chosen_in_top" in table else None,
-            says=Says(parse(table["says"]["pattern"]), tuple(table["says"]["beside"]))
-            if "says" in table
-            else None,
+            says=Says.load(table["says"]) if "says" in table else None,
             tool=_ToolBinding.load(table["tool"]) if "tool" in table else None,
+            constraint=_ConstraintBinding.load(table),
             system=parse(table["system"]) if "system" in table else None,
         )
 
@@ -326,6 +436,8 @@ class RequestBinding:
             greedy=_is_greedy(by_field),
             chosen_in_top=in_top,
             wanted=tuple(wanted for at, wanted in self.asks.items() if find(body, at) is True),
+            constraints=self.constraint.read(body),
+            tools=self.tool.rule(body) if self.tool is not None else None,
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
             model=_name(find(body, self.model) if self.model is not None else None),
             uniform=_uniform(by_field),

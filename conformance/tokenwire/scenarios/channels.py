@@ -21,6 +21,19 @@ TOOLS = tuple(
     Tool(name, name, {"type": "object", "properties": properties}) for name, properties in _PARAMETERS.items()
 )
 _CITY = ("get_weather", {"city": "Paris", "days": 2})
+_STRICT = Tool(
+    "get_weather",
+    "get_weather",
+    {
+        "type": "object",
+        "properties": {"unit": {"enum": ["c", "f"]}},
+        "required": ["unit"],
+        "additionalProperties": False,
+    },
+    strict=True,
+)
+_MISFIT = ("get_weather", {"unit": "k"})
+"""As long as what fits: a parrot comes to its end behind it."""
 _PING: tuple[str, dict[str, Any]] = ("ping", {})
 _RICH = {
     "q": {"a": {"b": [1, 2, {"c": "}]{"}]}, "s": 'he said "hi" \\ back\nnext', "u": "Köln 日本 😀👩\u200d👧"},
@@ -172,14 +185,26 @@ _RARE = (
 """What is asked at one interval only."""
 
 
+def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:
+    """An ask that a parrot answers with a text; for other models, another, of the same budget."""
+    ask = _Script(talk).ask(text) if talk.parrot is not None else None
+    return otherwise if ask is None else replace(ask, max_new_tokens=otherwise.max_new_tokens)
+
+
 @scenario(chat=True)
 def _tool_choice(talk: Conversation) -> Steps:
     """Tools that may not be called, must be, and of which one must be, where a parrot says a call and other
-    models are asked for the weather; whole and streamed.
+    models are asked for the weather; one call at most, where it says two; and arguments that do not fit the
+    tool, which is strict; whole and streamed.
     """
     ask = replace(worded(talk, "What is the weather in Paris?"), max_new_tokens=talk.fitting(200, _PROMPT))
     form = load_markup()[1][talk.tool_calls or "hermes"]
-    ask = (_Script(talk).ask(form.spelled(_CITY)) if talk.parrot is not None else None) or ask
-    named = {"type": "function", "function": {"name": _CITY[0]}}
-    for label, choice in (("none", "none"), ("required", "required"), ("named", named)):
-        yield forms(replace(_with_tools(ask), raw={**ask.raw, "tool_choice": choice}), label)
+    one = _with_tools(spoken(talk, form.spelled(_CITY), ask))
+    two = _with_tools(spoken(talk, form.spelled(_CITY, _PING), ask))
+    binding = talk.dialect.tool
+    if binding is None or not binding.chooses:
+        return
+    for choice in ("none", "required", "named"):
+        yield forms(replace(one, raw={**one.raw, **binding.choosing(choice, _CITY[0])}), choice)
+    yield forms(replace(two, raw={**two.raw, **binding.one_at_most()}), "one-at-most")
+    yield forms(replace(spoken(talk, form.spelled(_MISFIT), ask), tools=(_STRICT,)), "strict")

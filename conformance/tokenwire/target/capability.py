@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from tokenwire.constraint import UntoldError
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
@@ -74,6 +75,15 @@ def _says_what_is_forced(stream: Stream) -> bool:
     dialect = dialect_of(stream)
     forced = dialect.says.text(stream.exchange.request.body) if dialect is not None and dialect.says else None
     return bool(forced) and any(choice.text == forced for choice in stream.choices)
+
+
+def _is_constrained(stream: Stream) -> bool:
+    """Whether a choice is a word of the constraint of its request."""
+    asked, texts = stream.asked, (choice.text or "" for choice in stream.choices if choice.finish is not None)
+    try:
+        return len(asked.constraints) == 1 and any(map(asked.constraints[0].admits, texts))
+    except UntoldError:
+        return False
 
 
 def _counts_tokens(stream: Stream) -> bool:
@@ -243,6 +253,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
     ),
     "forced-text": (_says_what_is_forced, "no grammar was seen to make the model say a text"),
+    "constraints": (_is_constrained, "no answer is a word of the constraint of its request"),
     "tool-calls": (
         _any(lambda e: e.calls or (e.finish is not None and e.finish.type == "tool_calls")),
         "no answer carries a tool call",

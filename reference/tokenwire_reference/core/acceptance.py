@@ -100,7 +100,11 @@ class TokenAcceptance:
         banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
         counts = self._counts.get(request.rid) if self._counts else None
         times = None if counts is None else counts.times(segment.drafts[:right])
-        return SamplingRow(request.sampling, request.seed, segment.end - 1 + right, times, banned)
+        if request.matcher is None and request.sampling.constraint is not None:
+            request.matcher = request.sampling.constraint.start()
+        matcher, drafts = request.matcher, segment.drafts[:right]
+        allowed = None if matcher is None else matcher.allowed(request.output_ids, drafts)
+        return SamplingRow(request.sampling, request.seed, segment.end - 1 + right, times, banned, allowed)
 
     def _customized_info(
         self, adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]

@@ -5,12 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from tokenwire_reference.core.seams import Seams, current_seams
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
+
+
+class Matcher(Protocol):
+    """Follows the output of a request with a constraint."""
+
+    def allowed(self, output_ids: Sequence[int], drafts: Sequence[int] = ()) -> bytes:
+        """A bit for each id that may follow an output, and drafts behind it."""
+
+
+class Constraint(Protocol):
+    """Of what the text of a request has to be a word."""
+
+    def start(self) -> Matcher:
+        """For one request."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,7 @@ class SamplingParams:
     sampling_seed: int | None = None
     custom_params: Mapping[str, Any] | None = None
     """What a model or a sampler of its own kind understands, such as a script."""
+    constraint: Constraint | None = None
 
     @property
     def penalises(self) -> bool:
@@ -163,6 +178,8 @@ class Request:
     """Wire name (`output_token_logprobs`, …, customized_info keys) to one entry for each output id."""
     prompt_series: dict[str, list[Any]] = field(default_factory=dict)
     """Wire name (`input_token_logprobs`, …) to one entry for each prompt token from `logprob_start_len`."""
+    matcher: Matcher | None = field(default=None, repr=False)
+    """Says which ids may come next; None without a constraint, and before the first token."""
     seed: int = 0
     """What sampling is seeded with: the request's own seed, or one drawn when the engine took it."""
     swayed: bool = False

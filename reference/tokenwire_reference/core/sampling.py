@@ -33,11 +33,13 @@ class SamplingRow(NamedTuple):
     """How often each id was sampled before [V]; None without penalties, which need it."""
     banned_ids: frozenset[int] = frozenset()
     """Ids that may not be chosen yet: what would stop the request before `min_new_tokens`."""
+    allowed: bytes | None = None
+    """A bit for each id that the constraint of the request allows; None for all."""
 
     @property
     def changes_logits(self) -> bool:
         """Whether anything but the temperature changes them."""
-        return self.times is not None or bool(self.banned_ids or self.sampling.logit_bias)
+        return self.times is not None or bool(self.banned_ids or self.sampling.logit_bias or self.allowed)
 
 
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
@@ -60,13 +62,26 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
             values.index_add_(
                 0, at, torch.tensor(list(biases.values()), dtype=values.dtype).to(values.device)
             )
+        # Last: no bias brings back what may not come, or not yet.
+        if row.allowed is not None:
+            values[~_bits(row.allowed, values)] = float("-inf")
         if row.banned_ids:
-            # Last: no bias brings back what may not come yet.
-            values[list(row.banned_ids)] = float("-inf")
+            banned = values.index_fill(
+                0, torch.tensor([*row.banned_ids], device=values.device), float("-inf")
+            )
+            if row.allowed is None or banned.isfinite().any():  # a word that is whole has to end
+                values.copy_(banned)
     temperatures = [1.0 if row.sampling.temperature < 1e-6 else row.sampling.temperature for row in rows]
     if all(temperature == 1.0 for temperature in temperatures):
         return logits
     return logits / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
+
+
+def _bits(mask: bytes, values: Tensor) -> Tensor:
+    """A bit for each of some values [V], as booleans."""
+    octets = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
+    bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+    return bits.flatten()[: len(values)].bool().to(values.device)
 
 
 def _penalise(values: Tensor, p: SamplingParams, times: Tensor) -> None:

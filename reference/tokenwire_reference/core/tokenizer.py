@@ -12,8 +12,11 @@ class Tokenizer(Protocol):
     """Text to ids and back; transformers' tokenizers have all of it."""
 
     chat_template: str | None
+    all_special_ids: list[int]
 
     def __hash__(self) -> int: ...
+
+    def __len__(self) -> int: ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 

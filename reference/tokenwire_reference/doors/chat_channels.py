@@ -12,8 +12,9 @@ from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
-from tokenwire_reference.extras.channels.formats import TOOL_CALLS, channel_format
+from tokenwire_reference.extras.channels.formats import REASONING, TOOL_CALLS, channel_format
 from tokenwire_reference.extras.channels.parser import Channel, ChannelParser, Delta, Format, Message
+from tokenwire_reference.extras.constraints import Channelled, calls_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class ChannelsAsked:
     template: Mapping[str, Any] = field(default_factory=dict)
     """What the chat template is given beside the messages."""
     hides_reasoning: bool = False
+    alone: bool = False
+    """One call at most: the others are left out."""
+    constraint: Channelled = field(default_factory=Channelled)
 
 
 def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
@@ -32,17 +36,15 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
     tools: Sequence[Mapping[str, Any]] = body.get("tools") or ()
     choice = body.get("tool_choice") or "auto"
     thinking = _thinking(body.get("chat_template_kwargs") or {})
-    if choice not in ("auto", "none"):
-        raise RefusalError(
-            f"tool_choice is {choice!r}, and calls cannot be enforced without a grammar, which the reference "
-            "engine has not; send auto or none",
-            param="tool_choice",
-        )
     if body.get("stream_reasoning") is False:
         raise RefusalError("stream_reasoning is false, and reasoning is not held back here; leave it out")
+    wanted = _wanted(choice, tools)
     if tools:
-        _refuse_promises(body, tools, served)
-    calls = bool(tools) and choice == "auto"
+        _refuse_promises(tools, served, demanded=wanted is not None)
+    calls = bool(tools) and choice != "none"
+    alone = body.get("parallel_tool_calls") is False
+    strict = any(tool["function"].get("strict") for tool in tools)
+    parser = served.args.reasoning_parser
     offered = {"tools": tools} if calls else {}
     return ChannelsAsked(
         format=None
@@ -56,7 +58,33 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
         ),
         template=offered | ({} if thinking is None else {"enable_thinking": thinking}),
         hides_reasoning=body.get("include_reasoning") is False,
+        alone=alone,
+        constraint=Channelled(
+            calls_of(wanted or tools, alone=alone, demanded=wanted is not None)
+            if calls and (wanted or strict)
+            else None,
+            None if parser is None or thinking is False else REASONING[parser],
+        ),
     )
+
+
+def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
+    """The tools of which one has to be called; None where none has to."""
+    match choice:
+        case "auto" | "none":
+            return None
+        case "required":
+            wanted = list(tools)
+        case {"function": {"name": name}}:
+            wanted = [tool for tool in tools if tool["function"]["name"] == name]
+        case _:
+            wanted = []
+    if not wanted:
+        raise RefusalError(
+            f"tool_choice is {choice!r}; send auto, none, required or the name of one of the tools",
+            param="tool_choice",
+        )
+    return wanted
 
 
 def _thinking(template_kwargs: Mapping[str, Any]) -> bool | None:
@@ -71,7 +99,7 @@ def _thinking(template_kwargs: Mapping[str, Any]) -> bool | None:
     return template_kwargs.get("enable_thinking")
 
 
-def _refuse_promises(body: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], served: Served) -> None:
+def _refuse_promises(tools: Sequence[Mapping[str, Any]], served: Served, *, demanded: bool) -> None:
     """Raise RefusalError for what the server cannot keep of a request with tools."""
     if served.tokenizer is None:
         raise RefusalError("tools need a tokenizer and the server runs without one", param="tools")
@@ -81,19 +109,14 @@ def _refuse_promises(body: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]
             f"({', '.join(TOOL_CALLS)})",
             param="tools",
         )
-    if body.get("parallel_tool_calls") is False:
+    if served.args.tool_call_parser != "hermes" and (
+        demanded or any(tool["function"].get("strict") for tool in tools)
+    ):
         raise RefusalError(
-            "parallel_tool_calls is false, and calls cannot be limited without a grammar, which the "
-            "reference engine has not; leave it out",
-            param="parallel_tool_calls",
+            "a tool_choice that demands a call, and strict, need calls in the form of hermes; this server "
+            f"has --tool-call-parser {served.args.tool_call_parser}",
+            param="tool_choice" if demanded else "tools",
         )
-    for index, tool in enumerate(tools):
-        if tool["function"].get("strict"):
-            raise RefusalError(
-                f"tools[{index}].function.strict is true, and arguments cannot be held to a schema without a "
-                "grammar, which the reference engine has not; leave it out",
-                param="tools",
-            )
 
 
 def _types(function: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -120,7 +143,7 @@ class ChoiceChannels:
 
     def __init__(self, request: Request, channels: ChannelsAsked, tokenizer: Tokenizer | None) -> None:
         self.message = Message()
-        self._hides_reasoning = channels.hides_reasoning
+        self._hides_reasoning, self._alone = channels.hides_reasoning, channels.alone
         self._seams = request.seams
         self._parser = None if channels.format is None else ChannelParser(self._seams.format(channels.format))
         self._places = None if tokenizer is None or self._parser is None else _Places(tokenizer, request)
@@ -135,6 +158,8 @@ class ChoiceChannels:
             ended = emission.finish is not None
             deltas = self._parser.push(emission.text) + (self._parser.finish() if ended else [])
             deltas = self._seams.deltas(self._parser, deltas, ended=ended)
+            if self._alone:
+                deltas = [delta for delta in deltas if delta.call == 0]
             if self._hides_reasoning:
                 deltas = [delta for delta in deltas if delta.channel is not Channel.REASONING]
         self.message.add(deltas)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from tokenwire_reference.core.request import SamplingParams
+from tokenwire_reference.core.request import Constraint, SamplingParams
 from tokenwire_reference.core.stopping import stop_patterns
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.served import Served
+from tokenwire_reference.extras.constraints import CONSTRAINTS, Channelled, compile_grammar, grammar_of
 
-_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 _KNOWN = {field.name for field in fields(SamplingParams)}
-_OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop"}
+_OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
 """What no client says: a family of servers does."""
 
 
@@ -22,9 +22,6 @@ def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingPa
 
     Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means what fits.
     """
-    for name in _GRAMMARS:
-        if given.get(name) is not None:
-            raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)
     if given.get("custom_params") is not None and not served.args.model_path.startswith("builtin:scripted"):
         raise RefusalError("custom_params is for builtin:scripted only; leave it out", param="custom_params")
     if (given.get("beam_width") or 1) > 1:
@@ -42,6 +39,9 @@ def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingPa
         raise RefusalError(str(error), param="stop_regex") from error
     values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
     values["logit_bias"] = _logit_bias(values.get("logit_bias", {}), served.model.vocab_size)
+    values["constraint"] = _constraint(given, served)
+    if values["constraint"] is not None:
+        values["ignore_eos"] = False  # a word ends where it ends
     sampling = SamplingParams(**values)
     if sampling.max_new_tokens is not None and sampling.min_new_tokens > sampling.max_new_tokens:
         raise RefusalError(
@@ -56,6 +56,27 @@ def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingPa
                 param="stop_token_ids",
             )
     return sampling
+
+
+def _constraint(given: Mapping[str, Any], served: Served) -> Constraint | None:
+    """The constraint of a body. Raises RefusalError for one that cannot be kept."""
+    beside = given.get("channelled")
+    chat = beside if isinstance(beside, Channelled) else Channelled()
+    model = served.model
+    try:
+        source = grammar_of(given)
+        if source is not None and chat.calls is not None:
+            raise RefusalError("a constraint of the text and one of its calls cannot both be kept")
+        source = chat.calls if source is None else source
+        if source is None:
+            return None
+        if served.tokenizer is not None:
+            return compile_grammar(
+                source, served.tokenizer, model.vocab_size, model.eos_token_ids, chat.begun
+            )
+    except ValueError as error:
+        raise RefusalError(f"The constraint cannot be kept: {error}") from error
+    raise RefusalError("a constraint needs a tokenizer; start the server without --skip-tokenizer-init")
 
 
 def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float]:
@@ -113,8 +134,10 @@ def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
     return replace(sampling, sampling_seed=(sampling.sampling_seed + sample) % 2**63)
 
 
-def native_sampling_fields(body: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
+def native_sampling_fields(
+    body: Mapping[str, Any], max_new_tokens: int | None, channelled: Channelled | None = None
+) -> dict[str, Any]:
     """What a body says of sampling; a budget of None is what the context holds."""
-    given = {name: body.get(name) for name in _KNOWN - _OF_DOORS}
+    given = {name: body.get(name) for name in (*(_KNOWN - _OF_DOORS), *CONSTRAINTS)}
     given |= {"min_new_tokens": body.get("min_tokens"), "sampling_seed": body.get("seed")}
-    return {**given, "max_new_tokens": max_new_tokens}
+    return {**given, "max_new_tokens": max_new_tokens, "channelled": channelled}

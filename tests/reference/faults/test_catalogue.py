@@ -59,6 +59,7 @@ WITHOUT_A_THREAD = {
     *("reasoning-tokens-lag-in-streams", "samples-share-a-parser", "calls-finish-with-stop"),
     *("tool-calls-hide-the-stop", "tool-choice-dropped", "created-changes", "experts-are-no-ids"),
     *("experts-rotated", "hidden-states-are-copies", "mask-logprobs-are-scaled"),
+    *("constraint-ends-too-early", "demanded-arguments-are-any-json"),
     *("delta-is-lost-before-its-end", "event-has-no-name", "input-of-a-call-loses-its-end"),
     *("item-stays-open", "items-count-another-prompt", "last-event-comes-twice", "last-event-is-lost"),
     *("own-items-are-refused", "previous-response-is-forgotten"),

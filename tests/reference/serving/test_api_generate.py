@@ -207,7 +207,7 @@ def test_the_stop_id_stays_in_the_ids_and_out_of_the_text(answer, scripted_engin
             {"input_ids": [5], "sampling_params": {"min_new_tokens": 9, "max_new_tokens": 3}},
             "min_new_tokens 9",
         ),
-        ({"input_ids": [5], "sampling_params": {"json_schema": "{}"}}, "json_schema is not supported"),
+        ({"input_ids": [5], "sampling_params": {"structural_tag": "{}"}}, "keeps no such constraint"),
         ({"input_ids": [5], "sampling_params": {"beam_width": 2}}, "beam_width"),
         ({"input_ids": [[5], [6]], "sampling_params": [{}]}, "sampling_params has 1 entries for 2 prompts"),
         ({"input_ids": [[5], [6]], "sampling_params": [{"n": 2}, {}]}, "n differs"),

@@ -163,8 +163,8 @@ def test_a_failure_on_the_way_ends_either_stream(say):
     [
         (RESPONSES, {"input": []}, "input"),
         (RESPONSES, {"previous_response_id": "resp_of_nobody"}, "is not stored"),
-        (RESPONSES, {"tool_choice": "required"}, "tool_choice is 'required'"),
-        (MESSAGES, {"tool_choice": {"type": "any"}}, "tool_choice is 'any'"),
+        (RESPONSES, {"tool_choice": "required", "tools": []}, "tool_choice is 'required'"),
+        (MESSAGES, {"tool_choice": {"type": "any"}, "tools": []}, "tool_choice is 'required'"),
         (RESPONSES, {"max_output_tokens": 0}, "max_output_tokens"),
         (MESSAGES, {"max_tokens": None}, "max_tokens"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]"),

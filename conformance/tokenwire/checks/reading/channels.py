@@ -319,8 +319,7 @@ def say(
     stops = [string for string in stream.asked.stop if string and string in text]
     if stop:
         text = text[: text.find(stop) + len(stop) * stream.asked.no_stop_trim]
-    body = stream.exchange.request.body
-    alone = isinstance(body, Mapping) and body.get("parallel_tool_calls") is False
+    alone = stream.asked.tools is not None and stream.asked.tools.alone
     return MarkedText(text, markup, offered(stream), spent, bool(stop), bool(stops) and not stop, alone)
 
 

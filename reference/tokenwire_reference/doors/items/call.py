@@ -39,15 +39,18 @@ def read_item_call(
     prefix: str,
     conversation: Sequence[Message],
     functions: Sequence[Mapping[str, Any]],
-    tool_choice: str,
+    tool_choice: Any,
     budget: int | None,
     thinks: bool | None,
+    chat: Mapping[str, Any],
 ) -> ItemCall:
-    """Read what a body asks for; `functions` and `tool_choice` are those of a chat. Raises RefusalError."""
+    """Read what a body asks for; `functions` and `tool_choice` are those of a chat, and `chat` is what it
+    says besides. Raises RefusalError.
+    """
     if served.tokenizer is None:
         raise RefusalError("messages need a tokenizer and the server runs without one; use /generate")
     tools = [{"type": "function", "function": function} for function in functions]
-    asked: dict[str, Any] = {} if tool_choice == "none" else {"tools": tools, "tool_choice": tool_choice}
+    asked = dict(chat) if tool_choice == "none" else {**chat, "tools": tools, "tool_choice": tool_choice}
     if thinks is not None:
         asked["chat_template_kwargs"] = {"enable_thinking": thinks}
     channels = read_channels(asked, served)
@@ -57,7 +60,9 @@ def read_item_call(
         context_length=served.model.context_length,
         template=channels.template,
     )
-    sampling = read_sampling_params(native_sampling_fields(body, budget), served)
+    sampling = read_sampling_params(
+        native_sampling_fields({**body, **chat}, budget, channels.constraint), served
+    )
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     return ItemCall.read(
         body,

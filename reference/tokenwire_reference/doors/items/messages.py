@@ -63,10 +63,17 @@ async def count_tokens(http_request: HttpRequest) -> Response:
 
 def _read(body: dict[str, Any], served: Served) -> ItemCall:
     hold_against_schema(body, "messages-request")
+    choice = body.get("tool_choice") or {"type": "auto"}
     functions = [
-        {"name": tool["name"], "description": tool.get("description"), "parameters": tool["input_schema"]}
+        {
+            "name": tool["name"],
+            "description": tool.get("description"),
+            "parameters": tool["input_schema"],
+            "strict": tool.get("strict"),
+        }
         for tool in body.get("tools") or ()
     ]
+    wanted = {"any": "required", "tool": {"function": choice}}.get(choice["type"], choice["type"])
     thinking = (body.get("thinking") or {}).get("type")
     return read_item_call(
         {**body, "stop": body.get("stop_sequences")},
@@ -74,9 +81,13 @@ def _read(body: dict[str, Any], served: Served) -> ItemCall:
         prefix="msg_",
         conversation=of_messages(body["messages"], body.get("system")),
         functions=functions,
-        tool_choice=(body.get("tool_choice") or {"type": "auto"})["type"],
+        tool_choice=wanted,
         budget=body["max_tokens"],
         thinks=False if thinking == "disabled" else None,
+        chat={
+            "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
+            "response_format": (body.get("output_config") or {}).get("format"),
+        },
     )
 
 

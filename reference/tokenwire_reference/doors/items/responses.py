@@ -62,9 +62,10 @@ def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> 
             param="previous_response_id",
         )
     functions = [
-        {name: tool.get(name) for name in ("name", "description", "parameters")}
+        {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
         for tool in body.get("tools") or ()
     ]
+    choice = body.get("tool_choice") or "auto"
     effort = (body.get("reasoning") or {}).get("effort")
     return read_item_call(
         body,
@@ -72,9 +73,13 @@ def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> 
         prefix="resp_",
         conversation=[*before, *of_input(body["input"], body.get("instructions"))],
         functions=functions,
-        tool_choice=body.get("tool_choice") or "auto",
+        tool_choice={"function": choice} if isinstance(choice, dict) else choice,
         budget=body.get("max_output_tokens"),
         thinks=False if effort == "none" else None,
+        chat={
+            "parallel_tool_calls": body.get("parallel_tool_calls"),
+            "response_format": (body.get("text") or {}).get("format"),
+        },
     )
 
 

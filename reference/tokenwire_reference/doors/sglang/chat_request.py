@@ -26,13 +26,12 @@ _UNSUPPORTED = (
     *(
         "functions",
         "function_call",
-        "response_format",
         "return_hidden_states",
         "return_routed_experts",
         "session_id",
     ),
     *("return_flat_raw_output_top_logprobs", "custom_logit_processor", "lora_path"),
-    *("regex", "ebnf", "structural_tag", "continue_final_message", "session_params"),
+    *("continue_final_message", "session_params"),
 )
 
 _NOT_STREAMED = {
@@ -90,7 +89,7 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
     if body.get("return_sampling_mask") and not body.get("return_meta_info"):
         raise RefusalError("return_sampling_mask stands in meta_info; set return_meta_info to true, too")
     prompt = _prompt(body, channels, served)
-    sampling = read_sampling(native_sampling_fields(body, _budget(body)), served)
+    sampling = read_sampling(native_sampling_fields(body, _budget(body), channels.constraint), served)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     return ChatCall.read(
         body,

@@ -22,7 +22,7 @@ DEFAULT_MAX_TOKENS = 16
 
 _UNSUPPORTED = (
     *("suffix", "return_hidden_states", "return_routed_experts", "custom_logit_processor", "lora_path"),
-    *("session_params", "response_format", "json_schema", "regex", "ebnf", "structural_tag"),
+    "session_params",
 )
 
 

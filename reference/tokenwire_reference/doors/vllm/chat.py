@@ -60,6 +60,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
             prompt=body.get("prompt_logprobs"),
             as_token_ids=bool(body.get("return_tokens_as_token_ids")),
         ),
+        channelled=channels.constraint,
     )
     return await _ChatAnswer(call, channels, served).answer(http_request, RefusalError.nested)
 

@@ -1,0 +1,157 @@
+"""Checks of the chapter on constraints: texts are words of what was asked for, calls those that were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.checks.about import ANY, about
+from tokenwire.checks.check import Target, check_finished, check_rows
+from tokenwire.checks.evidence import Observation, expect, left_out
+from tokenwire.checks.reading.channels import CALLED, SPENT, Channels, said_of
+from tokenwire.checks.refusals import Refused, observe_refusal
+from tokenwire.constraint import Constraint, UntoldError
+from tokenwire.dialects.dialect import is_chat
+from tokenwire.dialects.markup import as_object
+from tokenwire.record import Choice, Place, Stream
+
+_WHOLE = about(finished=True, ended=True)
+_CHAT = about(finished=True, ended=True, chat=True)
+
+
+def _held(place: Place, constraint: Constraint, *texts: str, cut: bool = False) -> Iterator[Observation]:
+    """Whether one of the texts is a word of a constraint, or begins one; nothing that cannot be told."""
+    if not texts:
+        yield left_out(place, "the constraint may speak of markup, and nothing tells what was sampled")
+        return
+    what = "the beginning of a word" if cut else "a word"
+    expected = f"{what} of {constraint.kind} {str(constraint.value)[:80]}"
+    try:
+        holds = any(constraint.admits(text, cut=cut) for text in texts)
+    except UntoldError as error:
+        yield left_out(place, f"it is not known whether the text is a word: {error}")
+        return
+    message = f"{texts[0][-60:]!r} is not {what} of {constraint.wire_name}"
+    yield expect(place, expected, texts[0], message, holds=holds)
+
+
+def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Target) -> list[str]:
+    """The content of a choice, and what was sampled where the constraint may speak of markup; nothing where
+    that is not told.
+    """
+    content = choice.text or ""
+    if constraint.kind not in ("regex", "grammar") or "<" not in constraint.value or not is_chat(stream):
+        return [content]
+    sampled = said_of(stream, choice, target.markup, target.tokenizer)
+    return [] if sampled is None else [content, sampled.text]
+
+
+def _constraint(choice: Choice, stream: Stream) -> Constraint | None:
+    """Of what the text of a choice is a word; None where it calls a tool, or shows more than its text."""
+    asked = stream.asked
+    shows_more = asked.echo or not asked.skip_special_tokens
+    return (
+        asked.constraints[0] if len(asked.constraints) == 1 and not (choice.has_calls or shows_more) else None
+    )
+
+
+def _cut_by_its_request(choice: Choice, stream: Stream) -> bool:
+    """Whether a stop of the request ended a choice, or may have."""
+    asked, finish = stream.asked.of(choice.index), choice.finish
+    stops = (*asked.stop, *asked.stop_token_ids, *asked.stop_regex)
+    return finish is not None and bool(stops) and finish.matched in (None, *stops)
+
+
+def _words(choice: Choice, stream: Stream, target: Target, *, reasons: bool) -> Iterator[Observation]:
+    constraint, finish = _constraint(choice, stream), choice.finish
+    if constraint is None or finish is None or finish.type != "stop" or bool(choice.reasoning) != reasons:
+        return
+    texts, cut = _texts(constraint, choice, stream, target), _cut_by_its_request(choice, stream)
+    yield from _held(choice.last_at("text"), constraint, *texts, cut=cut)
+
+
+@check_finished("finished-text-is-a-word", _WHOLE)
+def _finished_text_is_a_word(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
+    """What came to its end is what was asked for."""
+    yield from _words(choice, stream, target, reasons=False)
+
+
+@check_finished("reasoning-keeps-the-constraint", _CHAT)
+def _reasoning_keeps_the_constraint(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
+    """A model that reasons still has to say what was asked for."""
+    yield from _words(choice, stream, target, reasons=True)
+
+
+@check_finished("cut-text-begins-a-word", _WHOLE)
+def _cut_text_begins_a_word(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
+    """What the budget cut could have gone on to what was asked for."""
+    constraint, finish, rule = _constraint(choice, stream), choice.finish, stream.asked.tools
+    if constraint is None or finish is None or finish.type != SPENT:
+        return
+    if rule is None or rule.demand != "auto":  # else it may be a call that was cut
+        texts = _texts(constraint, choice, stream, target)
+        yield from _held(choice.last_at("text"), constraint, *texts, cut=True)
+
+
+def _bad_constraint(stream: Stream, _target: Target) -> str:
+    asked = stream.asked
+    faults = [*(one.fault for one in asked.constraints), *(asked.tools.faults if asked.tools else ())]
+    fault = next(filter(None, faults), "")
+    return f"a request in which {fault} was" if fault else ""
+
+
+def _clashing_constraints(stream: Stream, _target: Target) -> str:
+    asked = stream.asked
+    names = [one.wire_name for one in asked.constraints]
+    if names and asked.tools is not None and asked.tools.demand == "required":
+        names.append("tool_choice")
+    return f"a request that wants {' and '.join(names)} of one text was" if len(names) > 1 else ""
+
+
+check_rows(
+    observe_refusal,
+    Refused("bad-constraints-refused", ANY, _bad_constraint),
+    Refused("clashing-constraints-refused", ANY, _clashing_constraints),
+)
+
+
+def _calling(choice: Choice, stream: Stream) -> Channels | None:
+    """A choice that came to its end and calls tools."""
+    whole = choice.finish is not None and choice.finish.type in {CALLED, "stop"}
+    return Channels.of(stream, choice) if whole and choice.has_calls and not stream.asked.stop else None
+
+
+@check_finished("one-call-at-most", _CHAT)
+def _one_call_at_most(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Who runs one call at a time gets one at a time."""
+    rule = stream.asked.tools
+    if rule is not None and rule.alone and choice.has_calls:
+        names = [call.name for call in choice.calls]
+        message = f"the request wants one call at most, and the choice calls {names}"
+        yield expect(choice.last_at("calls"), "one call", names, message, holds=len(names) == 1)
+
+
+@check_finished("demanded-arguments-are-an-object", _CHAT)
+def _demanded_arguments_are_an_object(
+    choice: Choice, stream: Stream, _target: Target
+) -> Iterator[Observation]:
+    """A call that the server forced can be made."""
+    rule, channels = stream.asked.tools, _calling(choice, stream)
+    if rule is None or rule.demand != "required" or channels is None:
+        return
+    for call in channels.calls:
+        emission, piece = call.pieces[-1]
+        message = f"the arguments of {call.name!r}, which had to be called, are {call.arguments[:60]!r}"
+        holds = as_object(call.arguments) is not None
+        place = emission.event.place.at(piece.pointer)
+        yield expect(place, "a JSON object", call.arguments, message, holds=holds)
+
+
+@check_finished("strict-arguments-fit", _CHAT)
+def _strict_arguments_fit(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Arguments are what the tool of a strict request takes."""
+    rule, channels = stream.asked.tools, _calling(choice, stream)
+    for call in channels.calls if rule is not None and channels is not None else ():
+        schema = rule.parameters.get(call.name) if rule is not None and call.name in rule.strict else None
+        if schema is not None:
+            emission, piece = call.pieces[-1]
+            yield from _held(emission.event.place.at(piece.pointer), schema, call.arguments)

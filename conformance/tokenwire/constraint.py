@@ -1,0 +1,287 @@
+"""What a request lets a model say: a language, and whether a text is a word of it or the beginning of one.
+
+A capture brings schemas and expressions of strangers: their size is bounded, expressions are matched in
+linear time, and no schema is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+import jiter
+import jsonschema_rs
+
+from tokenwire.wire import strict_json
+
+try:
+    import llguidance
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+except ImportError:  # it is no part of the light installation
+    llguidance = None  # type: ignore[assignment]
+
+_LARGEST = 1 << 16
+"""Characters that a language may be written in."""
+_RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
+_TERMINAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\{[\d,\s]*\}|#.*|/(?:\\.|[^/\\])*/')
+_TOLD_AT_ONCE = frozenset({"type", "additionalProperties"})
+"""Keywords of a schema that no text to come can satisfy once a text has broken them."""
+
+
+class UntoldError(Exception):
+    """It cannot be told whether a text belongs to a language; why, as a clause."""
+
+
+class NoLanguageError(ValueError):
+    """What was sent is no language; why, as the end of a sentence that begins with what it is."""
+
+
+class _Language(Protocol):
+    def has(self, text: str) -> bool:
+        """Whether a text is a word."""
+
+    def begins(self, text: str) -> bool:
+        """Whether a text is the beginning of a word."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A language of which the text of a choice has to be a word."""
+
+    wire_name: str
+    kind: str
+    value: Any
+    """What says it: a schema, an expression …"""
+
+    @property
+    def fault(self) -> str:
+        """Why it is no language, in words; empty where it is one, or that cannot be told."""
+        try:
+            self._language()
+        except NoLanguageError as error:
+            return f"{self.wire_name} {error}"
+        except UntoldError:
+            pass
+        return ""
+
+    def admits(self, text: str, *, cut: bool = False) -> bool:
+        """Whether a text is a word; the beginning of one, if it is `cut`. Raises UntoldError."""
+        try:
+            language = self._language()
+        except NoLanguageError as error:
+            raise UntoldError(f"{self.wire_name} {error}") from error
+        return language.begins(text.rstrip("\ufffd")) if cut else language.has(text)
+
+    def _language(self) -> _Language:
+        source = json.dumps(self.value, sort_keys=True)
+        if len(source) > _LARGEST:
+            raise UntoldError(f"{self.wire_name} has more than {_LARGEST} characters")
+        return _language(self.kind, source)
+
+
+@dataclass(frozen=True)
+class ToolRule:
+    """Which tools a request lets a choice call, and how."""
+
+    offered: tuple[str, ...] = ()
+    demand: str = "auto"
+    """`none`, `auto`, or `required`: at least one call; else a word that says nothing."""
+    name: str = ""
+    """The tool that has to be called; empty for any."""
+    alone: bool = False
+    """One call at most."""
+    parameters: Mapping[str, Constraint] = field(default_factory=dict)
+    """By the name of a tool, what its arguments have to be."""
+    strict: frozenset[str] = frozenset()
+    """The tools whose arguments the server has promised to hold to that."""
+
+    @property
+    def faults(self) -> Iterator[str]:
+        """Why it cannot be kept, in words."""
+        if self.demand not in ("none", "auto", "required"):
+            yield f"tool_choice is {self.demand!r}, which there is not,"
+        if self.demand == "required" and not (self.name in self.offered if self.name else self.offered):
+            yield f"tool_choice wants {self.name or 'a call'} and no tool offers that"
+        for name, schema in self.parameters.items():
+            if schema.fault and (self.demand == "required" or name in self.strict):
+                yield schema.fault
+
+
+class _Json:
+    """JSON that fits a schema."""
+
+    def __init__(self, schema: Any) -> None:
+        if isinstance(schema, str):
+            try:
+                schema = json.loads(schema)
+            except ValueError as error:
+                raise NoLanguageError("is not JSON") from error
+        self._validator = _validator(schema)
+
+    def has(self, text: str) -> bool:
+        try:
+            return bool(self._validator.is_valid(strict_json.loads(text)))
+        except ValueError:
+            return False
+
+    def begins(self, text: str) -> bool:
+        text = text.strip()
+        try:
+            value, end = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            pass
+        else:
+            return end == len(text) and (not isinstance(value, dict | list | str) or self.has(text))
+        try:
+            value = jiter.from_json(
+                text.encode(errors="replace"), partial_mode="trailing-strings", allow_inf_nan=False
+            )
+        except ValueError as error:
+            return str(error).startswith("EOF")
+        path, open_ = [], value
+        while isinstance(open_, dict | list) and open_:
+            path.append([*open_][-1] if isinstance(open_, dict) else len(open_) - 1)
+            open_ = open_[path[-1]]
+        for error in self._validator.iter_errors(value):
+            closed = [*error.instance_path] != path[: len(error.instance_path)]
+            told = error.schema_path and error.schema_path[-1] in _TOLD_AT_ONCE
+            if closed or (told and not isinstance(error.instance, int | float)):  # 1 may go on as 1.5e1
+                return False
+        return True
+
+
+class _Regex:
+    """What an expression matches from end to end."""
+
+    def __init__(self, pattern: Any) -> None:
+        if not isinstance(pattern, str):
+            raise NoLanguageError("is no text")
+        _validator({"pattern": pattern})
+        self._grammar = ("regex", pattern)
+        try:
+            whole = {"type": "string", "pattern": f"^(?:{pattern})$"}
+            self._whole = jsonschema_rs.Draft202012Validator(
+                whole, pattern_options=jsonschema_rs.RegexOptions()
+            )
+        except ValueError as error:
+            raise UntoldError("an expression with look-around or references is not matched here") from error
+
+    def has(self, text: str) -> bool:
+        return self._whole.is_valid(text)
+
+    def begins(self, text: str) -> bool:
+        return _matched(*self._grammar, text)[0]
+
+
+class _Grammar:
+    """What a grammar derives from its `root`."""
+
+    def __init__(self, rules: Any) -> None:
+        if not isinstance(rules, str):
+            raise NoLanguageError("is no text")
+        self._rules = rules
+        if defined := set(_RULE.findall(rules)):
+            used = set(re.findall(r"[A-Za-z_][\w-]*", _TERMINAL.sub(" ", rules)))
+            if unknown := sorted((used | {"root"}) - defined):
+                raise NoLanguageError(f"has no rule {unknown[0]!r}")
+
+    def has(self, text: str) -> bool:
+        return _matched("grammar", self._rules, text)[1]
+
+    def begins(self, text: str) -> bool:
+        return _matched("grammar", self._rules, text)[0]
+
+
+class _Choice:
+    """One of some texts."""
+
+    def __init__(self, texts: Any) -> None:
+        if not isinstance(texts, list) or not texts:
+            raise NoLanguageError("holds no choice")
+        self._texts = tuple(map(str, texts))
+
+    def has(self, text: str) -> bool:
+        return text in self._texts
+
+    def begins(self, text: str) -> bool:
+        return any(one.startswith(text) for one in self._texts)
+
+
+def _tags(tags: Any) -> _Language:
+    tags = json.loads(tags) if isinstance(tags, str) else tags
+    if not isinstance(tags, dict) or not tags.keys() & {"structures", "format"}:
+        raise NoLanguageError("has neither structures nor a format")
+    raise UntoldError("structural tags are not read here")
+
+
+_LANGUAGES: Mapping[str, Callable[[Any], _Language]] = {
+    "json_object": lambda _: _Json({"type": "object"}),
+    "json_schema": _Json,
+    "regex": _Regex,
+    "grammar": _Grammar,
+    "choice": _Choice,
+    "structural_tag": _tags,
+}
+"""The kinds of constraints, each with what makes a language of its value."""
+
+
+@lru_cache(maxsize=256)
+def _language(kind: str, source: str) -> _Language:
+    if kind not in _LANGUAGES:
+        raise NoLanguageError(f"is of the type {kind!r}, which there is not")
+    return _LANGUAGES[kind](json.loads(source))
+
+
+def _fetch(name: str) -> Any:
+    raise ValueError(f"{name} is not fetched")
+
+
+def _validator(schema: Any) -> Any:
+    """What holds values against a schema. Raises NoLanguageError for what is none, else UntoldError."""
+    try:
+        return jsonschema_rs.validator_for(
+            schema, retriever=_fetch, pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
+        )
+    except jsonschema_rs.ValidationError as error:
+        if "is not fetched" in error.message:
+            raise UntoldError("a schema that stands elsewhere is not fetched") from error
+        raise NoLanguageError(f"is no schema or expression: {error.message[:80]}") from error
+    except (ValueError, TypeError) as error:
+        raise UntoldError(f"the schema is not read: {str(error)[:80]}") from error
+
+
+def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
+    """Whether a text begins a word of a grammar, and whether it is one. Raises UntoldError."""
+    if llguidance is None:
+        raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
+    matcher = _matcher(kind, source).deep_copy()
+    data = list(text.encode(errors="replace"))
+    begun = matcher.try_consume_tokens(data) == len(data)
+    return begun, begun and matcher.is_accepting()
+
+
+@lru_cache(maxsize=64)
+def _matcher(kind: str, source: str) -> Any:
+    matchers = llguidance.LLMatcher
+    try:
+        if kind == "regex":
+            grammar = matchers.grammar_from_regex(source)
+        else:
+            lark = gbnf_to_lark(source) if _RULE.search(source) else source
+            grammar = matchers.grammar_from_lark(lark)
+    except ValueError as error:
+        raise UntoldError(f"the grammar is not read: {error}") from error
+    matcher = matchers(_bytes(), grammar, log_level=0)
+    if matcher.is_error():
+        raise UntoldError(f"the grammar is not read: {matcher.get_error()[:80]}")
+    return matcher
+
+
+@lru_cache(maxsize=1)
+def _bytes() -> Any:
+    """A tokenizer whose tokens are bytes."""
+    return llguidance.LLTokenizer("byte")

@@ -1,0 +1,81 @@
+"""Constraints: texts that have to be words of a schema, an expression or a grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import Conversation, Steps, scenario
+from tokenwire.dialects.markup import load_markup
+from tokenwire.scenarios.channels import spoken
+from tokenwire.scenarios.forms import forms, worded
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}, "c": {"enum": ["red", "blue"]}},
+    "required": ["a", "c"],
+    "additionalProperties": False,
+}
+_WORDS: Mapping[str, Any] = {
+    "json_schema": _SCHEMA,
+    "regex": "(yes|no)-[0-9]{2}",
+    "choice": ["red", "blue"],
+    "grammar": 'root ::= "yes" | "no"',
+}
+_BAD: Mapping[str, Any] = {"json_schema": {"type": "nonsense"}, "regex": "(["}
+_TOKENS = 80
+_CUT = 3
+_OTHER = "maybe"
+"""A word of none of them."""
+
+
+def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
+    """The ask with constraints by kind; None where the endpoint has no place for one of them."""
+    raw = dict(ask.raw)
+    for kind, value in values.items():
+        written = talk.dialect.constraint.written(kind, value)
+        if written is None:
+            return None
+        for name, said in written.items():
+            both = isinstance(said, dict) and isinstance(raw.get(name), dict)
+            raw[name] = raw[name] | said if both else said
+    return replace(ask, raw=raw)
+
+
+@scenario()
+def _constraints(talk: Conversation) -> Steps:
+    """Texts that have to be JSON of a schema, match an expression, be derived from a grammar or be one of
+    two, of a model that would say another: whole, streamed and cut; and behind what a parrot reasons.
+    """
+    plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
+    ask = spoken(talk, _OTHER, plain)
+    for kind, value in _WORDS.items():
+        asked = constrained(talk, ask, **{kind: value})
+        if asked is not None:
+            yield forms(asked, kind) if kind in _BAD else {kind: asked}
+            yield {f"{kind}-cut": replace(asked, max_new_tokens=_CUT)}
+    says, think = talk.dialect.says, load_markup()[0]["think"]
+    if says is not None and says.thinking and talk.parrot is not None:
+        thought = f"{think.opens}\nhm\n{think.closes}"
+        for label, text in (("reasoning", '{"a": true, "c": "red"}'), ("reasoning-other", _OTHER)):
+            asked = constrained(talk, spoken(talk, thought + text, plain), json_schema=_SCHEMA)
+            if asked is not None:
+                yield forms(replace(asked, raw={**asked.raw, **says.thinking}), label)
+
+
+@scenario(perilous=True)
+def _bad_constraints(talk: Conversation) -> Steps:
+    """A schema with an unknown type, an expression with an open bracket, and two constraints at once, whole
+    and streamed: each is refused, and the request after it is answered as before.
+    """
+    control = replace(worded(talk, "Count to ten."), max_new_tokens=8)
+    bad = [constrained(talk, control, **{kind: value}) for kind, value in _BAD.items()]
+    bad.append(constrained(talk, control, json_schema=_SCHEMA, regex=_WORDS["regex"]))
+    yield {"control": control}
+    for label, ask in zip((*_BAD, "two"), bad, strict=True):
+        if ask is not None:
+            for form, asked in forms(ask, label).items():
+                yield {form: asked}
+                yield {f"{form}-control": control}
