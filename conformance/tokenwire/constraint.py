@@ -146,10 +146,10 @@ class _Json:
         while isinstance(open_, dict | list) and open_:
             path.append([*open_][-1] if isinstance(open_, dict) else len(open_) - 1)
             open_ = open_[path[-1]]
-        for error in self._validator.iter_errors(value):
-            closed = [*error.instance_path] != path[: len(error.instance_path)]
-            told = error.schema_path and error.schema_path[-1] in _TOLD_AT_ONCE
-            if closed or (told and not isinstance(error.instance, int | float)):  # 1 may go on as 1.5e1
+        for wrong in self._validator.iter_errors(value):
+            closed = [*wrong.instance_path] != path[: len(wrong.instance_path)]
+            told = wrong.schema_path and wrong.schema_path[-1] in _TOLD_AT_ONCE
+            if closed or (told and not isinstance(wrong.instance, int | float)):  # 1 may go on as 1.5e1
                 return False
         return True
 
