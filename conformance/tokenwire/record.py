@@ -262,18 +262,18 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
         emission if emission.position == _IN_NO_CHOICE else replace(emission) for emission in emissions
     )
     incremental = delivery is Delivery.INCREMENTAL
-    carries_ids = any(one.output_ids is not None for one in placed)
+    carries_ids = any(emission.output_ids is not None for emission in placed)
     delivered = 0
-    for position, one in enumerate(placed):
-        one.index, one.delivery = one.event.index, delivery
-        one.position, one.last = position, position == len(placed) - 1
-        one.before, one.counted = delivered, carries_ids and incremental
-        one.seen_entries = 0 if incremental else delivered
-        if one.output_ids is not None:
-            delivered, one.counted = len(one.output_ids) + (delivered if incremental else 0), True
-        elif not carries_ids and (count := one.counter("completion_tokens")) is not None:
-            delivered, one.counted = count, True
-        one.after = delivered
+    for position, emission in enumerate(placed):
+        emission.index, emission.delivery = emission.event.index, delivery
+        emission.position, emission.last = position, position == len(placed) - 1
+        emission.before, emission.counted = delivered, carries_ids and incremental
+        emission.seen_entries = 0 if incremental else delivered
+        if emission.output_ids is not None:
+            delivered, emission.counted = len(emission.output_ids) + (delivered if incremental else 0), True
+        elif not carries_ids and (count := emission.counter("completion_tokens")) is not None:
+            delivered, emission.counted = count, True
+        emission.after = delivered
     return placed
 
 
@@ -342,8 +342,10 @@ class Choice(ChoiceFacts):
         joined = {
             "emissions": emissions,
             "output_ids": list(self._joined(ids)) if ids else None,
-            "text": self._joined_text([one.text for one in emissions if one.text is not None]),
-            "reasoning": self._joined_text([one.reasoning for one in emissions if one.reasoning is not None]),
+            "text": self._joined_text([emission.text for emission in emissions if emission.text is not None]),
+            "reasoning": self._joined_text(
+                [emission.reasoning for emission in emissions if emission.reasoning is not None]
+            ),
             "finish": next((finish for finish in finishes if finish is not None), None),
             "series_names": frozenset(name for emission in emissions for name in emission.series),
             "customized": frozenset(name for emission in emissions for name in emission.customized),
@@ -379,7 +381,7 @@ class Choice(ChoiceFacts):
             for piece in emission.calls:
                 index = piece.call if self.text_is_incremental else piece.position
                 pieces.setdefault(index, []).append((emission, piece))
-        return tuple(ToolCall(index, tuple(own)) for index, own in pieces.items())
+        return tuple(ToolCall(index, tuple(of_call)) for index, of_call in pieces.items())
 
     @property
     def text_is_incremental(self) -> bool:

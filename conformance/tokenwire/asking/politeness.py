@@ -135,8 +135,8 @@ def prompt_tokens(request: HttpRequest, dialects: Iterable[Dialect]) -> int:
     """How many tokens the prompts of a request have at most: a text has no more than bytes."""
     asked = [dialect.read_asked(request) for dialect in dialects if request in dialect.endpoint]
     counts = (
-        len(one.prompt_key.encode()) if one.input_ids is None else sum(map(len, one.input_ids))
-        for one in asked
+        len(fields.prompt_key.encode()) if fields.input_ids is None else sum(map(len, fields.input_ids))
+        for fields in asked
     )
     return max(counts, default=0)
 
@@ -146,8 +146,8 @@ def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int
     asked = [dialect.read_asked(request) for dialect in dialects if request in dialect.endpoint]
     return max(
         (
-            one.prompts * one.n * (at_most if one.max_new_tokens is None else one.max_new_tokens)
-            for one in asked
+            fields.prompts * fields.n * (at_most if fields.max_new_tokens is None else fields.max_new_tokens)
+            for fields in asked
         ),
         default=0,
     )

@@ -136,7 +136,9 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
     elif all(status is not None and status >= 500 for status in statuses):
         fact = f"{url} fails at every request: {_why_no_record(first)}."
         way_out = "Look into the server's log."
-    elif (no_list := next((one for one in information if _is_failed_list(one)), None)) is not None:
+    elif (
+        no_list := next((exchange for exchange in information if _is_failed_list(exchange)), None)
+    ) is not None:
         fact = f"{url}: GET {no_list.request.path} answered {no_list.status}, so no model is known."
         way_out = "Name the model: --model NAME."
     else:
@@ -277,11 +279,11 @@ async def preflight(
     information = await asyncio.gather(*map(ask_information, information_paths()))
     advertised = advertised_by(information)
     model = model or advertised.model
-    introduction = _Introduction(sender, model, patience_s)
+    asking = _Introduction(sender, model, patience_s)
     introduced = await asyncio.gather(
-        *(introduction.introduce(dialect, _forms(dialect, dialects)) for dialect in dialects)
+        *(asking.introduce(dialect, _forms(dialect, dialects)) for dialect in dialects)
     )
-    answers = {one.dialect: one.answer for one in introduced}
+    answers = {introduction.dialect: introduction.answer for introduction in introduced}
     streams = {
         dialect.name: dialect.read(exchange, delivery_hint=advertised.delivery)
         for dialect, exchange in answers.items()
@@ -291,7 +293,7 @@ async def preflight(
         for dialect, exchange in answers.items()
         if not has_record(streams[dialect.name])
     }
-    recorded = {dialect: one for dialect, one in answers.items() if dialect.name not in left_out}
+    recorded = {dialect: exchange for dialect, exchange in answers.items() if dialect.name not in left_out}
     detected = (
         Detected(dict.fromkeys((dialect.name for dialect in recorded), _NAMED), {})
         if named
@@ -299,7 +301,11 @@ async def preflight(
     )
     left_out |= detected.left_out
     speaks = tuple(dialect for dialect in answers if dialect.name not in left_out)
-    wants = {one.dialect.name: f"; it wants {', and '.join(one.wants)}" for one in introduced if one.wants}
+    wants = {
+        introduction.dialect.name: f"; it wants {', and '.join(introduction.wants)}"
+        for introduction in introduced
+        if introduction.wants
+    }
     return Preflight(
         url,
         advertised,
@@ -308,7 +314,7 @@ async def preflight(
         {name: why + wants.get(name, "") for name, why in detected.taken.items()},
         left_out,
         "" if speaks else diagnosis(url, list(answers.values()), information),
-        {dialect.name: one.request for dialect, one in recorded.items()},
+        {dialect.name: exchange.request for dialect, exchange in recorded.items()},
         {dialect.name: streams[dialect.name] for dialect in recorded},
         tuple(_failures(introduced, speaks)),
     )

@@ -161,7 +161,7 @@ class _Runs:
             requirement, scenario, kind = key
             if scenario == _ANY:
                 seen_in = min(
-                    sum((one, how) == (requirement, kind) and where != _ANY for one, where, how in run)
+                    sum((failed, how) == (requirement, kind) and where != _ANY for failed, where, how in run)
                     for run in self.failed
                 )
                 yield _NewTable(requirement, kind, (), self.often[key], seen_in)

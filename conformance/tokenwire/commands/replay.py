@@ -69,8 +69,8 @@ def _replay(
         try:
             tokenizer = tokenizer_in(settings.tokenizer)
             subject = replay(paths, tokenizer=tokenizer, store=AnswerStore(jobs=jobs))
-            own = (word for name in settings.dialect for word in ("--dialect", name))
-            subject = replace(subject, judged_with=(*judged_with(settings.tokenizer), *own))
+            dialects = (word for name in settings.dialect for word in ("--dialect", name))
+            subject = replace(subject, judged_with=(*judged_with(settings.tokenizer), *dialects))
         except (UsageError, OSError) as error:
             raise typer.BadParameter(str(error)) from error
         status = judge_and_report(subject, reporting, make_console())

@@ -70,11 +70,11 @@ def _prompts(stream: Answer, encode: Encode, ours: bool) -> list[Ids | None]:
         return [encode(text) for text in asked.texts]
     messages = asked.sent.get("messages")
     text = chat_text(messages.values[0]) if ours and messages and len(messages.values) == 1 else None
-    return [_told_prompt(stream) if text is None else encode(text)]
+    return [_returned_prompt(stream) if text is None else encode(text)]
 
 
 @fact(Stream)
-def _told_prompt(stream: Stream) -> Ids | None:
+def _returned_prompt(stream: Stream) -> Ids | None:
     emissions = (emission for choice in stream.choices for emission in choice.emissions)
     reported = (emission.prompt_token_ids for emission in emissions)
     return _as_ids(next((ids for ids in reported if ids), None))
@@ -125,7 +125,7 @@ def _said(streams: Iterable[Answer]) -> Iterator[_Said]:
     for stream in streams:
         if not stream.answered or not stream.asked.likeliest or stream.asked.media:
             continue
-        sent = stream.asked.input_ids or (_told_prompt(stream),)
+        sent = stream.asked.input_ids or (_returned_prompt(stream),)
         for choice in stream.choices:
             position = choice.index // max(stream.asked.n, 1)
             prompt, ids = sent[position] if position < len(sent) else None, _as_ids(choice.output_ids)
@@ -154,13 +154,15 @@ def _law(said: Callable[[], Iterable[_Said]], foreign: bool) -> tuple[Law, str] 
     """The law that the fewest ids break, with an exchange that shows it; None if they follow none."""
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
-        far = Counter(d for one in said() for d in one.nearest[len(one.prompt) :] if d >= _LEAST_DISTANCE)
+        far = Counter(
+            d for answer in said() for d in answer.nearest[len(answer.prompt) :] if d >= _LEAST_DISTANCE
+        )
         laws += (Repeater(distance) for distance, _ in far.most_common(1))
     best: tuple[int, Law, str] | None = None
     weights = [_Weight() for _ in laws]
-    for one in said():
+    for answer in said():
         for law, weight in zip(laws, weights, strict=True):
-            weight.add(one.name, *one.weigh(law))
+            weight.add(answer.name, *answer.weigh(law))
     for law, weight in zip(laws, weights, strict=True):
         kept, broken = weight.kept, weight.broken
         if kept >= _ENOUGH and kept > broken and (best is None or broken < best[0]):
@@ -169,7 +171,7 @@ def _law(said: Callable[[], Iterable[_Said]], foreign: bool) -> tuple[Law, str] 
 
 
 @dataclass(frozen=True)
-class _Told:
+class _EndedText:
     """The text of an answer that came to its end."""
 
     stream: Answer
@@ -177,11 +179,13 @@ class _Told:
     text: str
 
 
-def _told(streams: Iterable[Answer], *, with_ids: bool) -> list[_Told]:
-    return nsmallest(_MOST_TEXTS, _texts(streams, with_ids=with_ids), key=lambda one: -len(set(one.text)))
+def _ended_texts(streams: Iterable[Answer], *, with_ids: bool) -> list[_EndedText]:
+    return nsmallest(
+        _MOST_TEXTS, _texts(streams, with_ids=with_ids), key=lambda answer: -len(set(answer.text))
+    )
 
 
-def _texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_Told]:
+def _texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_EndedText]:
     for stream in streams:
         asked = stream.asked
         if not stream.answered or not asked.likeliest or asked.echo or asked.n * asked.prompts != 1:
@@ -190,20 +194,20 @@ def _texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_Told]:
         known = isinstance(text, str) and len(text) >= _LEAST_TEXT and len(set(text)) > _LEAST_TEXT // 2
         known = known and (not with_ids or bool(stream.choices[0].output_ids))
         if known and finish is not None and finish.type in {"stop", "length"}:
-            yield _Told(stream, stream.choices[0], text or "")
+            yield _EndedText(stream, stream.choices[0], text or "")
 
 
-def _is_spelled(words: Words, one: _Told) -> bool:
+def _is_spelled(words: Words, answer: _EndedText) -> bool:
     """Whether ids spell a text, up to a stop."""
-    ids = _as_ids(one.choice.output_ids) or ()
-    skip = words.special if one.stream.asked.skip_special_tokens else frozenset()
+    ids = _as_ids(answer.choice.output_ids) or ()
+    skip = words.special if answer.stream.asked.skip_special_tokens else frozenset()
     if not all(0 <= token < len(words.pieces) for token in ids):
         return False
     spelled = b"".join(words.pieces[token] for token in ids if token not in skip)
-    return spelled.decode("utf-8", "replace").startswith(one.text.rstrip("\ufffd"))
+    return spelled.decode("utf-8", "replace").startswith(answer.text.rstrip("\ufffd"))
 
 
-def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], one: _Told) -> int:
+def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _EndedText) -> int:
     """With how many characters of a text a model would have begun; 0 for too few to tell.
 
     Where it stops and which special tokens it shows is left to be judged.
@@ -213,10 +217,10 @@ def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], one: _Told
         return 0
     longest = 0
     for skip in (True, False):
-        wants = replace(one.stream.asked, stop=(), stop_token_ids=(), skip_special_tokens=skip)
+        wants = replace(answer.stream.asked, stop=(), stop_token_ids=(), skip_special_tokens=skip)
         known = truth(law, words, prompt, wants)
         if known is not None:
-            longest = max(longest, sum(takewhile(bool, map(eq, one.text, known.text))))
+            longest = max(longest, sum(takewhile(bool, map(eq, answer.text, known.text))))
     return longest if longest >= _LEAST_TEXT else 0
 
 
@@ -224,7 +228,7 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
     """The model behind answers, where it is a parrot and its vocabulary one of ours, or that of `other`."""
     streams = list(streams)
     said = next(_said(streams), None)
-    reported = _told(streams, with_ids=said is not None)
+    reported = _ended_texts(streams, with_ids=said is not None)
     candidates: Sequence[tuple[Law, str]]
     if said is not None:
         found = _law(lambda: _said(streams), foreign=other is not None)
@@ -237,13 +241,13 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
         return None
     best: tuple[int, KnownModel] | None = None
     for words, encode, ours in _vocabularies(other):
-        prompts = [[] if said else _prompts(one.stream, encode, ours) for one in reported]
+        prompts = [[] if said else _prompts(answer.stream, encode, ours) for answer in reported]
         for law, name in candidates:
             sized = Parrot(len(words.pieces), law.distance) if isinstance(law, Parrot) else law
             model = KnownModel(sized, words, encode, ours, name)
             right = [
-                int(_is_spelled(words, one)) if said else _agreement(law, words, sent, one)
-                for one, sent in zip(reported, prompts, strict=True)
+                int(_is_spelled(words, answer)) if said else _agreement(law, words, sent, answer)
+                for answer, sent in zip(reported, prompts, strict=True)
             ]
             kept, broken = sum(map(bool, right)), right.count(0)
             silent = bool(said) and not reported  # the ids of the usual vocabulary, where no text tells
@@ -286,13 +290,13 @@ def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, boo
     ours = [(words_of(kind), encoder(kind), True) for kind in Vocabulary]
     if other is None:
         return ours
-    known = [each for each in ours if each[0] == other.words]
+    known = [vocabulary for vocabulary in ours if vocabulary[0] == other.words]
     return known or ([(other.words, other.encode, False)] if other.words is not None else [])
 
 
-def _may_repeat(one: _Told) -> bool:
+def _may_repeat(answer: _EndedText) -> bool:
     """Whether a text could be that of its prompt, as far as can be told without a vocabulary."""
-    asked = one.stream.asked
+    asked = answer.stream.asked
     messages = asked.sent.get("messages")
     texts = asked.texts or ((chat_text(messages.values[0]) or "",) if messages else ())
-    return asked.input_ids is not None or any(one.text[:_LEAST_TEXT] in text for text in texts)
+    return asked.input_ids is not None or any(answer.text[:_LEAST_TEXT] in text for text in texts)

@@ -109,7 +109,7 @@ class Truth:
 
     def chosen(self, tokens: Sequence[int]) -> list[list[float]]:
         """At each id the logprobs of some others, in their order."""
-        return [[self._numbers.logprob(token, one) for one in tokens] for token in self.ids]
+        return [[self._numbers.logprob(token, other) for other in tokens] for token in self.ids]
 
 
 def truth(
@@ -131,11 +131,11 @@ def truth(
     """
     asked = asked.of(choice)
     budget, least = asked.max_new_tokens, asked.min_new_tokens or 0
-    told = asked.likeliest and not asked.constrained
+    computable = asked.likeliest and not asked.constrained
     if asked.ignore_eos and asked.stop_token_ids:
-        told = False  # SGLang then ignores them, too; vLLM does not
+        computable = False  # SGLang then ignores them, too; vLLM does not
     patterns = [_compiled(pattern) for pattern in asked.stop_regex]
-    if not told or budget is None or budget < 1 or not prompt or None in patterns:
+    if not computable or budget is None or budget < 1 or not prompt or None in patterns:
         return None
     ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else words.ends)
     plain, said = law.answer(prompt, budget), law.answer(prompt, budget, ends, least)
@@ -152,14 +152,14 @@ def truth(
         end = text.find(stop) if stop else len(text)
         return (text[: end + len(stop) * asked.no_stop_trim],) if end >= 0 else ()
 
-    heard = len(texts[unheeded - 1]) if 0 < unheeded <= len(texts) else 0
+    unread = len(texts[unheeded - 1]) if 0 < unheeded <= len(texts) else 0
     for place, (token, text) in enumerate(zip(said, texts, strict=True)):
         endings: dict[int | str, str] = {}
         matches: dict[str, tuple[str, ...]] = {}
         bare: frozenset[str] = frozenset()
         by_runs: tuple[str, ...] = ()
-        for stop, at in _found(asked.stop, text, heard) if place >= unheeded else ():
-            endings[stop] = text[:at] + (stop if asked.no_stop_trim else "")
+        for stop, start in _found(asked.stop, text, unread) if place >= unheeded else ():
+            endings[stop] = text[:start] + (stop if asked.no_stop_trim else "")
             by_runs += in_runs(place + 1, stop=stop)
         for found in (pattern.search(text) for pattern in patterns if pattern is not None):
             if found is not None:
@@ -187,10 +187,10 @@ def deaf_to_stops(asked: Asked) -> tuple[int, ...]:
     return tuple(dict.fromkeys((0, least - 1, least))) if least and asked.stop else (0,)
 
 
-def _found(stops: Iterable[str], text: str, heard: int) -> list[tuple[str, int]]:
+def _found(stops: Iterable[str], text: str, unread: int) -> list[tuple[str, int]]:
     """The stops that a text holds, and where, first and longest first; none that ends before."""
-    places = [(stop, text.find(stop, max(0, heard - len(stop) + 1))) for stop in stops]
-    return sorted((one for one in places if one[1] >= 0), key=lambda one: (one[1], -len(one[0])))
+    places = [(stop, text.find(stop, max(0, unread - len(stop) + 1))) for stop in stops]
+    return sorted((place for place in places if place[1] >= 0), key=lambda place: (place[1], -len(place[0])))
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:

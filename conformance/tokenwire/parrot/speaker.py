@@ -57,10 +57,10 @@ class Speaker:
             if lag < _SHORTEST or room < 0 or any(self.law.lag(place) != lag for place in places):
                 continue
             filler = self.words.longest(_FILLER.encode())
-            told = (*script, *(filler,) * room, *ending)
+            padded = (*script, *(filler,) * room, *ending)
             if dialect.takes_ids:
-                return Ask(input_ids=(told,))
-            text = self._as_text(told, head, tail) if self.templated or not dialect.chat else None
+                return Ask(input_ids=(padded,))
+            text = self._as_text(padded, head, tail) if self.templated or not dialect.chat else None
             if text is None:
                 return None
             return Ask(messages=({"role": "user", "content": text},)) if dialect.chat else Ask(text=(text,))
@@ -71,11 +71,11 @@ class Speaker:
             return (), ()
         return self.encode(MESSAGE_BEGINS), self.encode(MESSAGE_ENDS)
 
-    def _as_text(self, told: Ids, head: Ids, tail: Ids) -> str | None:
+    def _as_text(self, script: Ids, head: Ids, tail: Ids) -> str | None:
         """The text that becomes these ids; None if none does."""
         try:
-            text = b"".join(self.words.pieces[token] for token in told).decode()
+            text = b"".join(self.words.pieces[token] for token in script).decode()
         except UnicodeDecodeError:
             return None
         around = (MESSAGE_BEGINS, MESSAGE_ENDS) if head else ("", "")
-        return text if self.encode(text.join(around)) == (*head, *told, *tail) else None
+        return text if self.encode(text.join(around)) == (*head, *script, *tail) else None

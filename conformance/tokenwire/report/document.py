@@ -238,7 +238,9 @@ def document(
         "target": _plain(_target(subject)),
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "judged": {
-            "requirements": len({each.requirement.id for each in judgements if each.verdict in _DECIDED}),
+            "requirements": len(
+                {judgement.requirement.id for judgement in judgements if judgement.verdict in _DECIDED}
+            ),
             "of": len(verdicts),
         },
         **({"levels": [_plain(level.as_json()) for level in levels]} if levels else {}),

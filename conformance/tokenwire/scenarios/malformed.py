@@ -85,8 +85,8 @@ def _of_fields(talk: Conversation, ask: Ask, wrong: Mapping[str, tuple[Any, ...]
     yield {"control-again": control}
     for name, values in wrong.items():
         asks = [replace(ask, wrong={name: value}) for value in values]
-        for position, one in enumerate(asks):
-            yield {f"{name}-{position}": one}
+        for position, variant in enumerate(asks):
+            yield {f"{name}-{position}": variant}
         if any(map(talk.can_say, asks)):
             yield {f"{name}-control": control}
 

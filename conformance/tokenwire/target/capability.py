@@ -293,8 +293,8 @@ def _shown(stream: Stream) -> frozenset[str]:
 
 def shows(name: str) -> Callable[[Answer], bool]:
     """Whether an answer shows something: by its emissions, or by its facts where these are not in memory."""
-    look, _ = _SHOWN[name]
-    return lambda answer: look(answer) if isinstance(answer, Stream) else name in _shown(answer)
+    shown, _ = _SHOWN[name]
+    return lambda answer: shown(answer) if isinstance(answer, Stream) else name in _shown(answer)
 
 
 class _Effects:
@@ -307,14 +307,14 @@ class _Effects:
         """The ids by which an abort may mean a request."""
         self._modes: dict[tuple[Delivery, bool], Answer] = {}
         self._spaced: dict[tuple[int, int], Answer] = {}
-        self._looks = {name: shows(name) for name in _SHOWN}
+        self._unseen = {name: shows(name) for name in _SHOWN}
 
-    def look(self, stream: Answer) -> None:
+    def add(self, stream: Answer) -> None:
         record = stream.answered
-        for name in [name for name in self._looks if record or name in _WITHOUT_A_RECORD]:
-            if self._looks[name](stream):
+        for name in [name for name in self._unseen if record or name in _WITHOUT_A_RECORD]:
+            if self._unseen[name](stream):
                 self.shown[name] = stream
-                del self._looks[name]
+                del self._unseen[name]
         if record:
             self.names |= names_of(stream)
         if record and stream.asked.stream:
@@ -325,8 +325,8 @@ class _Effects:
 
     def modes(self) -> Iterable[Capability]:
         """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
-        with_ids = {mode: one for (mode, ids), one in self._modes.items() if ids}
-        seen = with_ids or {mode: one for (mode, _), one in self._modes.items()}
+        with_ids = {mode: stream for (mode, ids), stream in self._modes.items() if ids}
+        seen = with_ids or {mode: stream for (mode, _), stream in self._modes.items()}
         for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
             yield _seen(str(mode), seen.get(mode), f"no stream is {mode}")
 
@@ -442,7 +442,7 @@ def capabilities(
     """
     seen = _Effects()
     for stream in streams:
-        seen.look(stream)
+        seen.add(stream)
     found = [_seen(name, seen.shown.get(name), absent) for name, (_, absent) in _SHOWN.items()]
     mode = advertised.delivery
     says = f"the server advertises {mode} streams" if mode else "the server advertises no delivery mode"

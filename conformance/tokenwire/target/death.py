@@ -154,17 +154,17 @@ def _timed(streams: Iterable[Answer]) -> list[_Timed]:
         ]
     except ValueError:
         return []
-    return sorted(timed, key=lambda one: one.begun)
+    return sorted(timed, key=lambda sent: sent.begun)
 
 
 def _lives(streams: Iterable[Answer]) -> Iterator[list[_Timed]]:
     """What was asked from each start of the server to its end."""
     life: list[_Timed] = []
-    for one in _timed(streams):
-        if one.stream.exchange.scenario == RESTARTED and one.stream.answered:
+    for sent in _timed(streams):
+        if sent.stream.exchange.scenario == RESTARTED and sent.stream.answered:
             yield life
             life = []
-        life.append(one)
+        life.append(sent)
     yield life
 
 
@@ -209,23 +209,25 @@ def _end(
 
     `killers`: requests that a later life ended in.
     """
-    signs = [one for one in life if one.sign is not None]
+    signs = [sent for sent in life if sent.sign is not None]
     if not signs:
         return None
-    last = max(signs, key=lambda one: one.sign or 0.0)
+    last = max(signs, key=lambda sent: sent.sign or 0.0)
     since = (last.sign or 0.0) - _CLOCK_S
-    left = [one for one in life if one.over >= since and (one.failed or one.open)]
-    failed = [one for one in left if one.failed]
+    left = [sent for sent in life if sent.over >= since and (sent.failed or sent.open)]
+    failed = [sent for sent in left if sent.failed]
     if not _is_dead(failed, signs):
         return None
-    until = min(one.over for one in failed)
-    under_way = [one for one in left if one.begun <= until and one.stream.exchange.scenario != VITALS]
-    reported = [one for one in life if one is last or (since <= one.begun <= until and one not in under_way)]
+    until = min(sent.over for sent in failed)
+    under_way = [sent for sent in left if sent.begun <= until and sent.stream.exchange.scenario != VITALS]
+    reported = [
+        sent for sent in life if sent is last or (since <= sent.begun <= until and sent not in under_way)
+    ]
     of = _suspect(under_way, reported, suspicion, killers)
-    cut = {one.stream.exchange.name for one in left}
-    cut |= {one.stream.exchange.name for one in life if one.begun > until}
+    cut = {sent.stream.exchange.name for sent in left}
+    cut |= {sent.stream.exchange.name for sent in life if sent.begun > until}
     cut |= {of.stream.exchange.name}
-    strangers = any(one.talk != of.talk and one.stream.exchange.scenario != VITALS for one in left)
+    strangers = any(sent.talk != of.talk and sent.stream.exchange.scenario != VITALS for sent in left)
     early = strangers or suspicion(of.stream) >= ORDINARY
     return Death(of.stream, max(1, len(under_way)), frozenset(cut), early, final, since, until)
 
@@ -236,16 +238,16 @@ def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
     One failure may be the request's own fault. It takes a second one: of a connection, of a request that had
     been answered before, or many more.
     """
-    if len(failed) < 2 or all(one.stream.exchange.status == 503 for one in failed):
+    if len(failed) < 2 or all(sent.stream.exchange.status == 503 for sent in failed):
         return False
     if len(failed) >= IN_A_ROW:
         return True
-    answered = {_question(one.stream) for one in signs}
+    answered = {_question(sent.stream) for sent in signs}
     return any(
-        one.stream.exchange.scenario == VITALS
-        or one.stream.exchange.detail.startswith(_NOT_LISTENING)
-        or _question(one.stream) in answered
-        for one in failed
+        sent.stream.exchange.scenario == VITALS
+        or sent.stream.exchange.detail.startswith(_NOT_LISTENING)
+        or _question(sent.stream) in answered
+        for sent in failed
     )
 
 
@@ -258,13 +260,13 @@ def _suspect(
     """The likeliest cause: what killed the server again; else what is bad, the first of the worst; else the
     request that came last before the end.
 
-    `told`: requests that were answered so shortly before the end that they may have been the cause too.
+    `reported`: requests that were answered so shortly before the end that they may have been the cause too.
     """
-    again = [one for one in under_way if _question(one.stream) in killers]
+    again = [sent for sent in under_way if _question(sent.stream) in killers]
     if again:
         return again[0]
-    bad = [one for one in (*under_way, *reported) if suspicion(one.stream) < ORDINARY]
+    bad = [sent for sent in (*under_way, *reported) if suspicion(sent.stream) < ORDINARY]
     if bad:
         # Of two that began together, a prompt that need not be rendered first reaches the model first.
-        return min(bad, key=lambda one: (suspicion(one.stream), one.begun, is_chat(one.stream)))
-    return max(under_way or reported, key=lambda one: one.begun)
+        return min(bad, key=lambda sent: (suspicion(sent.stream), sent.begun, is_chat(sent.stream)))
+    return max(under_way or reported, key=lambda sent: sent.begun)

@@ -116,7 +116,7 @@ class Comparison(AnswerPair):
 
 def times_to_repeat(seen: Iterable[Determinism]) -> int:
     """How often a request has to be answered alike once more to be no matter of chance."""
-    return OFTEN if any(one.unsteady or one.varied for one in seen) else 1
+    return OFTEN if any(side.unsteady or side.varied for side in seen) else 1
 
 
 @dataclass(frozen=True)
@@ -134,20 +134,20 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> Doubt | None
     known, names = list(seen), list(exchanges)
     enough = times_to_repeat(known)
     for name in names:
-        both = next((one.unsteady[name] for one in known if name in one.unsteady), None)
+        both = next((side.unsteady[name] for side in known if name in side.unsteady), None)
         if both is not None:
             first, second = both
             return Doubt(
                 f"the target did not repeat itself: {first} and {second} are one request, "
                 f"answered with different results; {_MEND}"
             )
-        if all(one.steady.get(name, 0) < enough for one in known):
+        if all(side.steady.get(name, 0) < enough for side in known):
             few = few or name
-        repeated = repeated or any(name in one.whole and one.steady.get(name) for one in known)
+        repeated = repeated or any(name in side.whole and side.steady.get(name) for side in known)
     if not few:
         return None
-    alike = 1 + max((one.steady.get(few, 0) for one in known), default=0)
-    results = {one.shown[name] for name in names for one in known if name in one.shown}
+    alike = 1 + max((side.steady.get(few, 0) for side in known), default=0)
+    results = {side.shown[name] for name in names for side in known if name in side.shown}
     often = "once" if alike == 1 else f"alike {alike} times, too few where others were answered in two ways"
     return Doubt(
         "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
@@ -161,8 +161,8 @@ def rarer_than(limit: float, differing: int, compared: int, seen: Iterable[Deter
     request differed as often: Fisher's exact test, one-sided.
     """
     known = list(seen)
-    repetitions = sum(one.repetitions for one in known)
-    every = differing + sum(one.contradictions for one in known)
+    repetitions = sum(side.repetitions for side in known)
+    every = differing + sum(side.contradictions for side in known)
     ways = sum(
         comb(compared, some) * comb(repetitions, every - some)
         for some in range(differing, min(every, compared) + 1)
@@ -229,7 +229,7 @@ class _Answer(NamedTuple):
     @classmethod
     def of(cls, stream: Answer, *, disturbed: bool) -> _Answer:
         asked, result = stream.asked, _result(stream)
-        carried = tuple(any(one[position] is not None for one in result) for position in (1, 2))
+        carried = tuple(any(choice[position] is not None for choice in result) for position in (1, 2))
         return cls(
             stream,
             asked.key,
@@ -270,17 +270,17 @@ def determinism(streams: Iterable[Answer], disturbed: Container[str] = ()) -> De
     repeated = set()
     probed = False
     for alike in _grouped(answers, attrgetter("key", "delivery")):
-        if len({one.result for one in alike}) < len(alike):
+        if len({answer.result for answer in alike}) < len(alike):
             repeated.add(alike[0].key)
-            probed = probed or any(one.stream.exchange.scenario == PROBE for one in alike)
+            probed = probed or any(answer.stream.exchange.scenario == PROBE for answer in alike)
     times = Counter((answer.form, answer.shown) for answer in answers)
     varied: set[str] = set()
     differences: list[Difference] = []
     for group in _grouped(answers, attrgetter("request", "condition")):
-        if len({one.result for one in group}) > 1:
-            varied |= {one.stream.exchange.name for one in group}
+        if len({answer.result for answer in group}) > 1:
+            varied |= {answer.stream.exchange.name for answer in group}
     for group in _grouped(answers, attrgetter("request")):
-        first, *others = (one.stream for one in group)
+        first, *others = (answer.stream for answer in group)
         differences += _numbers_apart(first, others)
     steady = {answer.stream.exchange.name: times[answer.form, answer.shown] - 1 for answer in answers}
     whole = [
@@ -318,9 +318,9 @@ def _contradicting(
     contradicting: dict[tuple[str, str], tuple[str, str]] = {}
     repetitions = contradictions = 0
     for group in _grouped(whole, attrgetter("request", "condition", "delivery")):
-        last = {one.result: one.stream for one in group}
+        last = {answer.result: answer.stream for answer in group}
         repetitions += len(group) - 1
-        contradictions += len(group) - max(Counter(one.result for one in group).values())
+        contradictions += len(group) - max(Counter(answer.result for answer in group).values())
         if len(last) > 1:
             first, second, *_ = last.values()
             names = first.exchange.name, second.exchange.name
@@ -367,9 +367,9 @@ def _series_of_numbers(choice: Choice) -> frozenset[str]:
 @fact(Choice)
 def _numbers(choice: Choice) -> int:
     """Equal for choices that tell the same numbers."""
-    own = {name: choice.series(name) for name in sorted(choice.series_names - choice.customized)}
+    of_output = {name: choice.series(name) for name in sorted(choice.series_names - choice.customized)}
     of_prompt = _of_prompt(choice)
-    return known_by((own, of_prompt)) if own or of_prompt else 0
+    return known_by((of_output, of_prompt)) if of_output or of_prompt else 0
 
 
 def _of_prompt(choice: Choice) -> dict[str, Any]:
@@ -427,10 +427,10 @@ def side_by_side(
     return pairs
 
 
-class _Told(NamedTuple):
+class _Held(NamedTuple):
     """What an answer holds by which another one is compared with it or not."""
 
-    at: int
+    position: int
     stream: Answer
     whole: bool
     interval: int | None
@@ -438,15 +438,15 @@ class _Told(NamedTuple):
     details: frozenset[str]
     result: int
 
-    def nearness(self, other: _Told) -> tuple[int, bool, int, int]:
+    def nearness(self, other: _Held) -> tuple[int, bool, int, int]:
         series, details = self.series & other.series, self.details & other.details
-        return len(series), self.result == other.result, len(details), -self.at
+        return len(series), self.result == other.result, len(details), -self.position
 
 
-def _told(position: int, stream: Answer) -> _Told:
+def _held(position: int, stream: Answer) -> _Held:
     series = frozenset(name for choice in stream.choices for name in choice.series_names)
     whole, interval = not stream.asked.stream, stream.asked.stream_interval
-    return _Told(position, stream, whole, interval, series, details_named(stream), _known_result(stream))
+    return _Held(position, stream, whole, interval, series, details_named(stream), _known_result(stream))
 
 
 def comparisons(streams: Iterable[Answer], seen: Determinism) -> list[AnswerPair]:
@@ -459,11 +459,11 @@ def comparisons(streams: Iterable[Answer], seen: Determinism) -> list[AnswerPair
     pairs: list[AnswerPair] = []
     known = (stream for stream in streams if seen.trusts(stream) and completed(stream))
     for group in _grouped(known, lambda stream: stream.asked.key):
-        reported = [_told(position, stream) for position, stream in enumerate(group)]
+        reported = [_held(position, stream) for position, stream in enumerate(group)]
         whole, streamed = _Firsts(), _Firsts()
-        for one in reported:
-            if one.whole:
-                whole.add(one)
+        for answer in reported:
+            if answer.whole:
+                whole.add(answer)
         for other in reported:
             if not other.whole:
                 baselines = (whole.nearest(other), streamed.nearest(other))
@@ -480,14 +480,16 @@ class _Firsts:
     """Of answers to one request that are alike in what they hold the first."""
 
     def __init__(self) -> None:
-        self._alike: dict[Hashable, dict[int | None, _Told]] = {}
+        self._alike: dict[Hashable, dict[int | None, _Held]] = {}
 
-    def add(self, one: _Told) -> None:
-        own = self._alike.setdefault((one.whole, one.interval, one.series, one.details), {None: one})
-        own.setdefault(one.result, one)
+    def add(self, answer: _Held) -> None:
+        first = self._alike.setdefault(
+            (answer.whole, answer.interval, answer.series, answer.details), {None: answer}
+        )
+        first.setdefault(answer.result, answer)
 
-    def nearest(self, other: _Told) -> _Told | None:
+    def nearest(self, other: _Held) -> _Held | None:
         """The one that has the most in common with another, of another interval where it is a stream."""
-        each = (own.get(other.result, own[None]) for own in self._alike.values())
-        apart = (one for one in each if one.whole or one.interval != other.interval)
+        known = (first.get(other.result, first[None]) for first in self._alike.values())
+        apart = (answer for answer in known if answer.whole or answer.interval != other.interval)
         return max(apart, key=other.nearness, default=None)

@@ -48,8 +48,8 @@ class Noise:
             known = [self.furthest[answer.dialect, name]]
         else:
             known = [most for (_, other), most in self.furthest.items() if other == name]
-        own = self.unsteady.get((answer.asked.key, name), 0.0)
-        return max(ROUNDING, _OF_NOISE * max(own, max(known or self.furthest.values(), default=0.0)))
+        of_request = self.unsteady.get((answer.asked.key, name), 0.0)
+        return max(ROUNDING, _OF_NOISE * max(of_request, max(known or self.furthest.values(), default=0.0)))
 
     def __or__(self, other: Noise) -> Noise:
         """The greater of two, for each kind."""

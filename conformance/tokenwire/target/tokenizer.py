@@ -98,7 +98,7 @@ def _known(tokenizer: Any, folder: Path) -> OtherTokenizer:
     named = _settings(folder).get("eos_token")
     name = named.get("content") if isinstance(named, dict) else named
     reported.append(tokenizer.token_to_id(name) if isinstance(name, str) else None)
-    ends = [token for each in reported for token in (each if isinstance(each, list) else [each])]
+    ends = [token for ids in reported for token in (ids if isinstance(ids, list) else [ids])]
     words = words_in(document, frozenset(token for token in ends if type(token) is int))
     return OtherTokenizer(words, lambda text: tuple(tokenizer.encode(text).ids))
 

@@ -54,7 +54,7 @@ def gather(document: Any, keys: Keys) -> list[Any]:
         if key == "*":
             found = [entry for value in found if isinstance(value, list) for entry in value]
         else:
-            found = [value for one in found if (value := find(one, (key,))) is not ABSENT]
+            found = [value for holder in found if (value := find(holder, (key,))) is not ABSENT]
     return found
 
 
