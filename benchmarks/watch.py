@@ -191,12 +191,12 @@ async def watch(target: int, told: Connection) -> None:
     plan = WatchPlan(Address("127.0.0.1", 0), Address("127.0.0.1", target))
     async with Watcher(plan) as watcher:
         told.send(watcher.listening.port)
-        before, tally = 0, watcher.tally
+        before, counts = 0, watcher.counts
         while True:
             await asyncio.sleep(0.5)
-            if (now := tally.judged + tally.gaps.total()) != before:
+            if (now := counts.judged + counts.gaps.total()) != before:
                 before = now
-                told.send((tally.judged, dict(tally.gaps)))
+                told.send((counts.judged, dict(counts.gaps)))
 
 
 def bare(target: int, told: Connection) -> None:

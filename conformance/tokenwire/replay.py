@@ -22,7 +22,7 @@ from tokenwire.report.subject import Subject
 from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
-from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
+from tokenwire.target.tokenizer import Tokenizer, tokenizer_of, way_of
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
@@ -88,7 +88,7 @@ def read_run(
             way = ways.setdefault(dialect, partial(dialect.read, delivery_hint=advertised.delivery))
             asked.append((exchange, way))
     streams = (store or AnswerStore()).read(asked)
-    tokenizer = tokenizer or told_by(unknown)
+    tokenizer = tokenizer or tokenizer_of(unknown)
     calls = tuple(call for exchange in unknown if (call := read_call(exchange)) is not None)
     asides = {call.exchange.name for call in calls}
     others = [

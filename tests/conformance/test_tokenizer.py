@@ -20,7 +20,7 @@ from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
-from tokenwire.target.tokenizer import HOW_TO_ENABLE, LocalTokenizer, ToldTokenizer, told_by, way_of
+from tokenwire.target.tokenizer import HOW_TO_ENABLE, LocalTokenizer, RemoteTokenizer, tokenizer_of, way_of
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
@@ -71,22 +71,22 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_server_was_not_asked_is_not_known() -> None:
-    told = ToldTokenizer({((1, 2), True): "ab"})
-    assert told.decode((1, 2)) == "ab"
-    assert told.decode((1, 2), skip_special_tokens=False) is None
-    assert told.decode((1,)) is None
-    assert told.decode(()) == ""
+    remote = RemoteTokenizer({((1, 2), True): "ab"})
+    assert remote.decode((1, 2)) == "ab"
+    assert remote.decode((1, 2), skip_special_tokens=False) is None
+    assert remote.decode((1,)) is None
+    assert remote.decode(()) == ""
 
 
 def test_special_tokens_that_are_always_spelled_out_are_skipped_where_they_are_known() -> None:
-    told = ToldTokenizer({((1, 9, 2), False): "a<s>b", ((3,), False): "c", ((1, 2), False): "ab"})
-    assert told.decode((3,)) == "c"
-    assert told.decode((1, 9, 2)) is None
-    assert told.doubtful() == [(1,), (9,), (2,)]
+    remote = RemoteTokenizer({((1, 9, 2), False): "a<s>b", ((3,), False): "c", ((1, 2), False): "ab"})
+    assert remote.decode((3,)) == "c"
+    assert remote.decode((1, 9, 2)) is None
+    assert remote.doubtful() == [(1,), (9,), (2,)]
     known = {((1, 9, 2), False): "a<s>b", ((1, 2), False): "ab", ((9,), False): "<s>"}
-    assert ToldTokenizer(known).decode((1, 9, 2)) == "ab"
-    assert ToldTokenizer({((4,), False): "<br>"}).decode((4,)) is None
-    assert ToldTokenizer({((4,), False): "1 < 2["}).decode((4,)) == "1 < 2["
+    assert RemoteTokenizer(known).decode((1, 9, 2)) == "ab"
+    assert RemoteTokenizer({((4,), False): "<br>"}).decode((4,)) is None
+    assert RemoteTokenizer({((4,), False): "1 < 2["}).decode((4,)) == "1 < 2["
 
 
 def answered(request: HttpRequest, answer: Any, status: int = 200, name: str = "detokenize/0") -> Exchange:
@@ -107,7 +107,7 @@ def test_sglang_is_asked_for_many_texts_at_once_and_vllm_for_one() -> None:
 def test_answers_of_either_family_are_understood() -> None:
     batch = HttpRequest("POST", "/detokenize", {"tokens": [[1], [2]], "skip_special_tokens": False})
     plain = HttpRequest("POST", "/v1/detokenize", {"tokens": [5, 6]})
-    known = told_by(
+    known = tokenizer_of(
         [
             answered(batch, {"text": ["a", "b"]}),
             answered(plain, {"text": "ef"}),
@@ -123,7 +123,7 @@ def test_answers_of_either_family_are_understood() -> None:
 
 @pytest.mark.parametrize("answer", [{}, [], None, {"text": [1]}, {"text": ["a", "b"]}, {"text": 5}])
 def test_an_answer_that_tells_no_text_is_none(answer: Any) -> None:
-    assert told_by([answered(HttpRequest("POST", "/detokenize", {"tokens": [[1]]}), answer)]) is None
+    assert tokenizer_of([answered(HttpRequest("POST", "/detokenize", {"tokens": [[1]]}), answer)]) is None
 
 
 def test_only_requests_for_text_are_taken_for_such() -> None:
@@ -213,12 +213,12 @@ def test_without_a_tokenizer_nothing_is_said_but_how_to_get_one() -> None:
 def test_with_a_tokenizer_a_wrong_text_is_found_within_one_answer() -> None:
     ids = (11, 12, 13, 14, 15, 16)
     texts = {ids: "abcdef", PROMPT: "Say", (*PROMPT, *ids): "Say abcdef"}
-    told = ToldTokenizer({(asked, True): text for asked, text in texts.items()})
+    remote = RemoteTokenizer({(asked, True): text for asked, text in texts.items()})
     wrong = change(whole(Told()), text="abcde")
     rows = [row for row in BY_TOKENIZER if row.id == "text-is-what-its-ids-say"]
-    verdicts = [one.verdict for one in judge([Run((wrong,), tokenizer=told)], rows)]
+    verdicts = [one.verdict for one in judge([Run((wrong,), tokenizer=remote)], rows)]
     assert verdicts == [Verdict.FAIL]
-    alone = ToldTokenizer({(ids, True): "abcdef"})
+    alone = RemoteTokenizer({(ids, True): "abcdef"})
     (unknown,) = judge([Run((wrong,), tokenizer=alone)], rows)
     assert unknown.verdict is Verdict.INCONCLUSIVE  # behind its prompt, the text may begin otherwise
 

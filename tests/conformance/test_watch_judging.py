@@ -18,13 +18,13 @@ from recorded import streamed, whole
 
 from tokenwire.replay import replay
 from tokenwire.watch.admin import live_page
+from tokenwire.watch.counts import Counts
 from tokenwire.watch.exchange_assembly import SCENARIO, Budget
 from tokenwire.watch.judge_process import Follower, JudgePlan, Reporter, follow, read_opinion
 from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
 from tokenwire.watch.judging import Bench, Opinion, Violation
 from tokenwire.watch.prometheus import exposition
 from tokenwire.watch.spool import Batch, Kind, Spool, SpoolReader
-from tokenwire.watch.tally import Tally
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire.capture import read_capture
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read, Server
@@ -326,16 +326,16 @@ def test_what_is_larger_than_the_cap_is_not_kept(tmp_path: Path) -> None:
 HOSTILE = Violation("ids-are-counted", "MUST", '<script>alert("1")</script>', 1, "/a", "</table><img src=x>")
 
 
-def hostile_tally() -> Tally:
-    tally = Tally(exchanges=1)
-    tally.gaps['odd"\n\\reason'] += 1
-    tally.count(Opinion(judged=True, violations=(HOSTILE,), method="GET", path="/<b>"))
-    tally.count(Opinion(judged=True, crashed=("ids-are-counted",)))
-    return tally
+def hostile_counts() -> Counts:
+    counts = Counts(exchanges=1)
+    counts.gaps['odd"\n\\reason'] += 1
+    counts.add(Opinion(judged=True, violations=(HOSTILE,), method="GET", path="/<b>"))
+    counts.add(Opinion(judged=True, crashed=("ids-are-counted",)))
+    return counts
 
 
 def test_the_live_page_shows_hostile_text_as_text() -> None:
-    page = live_page(hostile_tally(), target="http://<i>", listening="x:1", waiting=5, under_way=2)
+    page = live_page(hostile_counts(), target="http://<i>", listening="x:1", waiting=5, under_way=2)
     assert "&lt;script&gt;alert" in page
     for words in ("<script", "<img", "<b>/", "/<b>", "<i>"):
         assert words not in page
@@ -350,7 +350,7 @@ _SAMPLE = re.compile(
 
 
 def test_metrics_are_what_prometheus_reads() -> None:
-    lines = exposition(hostile_tally(), 7, 2).splitlines()
+    lines = exposition(hostile_counts(), 7, 2).splitlines()
     families: list[str] = []
     for line in lines:
         if line.startswith("# TYPE "):

@@ -116,21 +116,21 @@ class _Watched:
     def __init__(self, segments: int) -> None:
         self.watcher = Watcher(WatchPlan(Address("h", 1), Address("h", 2), most_waiting=segments * SEGMENT))
         self.spool: Spool = self.watcher.spool
-        self.tally = self.watcher.tally
+        self.counts = self.watcher.counts
         self.bodies: list[bytes] = []
         self.hung_up = 0
         self.budget = Budget(1 << 30, 1 << 30)
         self._follower = Follower(SpoolReader(self.spool.fd, self.spool.size), self, self.budget)
 
     def finished(self, _: int, exchange: Exchange) -> None:
-        self.tally.exchanges += 1
+        self.counts.exchanges += 1
         if exchange.ending is Ending.COMPLETE:
             self.bodies.append(exchange.body)
         else:
             self.hung_up += 1
 
     def missed(self, _: int, reason: str, *, exchange: bool) -> None:
-        self.tally.missed(reason, int(exchange))
+        self.counts.missed(reason, int(exchange))
 
     def judge(self) -> None:
         """Read the oldest batch, which is done with then."""
@@ -256,7 +256,7 @@ def test_what_is_not_spooled_is_not_overwritten_before_it_was_sent() -> None:
         fill(watched)
         first.ask()
         watched.judge_all()
-        assert watched.tally.gaps == {"judge-too-slow": 1}
+        assert watched.counts.gaps == {"judge-too-slow": 1}
         first.tell(body(1, LARGE))
         first.read(LARGE)
         assert first.client.waiting
@@ -288,8 +288,8 @@ def test_a_client_that_leaves_in_the_middle_takes_no_memory_with_it() -> None:
             watched.judge_all()
         assert watched.hung_up == 40
         assert not watched.spool.crowded
-        assert (watched.tally.open_connections, watched.budget.exchanges, watched.budget.taken) == (0, 0, 0)
-        assert not watched.tally.gaps
+        assert (watched.counts.open_connections, watched.budget.exchanges, watched.budget.taken) == (0, 0, 0)
+        assert not watched.counts.gaps
 
     in_loop(scene)
 
@@ -314,11 +314,11 @@ def test_a_judge_that_falls_behind_costs_gaps_and_no_traffic() -> None:
             assert bytes(pair.client.sent) == pair.told
             assert watched.spool.waiting <= watched.spool.size
             pair.client.close()
-        skipped = watched.tally.gaps["judge-too-slow"]
+        skipped = watched.counts.gaps["judge-too-slow"]
         assert 0 < skipped < 24
         watched.judge_all()
         assert watched.bodies == [body(5, 5 * LARGE) * 4] * (24 - skipped)
-        assert watched.tally.gaps == {"judge-too-slow": skipped}
+        assert watched.counts.gaps == {"judge-too-slow": skipped}
         pair = watched.connect()
         pair.ask()
         pair.tell(HEAD + event + END)
@@ -337,18 +337,18 @@ def test_an_exchange_that_outgrows_the_spool_is_a_gap_and_the_next_of_its_connec
         pair.tell(HEAD + chunk(body(1, LARGE)) * 300 + END)
         pair.read_all()
         pair.ask()
-        assert watched.tally.gaps == {"judge-too-slow": 1}, "the second, for which there was no room"
+        assert watched.counts.gaps == {"judge-too-slow": 1}, "the second, for which there was no room"
         watched.judge_all()
         pair.tell(HEAD + END)
         pair.read_all()
         watched.judge_all()
-        assert watched.tally.gaps == {"judge-too-slow": 2}
+        assert watched.counts.gaps == {"judge-too-slow": 2}
         pair.ask()
         pair.tell(HEAD + chunk(b"word") + END)
         pair.read_all()
         pair.client.close()
         watched.judge_all()
-        assert (watched.bodies, watched.tally.gaps) == ([b"word"], {"judge-too-slow": 2})
+        assert (watched.bodies, watched.counts.gaps) == ([b"word"], {"judge-too-slow": 2})
         assert watched.budget.exchanges == 0
 
     in_loop(scene)
@@ -365,7 +365,7 @@ def test_connections_that_end_while_the_spool_is_full_are_forgotten_once_it_is_n
             pair.client.close()
         watched.connect().client.close()
         watched.judge_all()
-        assert watched.hung_up + watched.tally.gaps["judge-too-slow"] == 3
+        assert watched.hung_up + watched.counts.gaps["judge-too-slow"] == 3
         assert watched.budget.exchanges == 0
         assert not watched._follower._connections.keys() - {1 << 20}
 
@@ -433,16 +433,16 @@ def test_bytes_and_bodies_are_the_same_however_they_come(
         watched.judge_all()
         assert watched.hung_up <= 1
         expected = sorted(one for each in bodies for one in each)
-        gaps = watched.tally.gaps
+        gaps = watched.counts.gaps
         if segments == 200:
             assert sorted(watched.bodies) == expected
             assert watched.hung_up == 1
         assert not set(watched.bodies) - set(expected)
         assert len(watched.bodies) + gaps["judge-too-slow"] + watched.hung_up == len(expected) + 1
         assert gaps.keys() <= {"judge-too-slow"}
-        assert watched.tally.exchanges == len(expected) + 1
+        assert watched.counts.exchanges == len(expected) + 1
         assert (watched.spool.waiting, watched.budget.exchanges, watched.budget.taken) == (0, 0, 0)
-        assert watched.tally.open_connections == 0
+        assert watched.counts.open_connections == 0
 
     in_loop(scene)
 
@@ -486,9 +486,9 @@ def test_clients_that_read_slowly_get_every_byte_from_real_transports() -> None:
                 answer = b"".join(chunk(body(letter + at, 4 * LARGE + letter)) for at in range(12))
                 assert bytes(got) == HEAD + answer + END
                 writer.close()
-        tally = watcher.tally
-        assert tally.judged + tally.not_spoken + tally.gaps["judge-too-slow"] == tally.exchanges == 8
-        assert tally.not_spoken > 0
+        counts = watcher.counts
+        assert counts.judged + counts.not_spoken + counts.gaps["judge-too-slow"] == counts.exchanges == 8
+        assert counts.not_spoken > 0
 
     asyncio.run(asyncio.wait_for(scene(), 60))
 

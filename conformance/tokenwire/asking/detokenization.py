@@ -17,7 +17,7 @@ from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
-from tokenwire.target.tokenizer import Question, ToldTokenizer, told_by
+from tokenwire.target.tokenizer import Question, RemoteTokenizer, tokenizer_of
 from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 SCENARIO = "detokenize"
@@ -115,7 +115,7 @@ def _most_requests(way: Detokenize) -> int:
 
 async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
-) -> ToldTokenizer | None:
+) -> RemoteTokenizer | None:
     """Ask the server for the text of what it wrote; None if no endpoint does that, or it answered nothing."""
     for way in _ways_of(speaks):
 
@@ -126,16 +126,16 @@ async def ask_for_texts(
         most = (_most_requests(way) - _FOR_DOUBTS) * (_IN_ONE_REQUEST if way.batches else 1)
         requests = list(_requests(way, questions(streams, most, skips=skips)))
         first = [await ask(number, request) for number, request in enumerate(requests[:1])]
-        if any(map(way.told, first)):
+        if any(map(way.texts, first)):
             others = (ask(number, request) for number, request in enumerate(requests[1:], 1))
             exchanges = [*first, *await asyncio.gather(*others)]
-            tokenizer = told_by(exchanges)
+            tokenizer = tokenizer_of(exchanges)
             if tokenizer is None or skips:
                 return tokenizer
             singles = list(_requests(way, [(ids, False) for ids in tokenizer.doubtful()]))
             left = singles[: _most_requests(way) - len(requests)]
             more = (ask(number, request) for number, request in enumerate(left, len(requests)))
-            return told_by([*exchanges, *await asyncio.gather(*more)])
+            return tokenizer_of([*exchanges, *await asyncio.gather(*more)])
     return None
 
 

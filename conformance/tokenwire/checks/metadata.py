@@ -348,13 +348,13 @@ def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
     before the first position, of which nothing can be told.
     """
 
-    def told(position: int, entry: Any) -> Any:
+    def id_of(position: int, entry: Any) -> Any:
         due = prompt[position] if position < len(prompt) else None
         known = entry is None and position == 0
         keys = entry if isinstance(entry, Mapping) else {}
         return due if known or str(due) in keys else next(iter(keys), None)
 
-    return [told(position, entry) for position, entry in enumerate(entries)]
+    return [id_of(position, entry) for position, entry in enumerate(entries)]
 
 
 @check("prompt-logprobs-cover-the-prompt", FINISHED)

@@ -41,14 +41,14 @@ async def _until_ended(plan: WatchPlan, console: Console, *, quiet: bool) -> int
         if watcher.admin_listening is not None:
             console.print(Text(f"live page http://{watcher.admin_listening}/"), soft_wrap=True)
         await ended.wait()
-    tally = watcher.tally
-    gaps = ", ".join(f"{number} {reason}" for reason, number in tally.gaps.most_common())
-    violating = tally.judged - tally.conforming
-    words = f"{tally.exchanges} exchanges, {tally.judged} judged, {violating} violating"
+    counts = watcher.counts
+    gaps = ", ".join(f"{number} {reason}" for reason, number in counts.gaps.most_common())
+    violating = counts.judged - counts.conforming
+    words = f"{counts.exchanges} exchanges, {counts.judged} judged, {violating} violating"
     console.print(Text(f"{words}; gaps: {gaps or 'none'}"), soft_wrap=True)
-    if any(level == "MUST" for _, level in tally.violations):
+    if any(level == "MUST" for _, level in counts.violations):
         return ExitStatus.VIOLATION
-    return ExitStatus.CONFORMS if tally.judged else ExitStatus.NOTHING_EVALUATED
+    return ExitStatus.CONFORMS if counts.judged else ExitStatus.NOTHING_EVALUATED
 
 
 def _watch(settings: Settings) -> None:

@@ -284,12 +284,12 @@ class AnswerBinding:
             finish=self._finish(item, single.get("finish")),
         )
 
-    def _calls(self, told: Any, pointer: str) -> tuple[CallPiece, ...]:
+    def _calls(self, value: Any, pointer: str) -> tuple[CallPiece, ...]:
         """The pieces of tool calls in a list; what is no object in it is none."""
-        if not isinstance(told, list):
+        if not isinstance(value, list):
             return ()
         pieces = []
-        for position, piece in enumerate(told):
+        for position, piece in enumerate(value):
             if isinstance(piece, dict):
                 found = {name: find(piece, keys) for name, keys in self.of_a_call.items()}
                 present = {name: value for name, value in found.items() if value is not ABSENT}

@@ -53,7 +53,7 @@ class Detokenize:
         path = request.path.partition("?")[0]
         return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
 
-    def told(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
+    def texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
         """The texts that an answer tells; none where it is none."""
         if not self.is_asked_by(head.request) or head.status != 200:
             return {}

@@ -194,9 +194,9 @@ class ItemBinding:
                 if (value := find(part, keys)) is not ABSENT:
                     details[name] = value
                     pointers[name] = place + join(*keys)
-            told = binding.finish.read(part) if binding.finish is not None else None
-            if told is not None:
-                finish, pointers["finish"] = told[0], place + told[1]
+            ended = binding.finish.read(part) if binding.finish is not None else None
+            if ended is not None:
+                finish, pointers["finish"] = ended[0], place + ended[1]
         if not (channels or calls or finish):
             return None
         if finish is not None and finish.type == "stop" and self.calls_finish and (calls or progress.calls):

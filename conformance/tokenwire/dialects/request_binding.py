@@ -370,11 +370,15 @@ class RequestBinding:
 
     def _put_messages(self, body: dict[str, Any], messages: Iterable[Mapping[str, Any]]) -> None:
         """Write messages; those of the system in a field of their own, where the endpoint has one."""
-        apart = [one["content"] for one in messages if self.system and one.get("role") == "system"]
+        apart = [
+            message["content"] for message in messages if self.system and message.get("role") == "system"
+        ]
         if self.system is not None and apart:
             put(body, self.system, "\n".join(apart))
-        told = [dict(one) for one in messages if not (self.system and one.get("role") == "system")]
-        put(body, self.prompt["messages"], told)
+        others = [
+            dict(message) for message in messages if not (self.system and message.get("role") == "system")
+        ]
+        put(body, self.prompt["messages"], others)
 
     def as_wanted(self, refusal: str) -> tuple[RequestBinding, str] | None:
         """The binding that a server wants which refuses in these words, and what is other about it.

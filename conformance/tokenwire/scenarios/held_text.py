@@ -30,7 +30,7 @@ async def _pieces(talk: Conversation) -> list[int]:
             exchange = await talk.sender.send(name, SCENARIO, request)
         except NotAsked:
             return []
-        texts = {ids: text for (ids, _), text in way.told(exchange).items()}
+        texts = {ids: text for (ids, _), text in way.texts(exchange).items()}
     else:
         return []
     return [ids[0] for ids, text in texts.items() if text is not None and BROKEN in text]

@@ -109,7 +109,7 @@ def _settings(folder: Path, name: str = "tokenizer_config.json") -> Mapping[str,
     return settings if isinstance(settings, dict) else {}
 
 
-class ToldTokenizer:
+class RemoteTokenizer:
     """The server's own tokenizer, as far as it was asked."""
 
     cleans_up = True
@@ -166,10 +166,10 @@ def way_of(request: RequestHead) -> Detokenize | None:
     return next((way for way in _ways() if way.is_asked_by(request)), None)
 
 
-def told_by(exchanges: Iterable[ExchangeHead]) -> ToldTokenizer | None:
+def tokenizer_of(exchanges: Iterable[ExchangeHead]) -> RemoteTokenizer | None:
     """The server's own tokenizer, from what it answered; None where it told no text at all."""
     texts: dict[Question, str] = {}
     for exchange in exchanges:
         for way in _ways():
-            texts |= way.told(exchange)
-    return ToldTokenizer(texts) if texts else None
+            texts |= way.texts(exchange)
+    return RemoteTokenizer(texts) if texts else None

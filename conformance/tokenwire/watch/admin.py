@@ -10,8 +10,8 @@ from http import HTTPStatus
 
 from tokenwire.report.templates import template
 from tokenwire.requirement import load_requirements
+from tokenwire.watch.counts import Counts
 from tokenwire.watch.proxy import Address
-from tokenwire.watch.tally import Tally
 from tokenwire.wire.inert import inert
 
 _LARGEST_HEAD = 16 << 10
@@ -79,16 +79,16 @@ class Admin:
         return answer if method == "HEAD" else answer + data
 
 
-def live_page(tally: Tally, *, target: str, listening: str, waiting: int, under_way: int) -> str:
+def live_page(counts: Counts, *, target: str, listening: str, waiting: int, under_way: int) -> str:
     """The page as it is now; `waiting` are bytes, `under_way` exchanges."""
     return template("tokenwire.watch", "live_page.html.jinja").render(
-        tally=tally,
+        counts=counts,
         target=target,
         listening=listening,
         waiting=waiting,
         under_way=under_way,
         refresh=_REFRESH_S,
         requirements=load_requirements(),
-        violations=tally.violations.most_common(),
-        gaps=tally.gaps.most_common(),
+        violations=counts.violations.most_common(),
+        gaps=counts.gaps.most_common(),
     )

@@ -1,11 +1,11 @@
-"""The tally in the text format of Prometheus, version 0.0.4."""
+"""The counts in the text format of Prometheus, version 0.0.4."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from tokenwire import __version__
-from tokenwire.watch.tally import Tally
+from tokenwire.watch.counts import Counts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "tokenwire_watch_"
@@ -26,46 +26,46 @@ def _family(name: str, kind: str, help_text: str, samples: _Samples) -> Iterator
         yield f"{_PREFIX}{name}{{{words}}} {value}" if words else f"{_PREFIX}{name} {value}"
 
 
-def exposition(tally: Tally, waiting: int, under_way: int) -> str:
+def exposition(counts: Counts, waiting: int, under_way: int) -> str:
     """All metrics; `waiting` are bytes that wait for the judge, `under_way` open exchanges."""
     counters: list[tuple[str, str, _Samples]] = [
-        ("connections_total", "Connections of clients.", {(): tally.connections}),
-        ("exchanges_total", "Exchanges that ended, judged or not.", {(): tally.exchanges}),
-        ("judged_total", "Exchanges that were judged.", {(): tally.judged}),
-        ("conforming_total", "Exchanges that were judged and violate nothing.", {(): tally.conforming}),
-        ("not_spoken_total", "Exchanges with endpoints that no dialect knows.", {(): tally.not_spoken}),
+        ("connections_total", "Connections of clients.", {(): counts.connections}),
+        ("exchanges_total", "Exchanges that ended, judged or not.", {(): counts.exchanges}),
+        ("judged_total", "Exchanges that were judged.", {(): counts.judged}),
+        ("conforming_total", "Exchanges that were judged and violate nothing.", {(): counts.conforming}),
+        ("not_spoken_total", "Exchanges with endpoints that no dialect knows.", {(): counts.not_spoken}),
         (
             "gaps_total",
             "What passed and could not be judged, by reason.",
-            {(("reason", reason),): number for reason, number in sorted(tally.gaps.items())},
+            {(("reason", reason),): number for reason, number in sorted(counts.gaps.items())},
         ),
         (
             "violations_total",
             "Exchanges that violate a requirement.",
             {
                 (("requirement", requirement), ("level", level)): number
-                for (requirement, level), number in sorted(tally.violations.items())
+                for (requirement, level), number in sorted(counts.violations.items())
             },
         ),
         (
             "check_errors_total",
             "Checks that failed themselves.",
-            {(("requirement", name),): number for name, number in sorted(tally.crashed.items())},
+            {(("requirement", name),): number for name, number in sorted(counts.crashed.items())},
         ),
-        ("recorded_total", "Violating exchanges that were written.", {(): tally.recorded}),
-        ("unrecorded_total", "Violating exchanges that could not be written.", {(): tally.unrecorded}),
-        ("unreachable_total", "Connections that the target did not take.", {(): tally.unreachable}),
+        ("recorded_total", "Violating exchanges that were written.", {(): counts.recorded}),
+        ("unrecorded_total", "Violating exchanges that could not be written.", {(): counts.unrecorded}),
+        ("unreachable_total", "Connections that the target did not take.", {(): counts.unreachable}),
         (
             "bytes_total",
             "Bytes that were passed on.",
             {
-                (("direction", "to_target"),): tally.sent_bytes,
-                (("direction", "to_client"),): tally.received_bytes,
+                (("direction", "to_target"),): counts.sent_bytes,
+                (("direction", "to_client"),): counts.received_bytes,
             },
         ),
     ]
     gauges: list[tuple[str, str, _Samples]] = [
-        ("open_connections", "Connections of clients that are open.", {(): tally.open_connections}),
+        ("open_connections", "Connections of clients that are open.", {(): counts.open_connections}),
         ("open_exchanges", "Exchanges that are under way.", {(): under_way}),
         ("waiting_bytes", "Bytes of traffic that wait for the judge.", {(): waiting}),
         ("info", "The version of tokenwire.", {(("version", __version__),): 1}),

@@ -1,4 +1,4 @@
-"""The watcher: proxy, observers, judge, tally and admin listener together."""
+"""The watcher: proxy, observers, judge, counts and admin listener together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tokenwire.watch.admin import Admin, Page, live_page
+from tokenwire.watch.counts import Counts
 from tokenwire.watch.exchange_assembly import TOO_SLOW
 from tokenwire.watch.judge_process import JudgePlan
 from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
@@ -15,7 +16,6 @@ from tokenwire.watch.judging import Opinion
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
 from tokenwire.watch.spool import Kind, Spool
-from tokenwire.watch.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,27 @@ _BEGINS = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
 class _Observer:
     """Counts the bytes of one connection, and appends them to the spool."""
 
-    def __init__(self, number: int, spool: Spool, tally: Tally) -> None:
+    def __init__(self, number: int, spool: Spool, counts: Counts) -> None:
         self._number = number
         self._spool = spool
         self._append = spool.append
         self._append_received = spool.append_received
         self._pinned: int | None = None
         """The segment with bytes that wait to be sent."""
-        self._tally = tally
-        tally.connections += 1
-        tally.open_connections += 1
+        self._counts = counts
+        counts.connections += 1
+        counts.open_connections += 1
         self._dropping = not spool.append(number, Kind.OPENED)
         """Whether nothing is appended before the next request."""
         self._known = not self._dropping
         """Whether the spool holds any record of the connection."""
 
     def sent(self, data: bytes) -> None:
-        self._tally.sent_bytes += len(data)
+        self._counts.sent_bytes += len(data)
         if _BEGINS.match(data):
             dropped = not self._spool.append_request(self._number, data)
             if dropped:
-                self._tally.missed(TOO_SLOW)
+                self._counts.missed(TOO_SLOW)
                 if not self._dropping:
                     self._append(self._number, Kind.LOST)
             self._dropping = dropped
@@ -78,7 +78,7 @@ class _Observer:
         return self._spool.scratch if self._dropping else self._spool.buffer()
 
     def received(self, size: int) -> None:
-        self._tally.received_bytes += size
+        self._counts.received_bytes += size
         if not self._dropping:
             self._dropping = not self._append_received(self._number, Kind.RECEIVED, size)
 
@@ -103,7 +103,7 @@ class _Observer:
         self.resent()
         if self._known:
             self._append(self._number, Kind.CLOSED)
-        self._tally.open_connections -= 1
+        self._counts.open_connections -= 1
 
 
 class Watcher:
@@ -114,7 +114,7 @@ class Watcher:
 
     def __init__(self, plan: WatchPlan, on_opinion: Callable[[Opinion], None] = lambda _: None) -> None:
         self.plan = plan
-        self.tally = Tally()
+        self.counts = Counts()
         self.spool = Spool(plan.most_waiting)
         self.listening = plan.listen
         self.admin_listening = plan.admin
@@ -143,7 +143,7 @@ class Watcher:
             plan.judge or judge_command(judging),
             self.spool,
             self._count,
-            self.tally.missed,
+            self.counts.missed,
             patience_s=plan.judge_patience_s,
         )
         return self
@@ -158,22 +158,22 @@ class Watcher:
 
     def observe(self) -> _Observer:
         """The observer of a new connection."""
-        return _Observer(self.tally.connections, self.spool, self.tally)
+        return _Observer(self.counts.connections, self.spool, self.counts)
 
     def _unreachable(self, _: OSError) -> None:
-        self.tally.unreachable += 1
+        self.counts.unreachable += 1
 
     def _count(self, opinion: Opinion) -> None:
-        self.tally.count(opinion)
+        self.counts.add(opinion)
         self._on_opinion(opinion)
 
     def _metrics(self) -> str:
-        return exposition(self.tally, self.spool.waiting, self._judge.open)
+        return exposition(self.counts, self.spool.waiting, self._judge.open)
 
     def _page(self) -> str:
         scheme = "https" if self.plan.target.tls else "http"
         return live_page(
-            self.tally,
+            self.counts,
             target=f"{scheme}://{self.plan.target}",
             listening=str(self.listening),
             waiting=self.spool.waiting,

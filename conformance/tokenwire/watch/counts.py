@@ -11,7 +11,7 @@ _LATEST = 50
 
 
 @dataclass
-class Tally:
+class Counts:
     """Counts since the watcher began."""
 
     connections: int = 0
@@ -38,7 +38,7 @@ class Tally:
     """Crashes of checks, by requirement."""
     latest: deque[tuple[Opinion, Violation]] = field(default_factory=lambda: deque(maxlen=_LATEST))
 
-    def count(self, opinion: Opinion) -> None:
+    def add(self, opinion: Opinion) -> None:
         """Count an exchange by its opinion."""
         self.exchanges += 1
         if opinion.gap:
