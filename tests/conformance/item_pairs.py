@@ -49,6 +49,19 @@ def without(said: list[Event], index: int) -> list[Event]:
     ]
 
 
+def scored(said: list[Event], tokens: list[str]) -> list[Event]:
+    """The events of a response with one text, with the logprobs of its tokens, one in each delta."""
+    entries = iter([{"token": token, "logprob": -0.5, "top_logprobs": []} for token in tokens])
+    every = [{"token": token, "logprob": -0.5, "bytes": list(token.encode())} for token in tokens]
+    given = {
+        "response.output_text.delta": lambda: [next(entries)],
+        "response.output_text.done": lambda: every,
+    }
+    return [
+        {**event, "logprobs": given[event["type"]]()} if event["type"] in given else event for event in said
+    ]
+
+
 def chat(content: str = "Yes.", prompt: int = 5, **more: Any) -> Stream:
     """The same conversation at the chat endpoint."""
     body = {"model": "m", "messages": [ASKED], "temperature": 0, **more}
@@ -65,6 +78,7 @@ def chat(content: str = "Yes.", prompt: int = 5, **more: Any) -> Stream:
     return answered("openai-chat", body, whole, label="chat")
 
 
+SCORED = scored(events(message("Yes.")), ["Ye", "s."])
 DELTA = where(LEGAL, "response.output_text.delta")
 CLOSED = where(LEGAL, "response.output_item.done", 2)
 LAST = len(LEGAL) - 1
@@ -133,6 +147,14 @@ ITEM_PAIRS = [
         responded(*without(LEGAL, DELTA)),
         where(LEGAL, "response.output_text.done") - 1,
         "/text",
+    ),
+    Pair(
+        "deltas-add-up",
+        responded(*SCORED),
+        responded(*changed(SCORED, where(SCORED, "response.output_text.done"), logprobs=[])),
+        where(SCORED, "response.output_text.done"),
+        "/logprobs",
+        why="logprobs",
     ),
     Pair(
         "closed-items-stand-in-the-response",

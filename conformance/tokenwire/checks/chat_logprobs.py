@@ -12,7 +12,7 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import count_of, details, end_place
 from tokenwire.checks.usage import part_of
-from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.dialect import has_items, policy_of
 from tokenwire.dialects.logprobs import (
     CONTENT,
     LISTS,
@@ -127,6 +127,8 @@ def _chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator
     if stream.asked.max_new_tokens == 0:
         return
     choices = finished_choices(stream)
+    if has_items(stream) and any(choice.parsed for choice in choices):
+        return  # those of a text are of its own tokens
     contents = [joined_series(choice, CONTENT) for choice in choices]
     if len(choices) < len(stream.choices) or all(content is None for content in contents):
         return
@@ -197,9 +199,10 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
             continue
         known = [token for token in tokens if token is not None]
         reported = _shown(b"".join(known))
-        carrying = next(e for e in reversed(choice.emissions) if _object(e) is not None)
+        name = FIELD if _tells(stream) else CONTENT  # typed items have no object around their entries
+        carrying = next(e for e in reversed(choice.emissions) if e.details.get(name) or e.entries(name))
         message = f"the tokens of the logprobs spell {reported[:60]!r}, but the text is {text[:60]!r}"
-        yield expect(carrying.at(FIELD), text, reported, message, holds=is_spelled(text, known))
+        yield expect(carrying.at(name), text, reported, message, holds=is_spelled(text, known))
 
 
 _SPECIAL = re.compile(r"<[^<>]*>")

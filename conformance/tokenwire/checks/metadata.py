@@ -20,7 +20,7 @@ from tokenwire.checks.reading.fields import (
     prompt_of,
 )
 from tokenwire.checks.tito import told_once_for_all
-from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
+from tokenwire.dialects.dialect import dialect_of, has_items, is_chat, policy_of
 from tokenwire.dialects.logprobs import (
     CHOSEN,
     CONTENT,
@@ -566,6 +566,8 @@ def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     if not ended(stream):
         return
     for choice in finished_choices(stream):
+        if has_items(stream) and not choice.text:
+            continue  # logprobs stand beside the text that they are of
         for name, is_there in _asked_fields(stream):
             holds = is_there(choice)
             message = f"choice {choice.index} has no {name}, though the request asked for it and was answered"

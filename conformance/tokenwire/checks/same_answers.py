@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANY, ended, streamed
 from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
@@ -16,6 +16,7 @@ from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.chance import DRIFT, LoadedPair, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.reading.channels import CALLED, taken_apart
 from tokenwire.checks.reading.fields import bringing, end_place
+from tokenwire.dialects.dialect import has_items
 from tokenwire.dialects.logprobs import CONTENT, NAMED_TOP, TOP
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike
@@ -39,6 +40,18 @@ def _without(choice: Choice, names: frozenset[str]) -> Choice:
     return replace(choice, emissions=tuple(emissions))
 
 
+def _without_bytes(choice: Choice) -> Choice:
+    """A choice whose logprobs have no bytes: items have them where they closed, and deltas never."""
+
+    def rest(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: rest(member) for name, member in value.items() if name != "bytes"}
+        return list(map(rest, value)) if isinstance(value, list) else value
+
+    emissions = (replace(emission, series=rest(emission.series)) for emission in choice.emissions)
+    return replace(choice, emissions=tuple(emissions))
+
+
 def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
     """The choices that both answers finished undisturbed, baseline first.
 
@@ -51,6 +64,8 @@ def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
         if not stream.answered or not ended(stream):
             return {}
         finished = (c for c in stream.choices if c.finish is not None and c.finish.type != "abort")
+        if has_items(stream):
+            finished = map(_without_bytes, finished)
         return {c.index: _without(c, unlike) if unlike else c for c in finished}
 
     ours, theirs = undisturbed(comparison.baseline), undisturbed(comparison.other)

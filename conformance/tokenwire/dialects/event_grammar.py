@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 from tokenwire.record import Event
@@ -65,6 +65,26 @@ class FinalObject:
 
 
 @dataclass(frozen=True)
+class Repetition:
+    """What comes in pieces, and again all at once: where both stand, by the kind of the event."""
+
+    pieces: Mapping[str, str]
+    again: Mapping[str, tuple[str, ...]]
+    entry: tuple[str, ...] = ()
+    """Lists instead of texts: what both say of an entry."""
+
+    def joined(self, data: Any, pointer: str) -> str | list[Any] | None:
+        """What stands at a pointer of an event: a text, or a list of entries; None for nothing."""
+        kind = list if self.entry else str
+        found = [value for value in gather(data, parse(pointer)) if isinstance(value, kind)]
+        if not found:
+            return None
+        if not self.entry:
+            return "".join(found)
+        return [[find(entry, parse(at)) for at in self.entry] for value in found for entry in value]
+
+
+@dataclass(frozen=True)
 class EventGrammar:
     """One grammar, as its file says it. All pointers are JSON pointers into the data of an event."""
 
@@ -82,8 +102,7 @@ class EventGrammar:
     numbered: str = ""
     status: str = ""
     final: FinalObject | None = None
-    pieces: Mapping[str, str] = field(default_factory=dict)
-    restated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    repeated: tuple[Repetition, ...] = ()
 
     def kind_of(self, data: Any) -> str:
         """The kind of an event: its type, with that of what it brings where the grammar tells these apart."""
@@ -278,31 +297,23 @@ class Walk:
             self._fails(event, Rule.OPEN, f"{kind} stands in {frame.words}, which is of kind {frame.kind!r}")
         frame.events.append((kind, event))
 
-    def joined(self) -> Iterator[tuple[Event, str, str, str]]:
+    def joined(self) -> Iterator[tuple[Event, str, Any, Any]]:
         """Each event that says again what the pieces of a frame said: where, what it says, and what they did.
 
         A frame without pieces says nothing twice.
         """
-        places = {kind: (pointer,) for kind, pointer in self.grammar.pieces.items()}
-        for frame in self.frames:
-            pieces = self._texts(frame.all_events, places)
-            whole = "".join(pieces)
+        for frame, row in product(self.frames, self.grammar.repeated):
+            pieces = [
+                piece
+                for kind, event in frame.all_events
+                if kind in row.pieces
+                and (piece := row.joined(event.data, row.pieces[kind])) not in (None, [])
+            ]
+            whole: Any = list(chain.from_iterable(pieces)) if row.entry else "".join(map(str, pieces))
             for kind, event in frame.events if pieces else ():
-                for pointer in self.grammar.restated.get(kind, ()):
-                    said = self._texts([(kind, event)], {kind: (pointer,)})
-                    if said:
-                        yield event, pointer.partition("/*")[0], "".join(said), whole
-
-    @staticmethod
-    def _texts(events: Iterable[tuple[str, Event]], pointers: Mapping[str, tuple[str, ...]]) -> list[str]:
-        """The texts that stand at the pointers of their kind in events."""
-        found = (
-            value
-            for kind, event in events
-            for pointer in pointers.get(kind, ())
-            for value in gather(event.data, parse(pointer))
-        )
-        return [value for value in found if isinstance(value, str)]
+                for pointer in row.again.get(kind, ()):
+                    if (said := row.joined(event.data, pointer)) is not None:
+                        yield event, pointer.partition("/*")[0], said, whole
 
 
 @cache

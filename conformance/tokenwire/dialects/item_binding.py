@@ -15,7 +15,7 @@ from tokenwire.record import CallPiece, Emission, Event, Finish
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, gather, join, parse
 
 _KNOWN = {"items", "kind", "kinds", "document", "calls_finish", "usage", "errors"}
-_BOUND = {"text", "reasoning", "call", "finish", "details", "restates"}
+_BOUND = {"text", "reasoning", "call", "finish", "series", "details", "restates"}
 _OF_A_CALL = {"index", "id", "type", "name", "arguments"}
 _CHOICE = 0
 
@@ -51,6 +51,8 @@ class _PartBinding:
     channels: Mapping[str, Keys]
     """Where text and reasoning stand; each entry of a list at `*`."""
     call: Mapping[str, Keys]
+    series: Mapping[str, Keys]
+    """Where the lists stand of which a series is joined; an empty one tells nothing."""
     details: Mapping[str, Keys]
     finish: _FinishBinding | None
     restates: bool
@@ -64,6 +66,7 @@ class _PartBinding:
         return cls(
             channels={name: parse(table[name]) for name in ("text", "reasoning") if name in table},
             call={name: parse(at) for name, at in call.items()},
+            series={name: parse(at) for name, at in table.get("series", {}).items()},
             details={name: parse(at) for name, at in table.get("details", {}).items()},
             finish=_FinishBinding.load(table["finish"]) if "finish" in table else None,
             restates=table.get("restates", False),
@@ -179,6 +182,7 @@ class ItemBinding:
         pointers: dict[str, str] = {}
         channels: dict[str, str] = {}
         calls: list[CallPiece] = []
+        series: dict[str, list[Any]] = {}
         details: dict[str, Any] = {}
         finish: Finish | None = None
         for binding, place, part in self._parts(event.data):
@@ -190,6 +194,11 @@ class ItemBinding:
             if binding.call and (piece := self._call(binding, place, part, len(calls), progress)) is not None:
                 calls.append(piece)
                 pointers["tool_calls"] = place
+            for name, keys in binding.series.items():
+                lists = (value for value in gather(part, keys) if isinstance(value, list))
+                if entries := [entry for value in lists for entry in value]:
+                    series.setdefault(name, []).extend(entries)
+                    pointers.setdefault(name, place + join(*keys).partition("/*")[0])
             for name, keys in binding.details.items():
                 if (value := find(part, keys)) is not ABSENT:
                     details[name] = value
@@ -197,7 +206,7 @@ class ItemBinding:
             ended = binding.finish.read(part) if binding.finish is not None else None
             if ended is not None:
                 finish, pointers["finish"] = ended[0], place + ended[1]
-        if not (channels or calls or finish):
+        if not (channels or calls or series or finish):
             return None
         if finish is not None and finish.type == "stop" and self.calls_finish and (calls or progress.calls):
             finish = Finish(type=self.calls_finish, matched=finish.matched, raw=finish.raw)
@@ -208,6 +217,7 @@ class ItemBinding:
             text=channels.get("text"),
             reasoning=channels.get("reasoning"),
             calls=tuple(calls),
+            series=series,
             details=details,
             finish=finish,
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Kind, RequestFields, Tool
 from tokenwire.constraint import Constraint, ToolRule
-from tokenwire.record import Asked, SentField, Wanted
+from tokenwire.record import Asked, SentField, Wanted, as_list
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put, remove
@@ -234,6 +234,8 @@ class RequestBinding:
     """Where a number of top logprobs stands that asks for `logprobs`, or for those of the whole prompt."""
     least: Mapping[str, int]
     """The least of those numbers that asks for anything."""
+    listed: Mapping[str, tuple[Keys, str]]
+    """Flags that a word in a list says: where the list stands, and the word."""
     headers: Mapping[str, str]
     """Headers that say what a field says, and win over it; in lower case."""
     always: frozenset[str]
@@ -295,6 +297,7 @@ class RequestBinding:
             fields=fields,
             counts={name: parse(at) for name, (at, _) in counts.items()},
             least={name: least for name, (_, least) in counts.items()},
+            listed={name: (parse(row["in"]), row["word"]) for name, row in table.get("listed", {}).items()},
             headers={name: header.lower() for name, header in table.get("headers", {}).items()},
             always=frozenset(table.get("always", ())),
             never=frozenset(table.get("never", ())),
@@ -351,6 +354,10 @@ class RequestBinding:
                 put(body, self.counts[name], max(ask.top_logprobs, self.least[name]))
                 continue
             if name == "top_logprobs" and "logprobs" in self.counts:
+                continue
+            if name in self.listed:
+                at, word = self.listed[name]
+                put(body, at, [word])
                 continue
             places = self.fields.get(name) or tuple(filter(None, [self.penalties.get(name)]))
             if not places:
@@ -411,6 +418,9 @@ class RequestBinding:
         stated = self._stated(body)
         by_field = {name: self._value_of(stated, name) for name in self.fields} | self._counted(body)
         by_field |= self._in_headers(request)
+        by_field |= {
+            name: word in (as_list(find(body, at)) or ()) for name, (at, word) in self.listed.items()
+        }
         penalties = {name: find(body, at) for name, at in self.penalties.items()}
         found = self._prompts_found(body)
         input_ids, listed = _id_prompts(found.get("input_ids"))

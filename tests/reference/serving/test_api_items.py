@@ -90,11 +90,11 @@ def of_deltas(events):
 def say(answers, call, scripted_engine, tiny_tokenizer):
     """What an endpoint answers with where the model says a text, so many ids in a step."""
 
-    def say(text, path, *, step=1, finish=STOP, **fields):
+    def say(text, path, *, step=1, finish=STOP, parsers=PARSERS, **fields):
         ids = [*tiny_tokenizer.encode(text, add_special_tokens=False), *([2] if finish.matched == 2 else [])]
         steps = [ids[at : at + step] for at in range(0, len(ids), step)]
         return answers(
-            scripted_engine(steps, finish=finish), call(path, {**BODIES[path], **fields}), **PARSERS
+            scripted_engine(steps, finish=finish), call(path, {**BODIES[path], **fields}), **parsers
         )[0]
 
     return say
@@ -121,6 +121,28 @@ def test_both_endpoints_say_what_chat_says(say, text, step):
     blocks = named_events(say(text, MESSAGES, step=step, stream=True))
     fits("messages-event", *blocks)
     assert of_deltas(blocks) == due
+
+
+SCORED = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "tools": None}
+
+
+@pytest.mark.parametrize("step", [1, 3, 90])
+def test_a_text_has_the_logprobs_that_chat_has_of_it_wherever_they_stand(say, step):
+    text = "Hi é 😀."
+    chat = say(text, CHAT, logprobs=True, top_logprobs=2, tools=None, parsers={}).json()
+    due = chat["choices"][0]["logprobs"]["content"]
+    assert len(due) == chat["usage"]["completion_tokens"] > len("Hi .")
+    [item] = say(text, RESPONSES, **SCORED, parsers={}).json()["output"]
+    assert item["content"][0]["logprobs"] == due
+    events = named_events(say(text, RESPONSES, step=step, stream=True, **SCORED, parsers={}))
+    fits("responses-event", *events)
+    deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
+    assert [entry for entries in deltas for entry in entries] == due
+    done = {event["type"]: event for event in events}
+    assert done["response.output_text.done"]["logprobs"] == due
+    assert done["response.content_part.added"]["part"]["logprobs"] == []
+    assert done["response.content_part.done"]["part"]["logprobs"] == due
+    assert done["response.completed"]["response"]["output"][0]["content"][0]["logprobs"] == due
 
 
 def test_a_budget_that_ends_an_answer_is_told_by_the_last_event_and_the_last_item(say):
@@ -166,6 +188,8 @@ def test_a_failure_on_the_way_ends_either_stream(say):
         (RESPONSES, {"tool_choice": "required", "tools": []}, "tool_choice is 'required'"),
         (MESSAGES, {"tool_choice": {"type": "any"}, "tools": []}, "tool_choice is 'required'"),
         (RESPONSES, {"max_output_tokens": 0}, "max_output_tokens"),
+        (RESPONSES, {"top_logprobs": 2}, "include asks for no logprobs"),
+        (RESPONSES, SCORED, "a parser may move a token"),
         (MESSAGES, {"max_tokens": None}, "max_tokens"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]"),
     ],

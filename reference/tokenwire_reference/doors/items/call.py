@@ -26,6 +26,7 @@ class ItemCall(OpenAICall):
 
     channels: ChannelsAsked
     conversation: Sequence[Message]
+    logprobs: bool
 
     def channels_of_choice(self) -> ChoiceChannels:
         """The choice, to be taken apart."""
@@ -43,9 +44,10 @@ def read_item_call(
     budget: int | None,
     thinks: bool | None,
     chat: Mapping[str, Any],
+    top_logprobs: int | None = None,
 ) -> ItemCall:
     """Read what a body asks for; `functions` and `tool_choice` are those of a chat, and `chat` is what it
-    says besides. Raises RefusalError.
+    says besides. Without `top_logprobs`, no logprobs are wanted. Raises RefusalError.
     """
     if served.tokenizer is None:
         raise RefusalError("messages need a tokenizer and the server runs without one; use /generate")
@@ -54,6 +56,8 @@ def read_item_call(
     if thinks is not None:
         asked["chat_template_kwargs"] = {"enable_thinking": thinks}
     channels = read_channels(asked, served)
+    if top_logprobs is not None:
+        _refuse_logprobs(top_logprobs, channels, served)
     prompt = template_ids(
         conversation,
         served.tokenizer,
@@ -70,10 +74,25 @@ def read_item_call(
         id=f"{prefix}{uuid.uuid4().hex}",
         prompts=[prompt],
         sampling=sampling,
-        wanted={},
+        wanted={"return_logprob": top_logprobs is not None, "top_logprobs_num": top_logprobs or 0},
         channels=channels,
         conversation=conversation,
+        logprobs=top_logprobs is not None,
     )
+
+
+def _refuse_logprobs(top: int, channels: ChannelsAsked, served: Served) -> None:
+    if channels.format is not None:
+        raise RefusalError(
+            "logprobs stand beside the text that they are of, and a parser may move a token out of it; leave "
+            "out tools, and ask a server without --reasoning-parser",
+            param="include",
+        )
+    if top > served.model.vocab_size:
+        raise RefusalError(
+            f"top_logprobs {top} is above the vocabulary of {served.model.vocab_size} tokens",
+            param="top_logprobs",
+        )
 
 
 def new_id(prefix: str) -> str:

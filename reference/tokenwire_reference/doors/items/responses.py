@@ -20,6 +20,7 @@ from tokenwire_reference.doors.items.conversation import of_input
 from tokenwire_reference.doors.items.stored import StoredConversations
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.token_names import content_entries
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
@@ -28,6 +29,7 @@ Event = dict[str, Any]
 
 _ITEM_OF = {Channel.REASONING: "reasoning", Channel.CONTENT: "message", Channel.CALL: "function_call"}
 _ID_OF = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+_LOGPROBS = "message.output_text.logprobs"
 _PART_OF = {"reasoning": "reasoning_text", "message": "output_text"}
 
 
@@ -61,6 +63,12 @@ def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> 
             status=404,
             param="previous_response_id",
         )
+    wants, top = _LOGPROBS in (body.get("include") or ()), body.get("top_logprobs")
+    if top and not wants:
+        raise RefusalError(
+            f"top_logprobs is {top}, and include asks for no logprobs; put {_LOGPROBS} into it",
+            param="top_logprobs",
+        )
     functions = [
         {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
         for tool in body.get("tools") or ()
@@ -80,6 +88,7 @@ def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> 
             "parallel_tool_calls": body.get("parallel_tool_calls"),
             "response_format": (body.get("text") or {}).get("format"),
         },
+        top_logprobs=(top or 0) if wants else None,
     )
 
 
@@ -93,13 +102,14 @@ class _Item:
     id: str = ""
     call_id: str = field(default_factory=lambda: new_id("call"))
     text: str = ""
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.id = new_id(_ID_OF[self.kind])
 
     @property
     def part(self) -> dict[str, Any]:
-        more: dict[str, Any] = {"annotations": [], "logprobs": []} if self.kind == "message" else {}
+        more = {"annotations": [], "logprobs": self.logprobs} if self.kind == "message" else {}
         return {"type": _PART_OF[self.kind], "text": self.text, **more}
 
     def written(self, status: str, *, opens: bool = False) -> dict[str, Any]:
@@ -125,11 +135,15 @@ class _Written:
         self._open: _Item | None = None
         self._last: Emission | None = None
         self._number = 0
+        self._scored: list[dict[str, Any]] = []
+        """The logprobs of tokens whose text is to come."""
 
     def whole(self, choice: Emission) -> dict[str, Any]:
         for delta in self._channels.consume(choice):
             self._item_of(delta).text += delta.text
         self._last = choice
+        if self._open is not None and self._call.logprobs:
+            self._open.logprobs = content_entries(choice, self._call.tokenizer)
         return self._ended()
 
     def of(self, emission: Emission) -> Iterator[Event]:
@@ -137,6 +151,8 @@ class _Written:
             yield self._event("response.created", response=self._response("in_progress"))
             yield self._event("response.in_progress", response=self._response("in_progress"))
         self._last = emission
+        if self._call.logprobs:
+            self._scored += content_entries(emission, self._call.tokenizer)
         for delta in self._channels.consume(emission):
             before, item = self._open, self._item_of(delta)
             if item is not before:
@@ -149,6 +165,8 @@ class _Written:
 
     def closing(self) -> Iterator[Event]:
         status = self._status()
+        if self._scored and self._open is not None:
+            yield self._delta(self._open, "")  # tokens without text, such as the one that ended it
         yield from self._close(self._open, status)
         yield self._event(f"response.{status}", response=self._ended())
 
@@ -182,7 +200,10 @@ class _Written:
     def _delta(self, item: _Item, text: str) -> Event:
         if item.kind == "function_call":
             return self._event("response.function_call_arguments.delta", **self._at(item), delta=text)
-        more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
+        more: dict[str, Any] = {}
+        if item.kind == "message":
+            more["logprobs"], self._scored = self._scored, []
+            item.logprobs += more["logprobs"]
         return self._event(f"response.{_PART_OF[item.kind]}.delta", **self._at(item), delta=text, **more)
 
     def _close(self, item: _Item | None, status: str) -> Iterator[Event]:
@@ -193,7 +214,7 @@ class _Written:
             done = {"name": item.name, "arguments": item.text}
             yield self._event("response.function_call_arguments.done", **at, **done)
         else:
-            more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
+            more = {"logprobs": item.logprobs} if item.kind == "message" else {}
             yield self._event(f"response.{_PART_OF[item.kind]}.done", **at, text=item.text, **more)
             yield self._event("response.content_part.done", **at, part=item.part)
         done = item.written(status)

@@ -9,7 +9,6 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.body import read_object, understood
 from tokenwire_reference.doors.chat_channels import ChoiceChannels
 from tokenwire_reference.doors.errors import RefusalError
@@ -19,7 +18,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.sglang.chat_request import ChatCall, read_chat_call
 from tokenwire_reference.doors.sglang.meta_info import answer_metadata, meta_info, usage
-from tokenwire_reference.doors.sglang.token_names import bytes_of_token, token_name
+from tokenwire_reference.doors.token_names import content_entries
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
@@ -158,28 +157,7 @@ def _finish(choice: Emission, channels: ChoiceChannels) -> dict[str, Any]:
 
 
 def _logprobs(emission: Emission, call: ChatCall) -> dict[str, Any] | None:
-    if not call.logprobs:
-        return None
-    selected = emission.series.get("output_token_logprobs", ())
-    rows = emission.series.get("output_top_logprobs") or [()] * len(selected)
-    return {
-        "content": [
-            {
-                **_token_logprob(entry, call.tokenizer),
-                "top_logprobs": [_token_logprob(other, call.tokenizer) for other in row or ()],
-            }
-            for entry, row in zip(selected, rows, strict=True)
-        ]
-    }
-
-
-def _token_logprob(entry: Sequence[Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    logprob, token_id = entry[0], entry[1]
-    return {
-        "token": token_name(tokenizer, token_id),
-        "bytes": bytes_of_token(tokenizer, token_id),
-        "logprob": logprob,
-    }
+    return {"content": content_entries(emission, call.tokenizer)} if call.logprobs else None
 
 
 def _sglext(

@@ -17,7 +17,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import served_by
 from tokenwire_reference.doors.sglang.completions_request import CompletionCall, read_completion_call
 from tokenwire_reference.doors.sglang.meta_info import answer_metadata, usage
-from tokenwire_reference.doors.sglang.token_names import token_name
+from tokenwire_reference.doors.token_names import token_name
 from tokenwire_reference.doors.usage import Consumed
 
 KIND = "text_completion"
