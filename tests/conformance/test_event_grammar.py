@@ -144,3 +144,28 @@ def test_what_is_open_is_what_was_not_closed(said: list[Said]) -> None:
     assert len({(misplaced.event.index, misplaced.rule) for misplaced in found.misplaced}) == len(
         found.misplaced
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "done", "said"),
+    [
+        ([[{"token": "a", "logprob": -1, "bytes": [97]}], []], [{"token": "a", "logprob": -1}], [["a", -1]]),
+        ([[{"token": "a", "logprob": -1}]], [], []),
+        ([[7, None, {"token": "a"}]], ["b"], [[]]),
+    ],
+    ids=["with and without bytes", "none at all", "what is no entry"],
+)
+def test_logprobs_are_joined_of_their_deltas_by_token_and_number(given: Any, done: Any, said: Any) -> None:
+    at = {"output_index": 0, "content_index": 0}
+    text = "response.output_text"
+    found = walk(
+        {"type": "response.created"},
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message"}},
+        {"type": "response.content_part.added", **at, "part": {"type": "output_text"}},
+        *({"type": f"{text}.delta", **at, "delta": "a", "logprobs": entries} for entries in given),
+        {"type": f"{text}.done", **at, "text": "a" * len(given), "logprobs": done},
+        grammar="responses",
+    )
+    [_, (_, pointer, repeated, joined)] = found.joined()
+    assert (pointer, repeated) == ("/logprobs", said)
+    assert (repeated == joined) == (said == [["a", -1]])

@@ -63,9 +63,9 @@ def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
     def undisturbed(stream: Stream) -> dict[int, Choice]:
         if not stream.answered or not ended(stream):
             return {}
-        finished = (c for c in stream.choices if c.finish is not None and c.finish.type != "abort")
+        finished = [c for c in stream.choices if c.finish is not None and c.finish.type != "abort"]
         if has_items(stream):
-            finished = map(_without_bytes, finished)
+            finished = list(map(_without_bytes, finished))
         return {c.index: _without(c, unlike) if unlike else c for c in finished}
 
     ours, theirs = undisturbed(comparison.baseline), undisturbed(comparison.other)

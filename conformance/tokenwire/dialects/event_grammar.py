@@ -76,12 +76,13 @@ class Repetition:
     def joined(self, data: Any, pointer: str) -> str | list[Any] | None:
         """What stands at a pointer of an event: a text, or a list of entries; None for nothing."""
         kind = list if self.entry else str
-        found = [value for value in gather(data, parse(pointer)) if isinstance(value, kind)]
+        found: list[Any] = [value for value in gather(data, parse(pointer)) if isinstance(value, kind)]
         if not found:
             return None
         if not self.entry:
             return "".join(found)
-        return [[find(entry, parse(at)) for at in self.entry] for value in found for entry in value]
+        entries = (entry for value in found for entry in value)
+        return [[part for at in self.entry for part in gather(entry, parse(at))] for entry in entries]
 
 
 @dataclass(frozen=True)
