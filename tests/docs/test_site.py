@@ -121,6 +121,18 @@ def test_every_requirement_shows_a_violation_by_a_fault_that_it_catches(name):
     assert "http://127.0.0.1:" not in text.replace("http://127.0.0.1:30000", "")
 
 
+@pytest.mark.parametrize("path", sorted(FOLDER.iterdir()), ids=lambda path: path.stem)
+def test_a_violation_is_kept_as_the_printer_prints_it_now(path):
+    """What an older printer wrote is written anew by python -m docs_build.violations."""
+    lines = path.read_text("utf-8").splitlines()
+    labels = [
+        line[2:14].strip() for line in lines if re.match(r"  (found|expected|actual|first seen)\b", line)
+    ]
+    assert labels == ["found", "expected", "actual", "first seen"]
+    for line in lines:
+        assert not re.match(r" [ >] +\d+ +[\d.]+ s +\d+-\d+ ", line), line
+
+
 def test_no_violation_is_kept_of_what_is_no_requirement():
     assert {path.stem for path in FOLDER.iterdir()} <= set(REQUIREMENTS)
 
