@@ -148,8 +148,8 @@ class _Json:
             open_ = open_[path[-1]]
         for wrong in self._validator.iter_errors(value):
             closed = [*wrong.instance_path] != path[: len(wrong.instance_path)]
-            told = wrong.schema_path and wrong.schema_path[-1] in _TOLD_AT_ONCE
-            if closed or (told and not isinstance(wrong.instance, int | float)):  # 1 may go on as 1.5e1
+            at_once = wrong.schema_path and wrong.schema_path[-1] in _TOLD_AT_ONCE
+            if closed or (at_once and not isinstance(wrong.instance, int | float)):  # 1 may go on as 1.5e1
                 return False
         return True
 
@@ -208,7 +208,7 @@ class _Choice:
         return text in self._texts
 
     def begins(self, text: str) -> bool:
-        return any(one.startswith(text) for one in self._texts)
+        return any(word.startswith(text) for word in self._texts)
 
 
 def _tags(tags: Any) -> _Language:

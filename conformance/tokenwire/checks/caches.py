@@ -55,17 +55,17 @@ def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
     return any(_shared(prompt, ours[0]) >= min(count, len(prompt)) for prompt in theirs)
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
     """How many ids two prompts have in common from the first on."""
-    return sum(1 for _ in takewhile(bool, map(eq, one, other)))
+    return sum(1 for _ in takewhile(bool, map(eq, first, second)))
 
 
 def _length(answer: Answer) -> float:
     """How many tokens a request and its answer have at most; endless where that is not told."""
     names = ("prompt_tokens", "completion_tokens")
     every = (answer.usage or {}, *(choice.counters for choice in answer.choices))
-    told = ([integer(counts.get(name)) for name in names] for counts in every)
-    return max((float(sum(filter(None, pair))) for pair in told if None not in pair), default=inf)
+    known = ([integer(counts.get(name)) for name in names] for counts in every)
+    return max((float(sum(filter(None, pair))) for pair in known if None not in pair), default=inf)
 
 
 @dataclass(frozen=True)
@@ -89,24 +89,30 @@ def _observe_apart(row: Apart, streams: tuple[Answer, ...], target: Target) -> I
         for position, answer in enumerate(answers):
             firsts.setdefault(side(answer), position)
         for mine, position in firsts.items():
-            before = [one for one in answers[:position] if side(one) is not None]
+            before = [candidate for candidate in answers[:position] if side(candidate) is not None]
             if mine is not None and before:
-                own = (one for one in streams if side(one) in (mine, None) and one is not answers[position])
-                yield from _of_own_side(row, answers[position], before, own)
+                same_side = (
+                    candidate
+                    for candidate in streams
+                    if side(candidate) in (mine, None) and candidate is not answers[position]
+                )
+                yield from _of_same_side(row, answers[position], before, same_side)
 
 
-def _of_own_side(
-    row: Apart, answer: Answer, before: Sequence[Answer], own: Iterator[Answer]
+def _of_same_side(
+    row: Apart, answer: Answer, before: Sequence[Answer], same_side: Iterator[Answer]
 ) -> Iterator[Observation]:
     """What an answer counts as cached, where others show that the prompt is cached, or that they ran it."""
     count = _cached(answer)
     if count is None or _preempted(answer):
         return
     # Who counts fewer ran the others; who counts any shows that the prompt is cached at all.
-    counted = ((one, _cached(one)) for one in before)
-    shown = (one for one, other in counted if other is not None and (other < count if count else other > 0))
+    counted = ((earlier, _cached(earlier)) for earlier in before)
+    shown = (
+        earlier for earlier, other in counted if other is not None and (other < count if count else other > 0)
+    )
     other = next(shown, None)
-    if other is None or (count and any(_may_have_run(one, answer, count) for one in own)):
+    if other is None or (count and any(_may_have_run(earlier, answer, count) for earlier in same_side)):
         return
     message = f"{count} tokens are counted as cached, and only {other.exchange.name} ran them, {row.border}"
     place = answer.choices[0].last_at("cached_tokens")

@@ -94,14 +94,17 @@ def _cut_text_begins_a_word(choice: Choice, stream: Stream, target: Target) -> I
 
 def _bad_constraint(stream: Stream, _target: Target) -> str:
     asked = stream.asked
-    faults = [*(one.fault for one in asked.constraints), *(asked.tools.faults if asked.tools else ())]
+    faults = [
+        *(constraint.fault for constraint in asked.constraints),
+        *(asked.tools.faults if asked.tools else ()),
+    ]
     fault = next(filter(None, faults), "")
     return f"a request in which {fault} was" if fault else ""
 
 
 def _clashing_constraints(stream: Stream, _target: Target) -> str:
     asked = stream.asked
-    names = [one.wire_name for one in asked.constraints]
+    names = [constraint.wire_name for constraint in asked.constraints]
     if names and asked.tools is not None and asked.tools.demand == "required":
         names.append("tool_choice")
     return f"a request that wants {' and '.join(names)} of one text was" if len(names) > 1 else ""

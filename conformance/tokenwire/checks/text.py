@@ -102,20 +102,20 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
 @check("text-waits-for-its-ids", replace(_DECODED, streamed=True))
 def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     """Between emissions, no more of the right text is shown than the ids delivered make."""
-    for one in decoded(stream, target.tokenizer):
-        legal, shown = legal_texts(one), dict(texts_so_far(one.choice))
-        alone = one.size(one.decode(one.ids) or "")
+    for decoding in decoded(stream, target.tokenizer):
+        legal, shown = legal_texts(decoding), dict(texts_so_far(decoding.choice))
+        alone = decoding.size(decoding.decode(decoding.ids) or "")
         # The prompt may be what gives the output its first space, or the rest of a character.
-        beyond = max([one.size(text) - alone for text in one.readings(one.ids)], default=0)
-        for emission in one.choice.delivered:
+        beyond = max([decoding.size(text) - alone for text in decoding.readings(decoding.ids)], default=0)
+        for emission in decoding.choice.delivered:
             text, after = shown.get(emission.position), emission.after
-            if not text or not emission.counted or not 0 < after < len(one.ids):
+            if not text or not emission.counted or not 0 < after < len(decoding.ids):
                 continue
-            stated = one.decode(one.ids[:after])
-            if stated is not None and any(one.begins(right, text) for right in legal):
-                most, actual = one.size(stated) + max(beyond, 0), one.size(text)
+            stated = decoding.decode(decoding.ids[:after])
+            if stated is not None and any(decoding.begins(right, text) for right in legal):
+                most, actual = decoding.size(stated) + max(beyond, 0), decoding.size(text)
                 message = (
-                    f"the text of choice {one.choice.index} is ahead: it ends {text[-24:]!r}, and "
+                    f"the text of choice {decoding.choice.index} is ahead: it ends {text[-24:]!r}, and "
                     f"the {after} ids delivered say {stated[-24:]!r}"
                 )
                 expected = f"at most {most} characters after {after} ids"
