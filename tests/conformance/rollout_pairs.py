@@ -85,12 +85,13 @@ def drawn(logprob: float) -> Stream:
     return whole(Told(series=series), temperature=1.0)
 
 
-def states(*firsts: int) -> Stream:
+def states(*firsts: int, ids: Sequence[int] = IDS) -> Stream:
     """Hidden states of a prompt in one list, then of each output id."""
     rows = [[float(first + at) for at in range(WIDTH)] for first in firsts]
     prompt = rows[: len(PROMPT)]
     return whole(
         Told(
+            ids=tuple(ids),
             details={"hidden_states": [prompt, *rows[len(PROMPT) :]]},
             counters={"prompt_tokens": len(PROMPT), "cached_tokens": 0},
         )
@@ -183,6 +184,12 @@ ROLLOUT_PAIRS = [
         "neighbouring-states-differ",
         states(*range(RUN)),
         states(*range(RUN - 1), RUN - 2),
+        pointer="/hidden_states",
+    ),
+    Pair(  # a model without positions has one state for a token that comes again
+        "neighbouring-states-differ",
+        states(*range(RUN - 1), RUN - 2, ids=(*IDS[:-2], IDS[-3], IDS[-1])),
+        states(*range(RUN - 2), RUN - 2, RUN - 2),
         pointer="/hidden_states",
     ),
     Pair(

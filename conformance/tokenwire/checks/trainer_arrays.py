@@ -14,7 +14,7 @@ from tokenwire.checks.agreement import choice_pairs
 from tokenwire.checks.check import Target, check, check_finished, check_run, compare, select
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import prompt_of
-from tokenwire.dialects.arrays import Array, ArrayRule
+from tokenwire.dialects.arrays import Array, ArrayRule, Rows
 from tokenwire.dialects.dialect import arrays_of
 from tokenwire.dialects.logprobs import TOP, joined_series
 from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, integer
@@ -149,6 +149,8 @@ class _Told(NamedTuple):
     value: Any
     due: int
     """How many rows it has to have."""
+    ids: list[int] | None
+    """Of which ids they are, where that is known."""
 
     @property
     def place(self) -> Place:
@@ -170,6 +172,8 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
             prompt = emission.counters.get("prompt_tokens")
             sent = prompt_of(stream, choice.index)
             prompt_tokens = prompt if type(prompt) is int else None if sent is None else len(sent)
+            said = choice.output_ids
+            run = None if sent is None or said is None else [*sent, *said[: max(emission.after - 1, 0)]]
             for rule in rules:
                 value = emission.details.get(rule.name)
                 if value is None or prompt_tokens is None or not emission.counted:
@@ -179,7 +183,8 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
                 cached = emission.counter("cached_tokens")
                 due = rule.due(stream.exchange.request.body, prompt_tokens, emission.after, cached)
                 if due is not None:
-                    yield _Told(rule, emission, value, due)
+                    ids = said if rule.rows is Rows.OUTPUT else run and run[len(run) - due :]
+                    yield _Told(rule, emission, value, due, ids)
 
 
 @select
@@ -195,74 +200,84 @@ def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> 
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
     reported = [
-        (stream, place, place.read()) for stream in _with_arrays(streams) for place in _arrays(stream.load())
+        (stream, source, source.read())
+        for stream in _with_arrays(streams)
+        for source in _arrays(stream.load())
     ]
-    for stream, place, array in reported:
-        if isinstance(array, Array) and not array.shaped and place.due:
-            widths[stream.dialect, place.rule.name][len(array.rows[0]) / place.due] += 1
-    for stream, place, array in reported:
-        expected, message = f"{place.due} rows", ""
+    for stream, source, array in reported:
+        if isinstance(array, Array) and not array.shaped and source.due:
+            widths[stream.dialect, source.rule.name][len(array.rows[0]) / source.due] += 1
+    for stream, source, array in reported:
+        expected, message = f"{source.due} rows", ""
         if isinstance(array, str):
-            holds, actual, message = False, array, f"{place.rule.name}: {array}"
+            holds, actual, message = False, array, f"{source.rule.name}: {array}"
         elif array.shaped:
-            holds, actual = len(array.rows) == place.due, f"{len(array.rows)} rows"
+            holds, actual = len(array.rows) == source.due, f"{len(array.rows)} rows"
         else:
             numbers = len(array.rows[0])
             usual = max(
-                widths[stream.dialect, place.rule.name].items(), key=lambda item: (item[1], -item[0])
+                widths[stream.dialect, source.rule.name].items(), key=lambda item: (item[1], -item[0])
             )[0]
             wide = usual.is_integer() and usual > 0
-            holds = numbers == usual * place.due if wide else numbers % max(place.due, 1) == 0 and numbers > 0
-            expected = f"{place.due} rows of {usual:g} numbers" if wide else expected
+            holds = (
+                numbers == usual * source.due if wide else numbers % max(source.due, 1) == 0 and numbers > 0
+            )
+            expected = f"{source.due} rows of {usual:g} numbers" if wide else expected
             actual = f"{numbers} numbers"
-        message = message or f"{place.rule.name} holds {actual}, and {expected} are due"
-        yield expect(place.place, expected, actual, message, holds=holds)
+        message = message or f"{source.rule.name} holds {actual}, and {expected} are due"
+        yield expect(source.place, expected, actual, message, holds=holds)
 
 
 @check("array-rows-are-not-filler", FINISHED)
 def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A row of several numbers is not one number over and over."""
-    for place in _arrays(stream):
-        array = place.read()
-        cut = array.cut(place.due) if isinstance(array, Array) else None
+    for source in _arrays(stream):
+        array = source.read()
+        cut = array.cut(source.due) if isinstance(array, Array) else None
         rows = [row for row in cut.rows if len(row) >= LEAST_NUMBERS] if cut is not None else []
         if rows:
             filler = [position for position, row in enumerate(rows) if len(set(row)) == 1]
             value = rows[filler[0]][0] if filler else None
-            message = f"{len(filler)} of {len(rows)} rows of {place.rule.name} hold nothing but {value}"
+            message = f"{len(filler)} of {len(rows)} rows of {source.rule.name} hold nothing but {value}"
             actual = f"row {filler[0]}: nothing but {value}" if filler else "so"
-            yield expect(place.place, "rows of several numbers", actual, message, holds=not filler)
+            yield expect(source.place, "rows of several numbers", actual, message, holds=not filler)
 
 
 @check("expert-ids-are-ids", FINISHED)
 def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What is called an expert may be one."""
-    for place, array in _read_arrays(stream, _EXPERTS):
+    for source, array in _read_arrays(stream, _EXPERTS):
         wrong = [n for row in array.rows for n in row if type(n) is not int or not 0 <= n < _MOST_EXPERTS]
-        message = f"{place.rule.name} holds {len(wrong)} numbers that are no ids of experts: {wrong[:3]}"
+        message = f"{source.rule.name} holds {len(wrong)} numbers that are no ids of experts: {wrong[:3]}"
         yield expect(
-            place.place, f"integers below {_MOST_EXPERTS}", wrong[:3] or "so", message, holds=not wrong
+            source.place, f"integers below {_MOST_EXPERTS}", wrong[:3] or "so", message, holds=not wrong
         )
 
 
 @check("neighbouring-states-differ", FINISHED)
 def _neighbouring_states_differ(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Two positions have two states, even of one token."""
-    for place, array in _read_arrays(stream, "hidden_states"):
-        pairs = list(pairwise(row for row in array.rows if len(row) >= LEAST_NUMBERS))
-        equal = [position for position, (first, second) in enumerate(pairs) if first == second]
+    """Two positions have two states; a model without positions may have one for a token that is repeated."""
+    for source, array in _read_arrays(stream, "hidden_states"):
+        ids = source.ids or []
+        known = len(ids) == len(array.rows)
+        pairs = [
+            (position, first == second)
+            for position, (first, second) in enumerate(pairwise(array.rows))
+            if len(first) >= LEAST_NUMBERS and not (known and ids[position] == ids[position + 1])
+        ]
+        equal = [position for position, same in pairs if same]
         if pairs:
-            message = f"rows {equal[:1]} and the next of {place.rule.name} are equal"
-            yield expect(place.place, "other numbers", f"{len(equal)} equal", message, holds=not equal)
+            message = f"rows {equal[:1]} and the next of {source.rule.name} are equal"
+            yield expect(source.place, "other numbers", f"{len(equal)} equal", message, holds=not equal)
 
 
 def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Told, Array]]:
     """The arrays of this name that can be read, cut into rows."""
-    for place in _arrays(stream):
-        array = place.read() if place.rule.name == name else ""
-        cut = array.cut(place.due) if isinstance(array, Array) else None
+    for source in _arrays(stream):
+        array = source.read() if source.rule.name == name else ""
+        cut = array.cut(source.due) if isinstance(array, Array) else None
         if cut is not None:
-            yield place, cut
+            yield source, cut
 
 
 @check_run("array-rows-are-of-their-tokens")
@@ -273,18 +288,18 @@ def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target
         stream, prompt = answer.load(), prompt_of(answer.load(), 0)
         if prompt is None or len(stream.choices) != 1 or not stream.asked.likeliest:
             continue
-        for place, array in _read_arrays(stream, _EXPERTS):
+        for source, array in _read_arrays(stream, _EXPERTS):
             ids = stream.choices[0].output_ids or []
-            key = (stream.dialect, tuple(prompt), place.due - len(ids))
-            known = longest.setdefault(key, (place, array, ids))
+            key = (stream.dialect, tuple(prompt), source.due - len(ids))
+            known = longest.setdefault(key, (source, array, ids))
             same = known[2][: len(ids)] == ids[: len(known[2])]
-            if known[0].emission is not place.emission and same and len(ids) != len(known[2]):
+            if known[0].emission is not source.emission and same and len(ids) != len(known[2]):
                 rows = min(len(array.rows), len(known[1].rows))
                 yield expect(
-                    place.place,
+                    source.place,
                     f"the {rows} rows of the other answer",
                     f"{len(array.rows)} rows",
-                    f"{place.rule.name} has other rows for the tokens of an answer of another length",
+                    f"{source.rule.name} has other rows for the tokens of an answer of another length",
                     holds=[*map(list, array.rows[:rows])] == [*map(list, known[1].rows[:rows])],
                     related=(known[0].place,),
                     by_chance=True,
