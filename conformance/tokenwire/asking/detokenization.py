@@ -69,8 +69,10 @@ def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> li
     asked: _Questions = {}
     # Checks with few questions come first, so that what they leave of their share goes to the others.
     by_check.sort(key=lambda groups: len({question for group in groups for question in group}))
-    for place, groups in enumerate(by_check):
-        share = len(asked) + (most - len(asked)) // (len(by_check) - place)
+    shares = range(len(by_check), 0, -1)
+    # What is left in the end, because an answer needs more than a share, goes to who comes first.
+    for parts, groups in (*zip(shares, by_check, strict=True), *((1, groups) for groups in by_check)):
+        share = len(asked) + (most - len(asked)) // parts
         for group in groups:
             if len(asked | group) <= share:
                 asked |= group
