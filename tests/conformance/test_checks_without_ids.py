@@ -253,3 +253,28 @@ def test_a_door_without_ids_owes_none_where_the_server_has_no_tokenizer() -> Non
     assert look("ids-need-no-tokenizer", failed, target) == []
     failed = answered("sglang-completions", body([5, 6]), {"error": {"message": "'text'"}}, status=500)
     assert [seen.holds for seen in look("ids-need-no-tokenizer", failed, target)] == [False]
+
+
+@pytest.mark.parametrize(("last", "count"), [(False, 1), (True, 1), (True, 2)])
+def test_usage_of_an_event_with_a_choice_counts_that_choice_alone(last: bool, count: int) -> None:
+    body = {"prompt": [10], "n": 2, "max_tokens": 1, "stream": True, "return_token_ids": True}
+    options = {"include_usage": last, "continuous_usage_stats": True}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    head = {"id": "c", "object": "text_completion", "created": 1, "model": "m"}
+    events: list[dict[str, Any]] = [
+        {
+            **head,
+            "choices": [{"index": index, "text": "a", "finish_reason": "length", "token_ids": [5]}],
+            "usage": usage,
+        }
+        for index in (0, 1)
+    ]
+    final = {**head, "choices": [], "usage": {**usage, "completion_tokens": count, "total_tokens": 1 + count}}
+    stream = answered(
+        "sglang-completions",
+        {**body, "stream_options": options},
+        *events,
+        *([final] if last else []),
+        "[DONE]",
+    )
+    assert [seen.holds for seen in look("usage-counts-ids", stream)] == ([count == 2] if last else [])

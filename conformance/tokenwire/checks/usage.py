@@ -39,9 +39,12 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
 
     Without ids, several choices that all came to the end of their budget have as many.
     """
-    usage = stream.usage
+    usage, place = stream.usage, stream.usage_place or end_place(stream)
     if not isinstance(usage, Mapping) or "completion_tokens" not in usage:
         return
+    with_choice = {emission.event.index for choice in stream.choices for emission in choice.emissions}
+    if stream.asked.continuous_usage and len(stream.choices) > 1 and place.event in with_choice:
+        return  # it counts the ids of the choice in its event (`continuous-usage-follows`)
     ids, budget = [choice.output_ids for choice in stream.choices], stream.asked.max_new_tokens
     spent = [choice.finish is not None and choice.finish.type == "length" for choice in stream.choices]
     if any(choice_ids is None for choice_ids in ids):
@@ -54,7 +57,6 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
         reported = f"the choices have {count} output ids"
     stated = usage["completion_tokens"]
     message = f"usage counts {stated!r} completion_tokens, but {reported}"
-    place = stream.usage_place or end_place(stream)
     yield expect(place, count, stated, message)
 
 
