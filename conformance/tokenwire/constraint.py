@@ -74,6 +74,8 @@ class Constraint:
             language = self._language()
         except NoLanguageError as error:
             raise UntoldError(f"{self.wire_name} {error}") from error
+        # JSON may escape half a pair, which is no character.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return language.begins(text.rstrip("\ufffd")) if cut else language.has(text)
 
     def _language(self) -> _Language:
@@ -115,12 +117,7 @@ class _Json:
     """JSON that fits a schema."""
 
     def __init__(self, schema: Any) -> None:
-        if isinstance(schema, str):
-            try:
-                schema = json.loads(schema)
-            except ValueError as error:
-                raise NoLanguageError("is not JSON") from error
-        self._validator = _validator(schema)
+        self._validator = _validator(_parsed(schema))
 
     def has(self, text: str) -> bool:
         try:
@@ -132,14 +129,14 @@ class _Json:
         text = text.strip()
         try:
             value, end = json.JSONDecoder().raw_decode(text)
+        except RecursionError as error:
+            raise UntoldError("the text is nested too deep") from error
         except ValueError:
             pass
         else:
             return end == len(text) and (not isinstance(value, dict | list | str) or self.has(text))
         try:
-            value = jiter.from_json(
-                text.encode(errors="replace"), partial_mode="trailing-strings", allow_inf_nan=False
-            )
+            value = jiter.from_json(text.encode(), partial_mode="trailing-strings", allow_inf_nan=False)
         except ValueError as error:
             return str(error).startswith("EOF")
         path, open_ = [], value
@@ -211,8 +208,18 @@ class _Choice:
         return any(word.startswith(text) for word in self._texts)
 
 
+def _parsed(value: Any) -> Any:
+    """What a value is that may be written as the text of JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except RecursionError as error:
+        raise UntoldError("it is nested too deep") from error
+    except ValueError as error:
+        raise NoLanguageError("is not JSON") from error
+
+
 def _tags(tags: Any) -> _Language:
-    tags = json.loads(tags) if isinstance(tags, str) else tags
+    tags = _parsed(tags)
     if not isinstance(tags, dict) or not tags.keys() & {"structures", "format"}:
         raise NoLanguageError("has neither structures nor a format")
     raise UntoldError("structural tags are not read here")
@@ -259,7 +266,7 @@ def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
     if llguidance is None:
         raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
     matcher = _matcher(kind, source).deep_copy()
-    data = list(text.encode(errors="replace"))
+    data = list(text.encode())
     begun = matcher.try_consume_tokens(data) == len(data)
     return begun, begun and matcher.is_accepting()
 
@@ -271,14 +278,20 @@ def _matcher(kind: str, source: str) -> Any:
         if kind == "regex":
             grammar = matchers.grammar_from_regex(source)
         else:
-            lark = gbnf_to_lark(source) if _RULE.search(source) else source
-            grammar = matchers.grammar_from_lark(lark)
+            grammar = matchers.grammar_from_lark(_lark(source))
     except ValueError as error:
         raise UntoldError(f"the grammar is not read: {error}") from error
     matcher = matchers(_bytes(), grammar, log_level=0)
     if matcher.is_error():
         raise UntoldError(f"the grammar is not read: {matcher.get_error()[:80]}")
     return matcher
+
+
+def _lark(rules: str) -> str:
+    try:
+        return gbnf_to_lark(rules) if _RULE.search(rules) else rules
+    except Exception as error:  # of this very type, where a rule is not there
+        raise ValueError(str(error)) from error
 
 
 @lru_cache(maxsize=1)

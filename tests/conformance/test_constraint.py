@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tokenwire import constraint
 from tokenwire.constraint import Constraint, UntoldError
@@ -106,3 +110,46 @@ def test_a_light_installation_says_what_it_lacks(monkeypatch):
     assert of("regex", "(yes|no)").admits("no")
     with pytest.raises(UntoldError, match=r"tokenwire\[constraints\]"):
         of("grammar", GRAMMAR).admits("no")
+
+
+DEEP = "[" * 20_000
+HOSTILE = [
+    "",
+    "(",
+    DEEP,
+    '{"a":' * 5_000,
+    "1" * 5_000,
+    "root ::= 1",
+    "root ::= ((",
+    '"\ud800"',
+    "\ud800",
+    "\\",
+    None,
+]
+KINDS = ["json_object", "json_schema", "regex", "grammar", "choice", "structural_tag", "yaml"]
+
+
+def _is_told_or_not(kind: str, value: object, text: str) -> None:
+    """Nothing is raised but that it cannot be told."""
+    language = of(kind, value)
+    assert isinstance(language.fault, str)
+    for cut in (False, True):
+        with suppress(UntoldError):
+            language.admits(text, cut=cut)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_language_and_no_text_of_strangers_ends_a_check(kind, value):
+    for text in HOSTILE:
+        _is_told_or_not(kind, value, text or "")
+
+
+@given(st.sampled_from(KINDS), st.text('root:=[]{}()"|*+ab1-\\', max_size=20), st.text(max_size=10))
+def test_no_drawn_language_ends_a_check(kind, value, text):
+    _is_told_or_not(kind, f"root ::= {value}" if kind == "grammar" else value, text)
+
+
+def test_text_that_is_nested_too_deep_is_no_violation():
+    with pytest.raises(UntoldError, match="nested"):
+        of("json_schema", {}).admits(DEEP, cut=True)
