@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tokenwire.asking import recorder as recorder_module
 from tokenwire.asking.connection import Connection
 from tokenwire.asking.recorder import Recorder
 from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.checks.reading.times import began, over, overlap
 from tokenwire.wire.capture import CaptureWriter, ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.redaction import REDACTED
@@ -547,3 +549,20 @@ def test_a_server_that_tells_its_key_does_not_tell_it_to_the_disk(tmp_path: Path
     assert on_disk.body == (
         b'{"version":"1","api_key":"*******","internal_states":[{"admin_api_key":"*******"}]}'
     )
+
+
+def test_requests_in_turn_do_not_overlap_by_how_their_times_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request that begins 0.3 ms behind the end of another begins within the same millisecond."""
+    clock = iter([1_800_000_000.0005, 1_800_000_000.0009])
+    monkeypatch.setattr(recorder_module.time, "time", lambda: next(clock))
+
+    async def run() -> list[Exchange]:
+        async with target(answering(CHUNKED + b"0\r\n\r\n")) as url:
+            recorder = Recorder(url)
+            return [replace(await recorder.send(name, "s", ASK), duration=0.0001) for name in ("a", "b")]
+
+    first, second = asyncio.run(run())
+    assert not overlap(first, second)
+    assert (over(first), began(second)) == pytest.approx((1_800_000_000.0006, 1_800_000_000.0009), abs=1e-6)

@@ -14,7 +14,6 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import h11
@@ -26,7 +25,7 @@ from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import CaptureWriter, ExchangeWriter
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server, as_started
 from tokenwire.wire.http_answer import AnswerReader
 from tokenwire.wire.redaction import Headers, Mask, MaskedReads, redact_reads, redact_settings, redact_url
 
@@ -190,7 +189,7 @@ class Recorder:
             request = replace(request, headers=(*self._headers, *besides))
             mask = Mask.of(request, self._secrets)
             shown = mask.request(request, self._secrets)
-            started = datetime.now(UTC).isoformat(timespec="milliseconds")
+            started = as_started(time.time())
             with contextlib.ExitStack() as files:
                 file = files.enter_context(self._capture.open(name)) if self._capture is not None else None
                 if file is not None:

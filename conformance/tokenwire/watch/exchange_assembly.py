@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
 import h11
 
 from tokenwire.watch.spool import Kind, Record
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, exchange_name
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, as_started, exchange_name
 from tokenwire.wire.http_answer import AnswerReader, Piece
 from tokenwire.wire.redaction import Headers, Mask, redact_body, redact_reads, redact_settings
 
@@ -127,8 +126,7 @@ class _OpenExchange:
 
 def _wall_clock(monotonic: float) -> str:
     """A monotonic time as one in UTC."""
-    seconds = time.time() - (time.monotonic() - monotonic)
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return as_started(time.time() - (time.monotonic() - monotonic))
 
 
 def _as_sent(head: h11.Request | h11.Response) -> Headers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -69,6 +70,14 @@ class Server:
     name: str = ""
     version: str = ""
     flags: tuple[str, ...] = ()
+
+
+def as_started(seconds: float) -> str:
+    """A time, in seconds since the epoch, as `started` tells it.
+
+    As fine as durations are: with milliseconds, two requests in turn would overlap now and then.
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
 def exchange_name(scenario: str, label: str, dialect: str = "") -> str:
