@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from math import inf
 from operator import eq
 from typing import Any
@@ -79,28 +80,25 @@ class Apart(Relation):
 
 def _observe_apart(row: Apart, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Look at the first answer to a prompt on each side, where another side answered it before."""
-    side = row.sides(target)
-    prompts: dict[object, list[Answer]] = {}
+    side_of = row.sides(target)
+    prompts: defaultdict[object, list[tuple[Hashable, Answer]]] = defaultdict(list)
+    by_side: defaultdict[Hashable, list[Answer]] = defaultdict(list)
     for stream in streams:
-        if (prompt := _only_prompt(stream)) is not None:
-            prompts.setdefault(prompt, []).append(stream)
+        side = side_of(stream)
+        by_side[side].append(stream)
+        if side is not None and (prompt := _only_prompt(stream)) is not None:
+            prompts[prompt].append((side, stream))
     for answers in prompts.values():
-        firsts: dict[Hashable, int] = {}
-        for position, answer in enumerate(answers):
-            firsts.setdefault(side(answer), position)
-        for mine, position in firsts.items():
-            before = [candidate for candidate in answers[:position] if side(candidate) is not None]
-            if mine is not None and before:
-                same_side = (
-                    candidate
-                    for candidate in streams
-                    if side(candidate) in (mine, None) and candidate is not answers[position]
-                )
-                yield from _of_same_side(row, answers[position], before, same_side)
+        seen: set[Hashable] = set()
+        for position, (side, answer) in enumerate(answers):
+            if position and side not in seen:
+                before = (earlier for _, earlier in islice(answers, position))
+                yield from _of_same_side(row, answer, before, chain(by_side[side], by_side[None]))
+            seen.add(side)
 
 
 def _of_same_side(
-    row: Apart, answer: Answer, before: Sequence[Answer], same_side: Iterator[Answer]
+    row: Apart, answer: Answer, before: Iterable[Answer], same_side: Iterable[Answer]
 ) -> Iterator[Observation]:
     """What an answer counts as cached, where others show that the prompt is cached, or that they ran it."""
     count = _cached(answer)
@@ -112,7 +110,8 @@ def _of_same_side(
         earlier for earlier, other in counted if other is not None and (other < count if count else other > 0)
     )
     other = next(shown, None)
-    if other is None or (count and any(_may_have_run(earlier, answer, count) for earlier in same_side)):
+    others = (candidate for candidate in same_side if candidate is not answer)
+    if other is None or (count and any(_may_have_run(candidate, answer, count) for candidate in others)):
         return
     message = f"{count} tokens are counted as cached, and only {other.exchange.name} ran them, {row.border}"
     place = answer.choices[0].last_at("cached_tokens")
