@@ -14,7 +14,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.extras.channels.formats import REASONING, TOOL_CALLS, channel_format
 from tokenwire_reference.extras.channels.parser import Channel, ChannelParser, Delta, Format, Message
-from tokenwire_reference.extras.constraints import Channelled, calls_of
+from tokenwire_reference.extras.constraints import PLAIN, Channelled, calls_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ChannelsAsked:
     hides_reasoning: bool = False
     alone: bool = False
     """One call at most: the others are left out."""
-    constraint: Channelled = field(default_factory=Channelled)
+    constraint: Channelled = PLAIN
 
 
 def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:

@@ -10,14 +10,16 @@ from tokenwire_reference.core.request import Constraint, SamplingParams
 from tokenwire_reference.core.stopping import stop_patterns
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.served import Served
-from tokenwire_reference.extras.constraints import CONSTRAINTS, Channelled, compile_grammar, grammar_of
+from tokenwire_reference.extras.constraints import CONSTRAINTS, PLAIN, Channelled, compile_grammar, grammar_of
 
 _KNOWN = {field.name for field in fields(SamplingParams)}
 _OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
 """What no client says: a family of servers does."""
 
 
-def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingParams:
+def read_sampling_params(
+    given: Mapping[str, Any], served: Served, channelled: Channelled = PLAIN
+) -> SamplingParams:
     """Sampling parameters from their wire names. Raises RefusalError for values that cannot be used.
 
     Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means what fits.
@@ -39,7 +41,7 @@ def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingPa
         raise RefusalError(str(error), param="stop_regex") from error
     values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
     values["logit_bias"] = _logit_bias(values.get("logit_bias", {}), served.model.vocab_size)
-    values["constraint"] = _constraint(given, served)
+    values["constraint"] = _constraint(given, served, channelled)
     if values["constraint"] is not None:
         values["ignore_eos"] = False  # a word ends where it ends
     sampling = SamplingParams(**values)
@@ -58,10 +60,8 @@ def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingPa
     return sampling
 
 
-def _constraint(given: Mapping[str, Any], served: Served) -> Constraint | None:
+def _constraint(given: Mapping[str, Any], served: Served, chat: Channelled) -> Constraint | None:
     """The constraint of a body. Raises RefusalError for one that cannot be kept."""
-    beside = given.get("channelled")
-    chat = beside if isinstance(beside, Channelled) else Channelled()
     model = served.model
     try:
         source = grammar_of(given)
@@ -134,10 +134,8 @@ def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
     return replace(sampling, sampling_seed=(sampling.sampling_seed + sample) % 2**63)
 
 
-def native_sampling_fields(
-    body: Mapping[str, Any], max_new_tokens: int | None, channelled: Channelled | None = None
-) -> dict[str, Any]:
+def native_sampling_fields(body: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
     """What a body says of sampling; a budget of None is what the context holds."""
     given = {name: body.get(name) for name in (*(_KNOWN - _OF_DOORS), *CONSTRAINTS)}
     given |= {"min_new_tokens": body.get("min_tokens"), "sampling_seed": body.get("seed")}
-    return {**given, "max_new_tokens": max_new_tokens, "channelled": channelled}
+    return {**given, "max_new_tokens": max_new_tokens}

@@ -35,6 +35,10 @@ class Channelled:
     """Whether the prompt has begun the reasoning, and the answer only may; None where there is none."""
 
 
+PLAIN = Channelled()
+"""Of a text without channels."""
+
+
 @dataclass(frozen=True)
 class Grammar:
     """A constraint, ready for requests."""
@@ -130,7 +134,7 @@ def _source(name: str, value: Any) -> str:
         case ("response_format", {"type": "json_object"}) | ("json_object", True):
             return _of_schema({"type": "object"})
         case ("json_schema" | "json", dict() | str() as schema):
-            return _of_schema(json.loads(schema) if isinstance(schema, str) else schema)
+            return _of_schema(_parsed(schema) if isinstance(schema, str) else schema)
         case ("regex", str(pattern)):
             return f"word: /{regex_to_lark(pattern)}/"
         case ("choice", [_, *_]):
@@ -138,6 +142,13 @@ def _source(name: str, value: Any) -> str:
         case ("ebnf" | "grammar", str(rules)):
             return re.sub(r"^start:", "word:", _lark(rules), flags=re.MULTILINE)
     raise ValueError(f"{name} is {str(value)[:80]!r}, and the reference engine keeps no such constraint")
+
+
+def _parsed(schema: str) -> Any:
+    try:
+        return json.loads(schema)
+    except RecursionError as error:
+        raise ValueError("the schema is nested too deep") from error
 
 
 def _of_schema(schema: Any) -> str:

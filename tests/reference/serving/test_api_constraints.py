@@ -98,12 +98,20 @@ def test_what_the_budget_cuts_begins_a_word(answer, engine):
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {"type": "null"}}}}},
         {"response_format": {"type": "json_schema"}},
         {"response_format": FORMAT, "regex": "a"},
+        {"regex": "(" * 20_000},
     ],
 )
 def test_what_cannot_be_kept_is_refused(answer, engine, fields):
     response = answer(engine, "/v1/chat/completions", CHAT | fields, tokenizer=byte_level_tokenizer())
     assert response.status_code == 400
     assert "The constraint cannot be kept" in response.json()["message"]
+
+
+def test_a_schema_that_is_nested_too_deep_is_refused(answer, engine):
+    body = {"text": "Hello", "sampling_params": {"json_schema": "[" * 20_000}}
+    response = answer(engine, "/generate", body, tokenizer=byte_level_tokenizer())
+    assert response.status_code == 400
+    assert "nested too deep" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])

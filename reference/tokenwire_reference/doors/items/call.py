@@ -64,9 +64,8 @@ def read_item_call(
         context_length=served.model.context_length,
         template=channels.template,
     )
-    sampling = read_sampling_params(
-        native_sampling_fields({**body, **chat}, budget, channels.constraint), served
-    )
+    fields = native_sampling_fields({**body, **chat}, budget)
+    sampling = read_sampling_params(fields, served, channels.constraint)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     return ItemCall.read(
         body,

@@ -89,7 +89,7 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
     if body.get("return_sampling_mask") and not body.get("return_meta_info"):
         raise RefusalError("return_sampling_mask stands in meta_info; set return_meta_info to true, too")
     prompt = _prompt(body, channels, served)
-    sampling = read_sampling(native_sampling_fields(body, _budget(body), channels.constraint), served)
+    sampling = read_sampling(native_sampling_fields(body, _budget(body)), served, channels.constraint)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     return ChatCall.read(
         body,

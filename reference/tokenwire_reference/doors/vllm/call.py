@@ -16,7 +16,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import read_sampling_params
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.doors.vllm.sampling import native_fields, refuse_what_does_not_fit
-from tokenwire_reference.extras.constraints import Channelled
+from tokenwire_reference.extras.constraints import PLAIN, Channelled
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def read_call(
     id: str,  # noqa: A002
     budget: int | None,
     logprobs: LogprobsAsked,
-    channelled: Channelled | None = None,
+    channelled: Channelled = PLAIN,
 ) -> VllmCall:
     """Put a call together. `sampling` is where its sampling parameters stand. Raises RefusalError.
 
@@ -72,8 +72,8 @@ def read_call(
         )
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), budget, served.model.context_length)
-    fields = native_fields(sampling, budget, served.args.stream_interval, channelled)
-    params = read_sampling_params(fields, served)
+    fields = native_fields(sampling, budget, served.args.stream_interval)
+    params = read_sampling_params(fields, served, channelled)
     wanted = [count for count in (logprobs.top, logprobs.prompt) if count is not None]
     call = VllmCall.read(
         body,

@@ -7,7 +7,6 @@ from typing import Any
 
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.sampling_fields import native_sampling_fields
-from tokenwire_reference.extras.constraints import Channelled
 
 _UNSUPPORTED = (
     *(
@@ -29,11 +28,9 @@ def refuse_unsupported(body: Mapping[str, Any], *, offered: Collection[str] = ()
             raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)
 
 
-def native_fields(
-    body: Mapping[str, Any], budget: int | None, server_interval: int, channelled: Channelled | None
-) -> dict[str, Any]:
+def native_fields(body: Mapping[str, Any], budget: int | None, server_interval: int) -> dict[str, Any]:
     """What a body says of sampling. A request can only raise the interval that the server has."""
-    given = native_sampling_fields(body, budget, channelled)
+    given = native_sampling_fields(body, budget)
     given["min_tokens_before_stop"] = body.get("min_tokens")
     if given.get("top_k") == 0:
         given["top_k"] = -1
