@@ -147,8 +147,8 @@ def _column(capture: str, found: expected.Judged) -> Column:
     subject = Subject(captures=(str(FIXTURES / capture),), runs=(found.judgements[0].run,))
     name = found.expected.tokenizer if found.expected else ""
     grouped: dict[str, list[Judgement]] = {}
-    for each in found.judgements:
-        grouped.setdefault(each.requirement.id, []).append(each)
+    for judgement in found.judgements:
+        grouped.setdefault(judgement.requirement.id, []).append(judgement)
     cells = {name: _cell(judgements, subject) for name, judgements in grouped.items()}
     flags = tuple(known["flags"])
     about = (known["title"], known["server"], known["version"], flags, known["exchanges"])

@@ -124,13 +124,15 @@ def _special_tokens_always_shown(fault: Fault, body: Object) -> Object:
 @at("events")
 def _text_one_emission_early(fault: Fault, event: Object) -> Iterable[Object]:
     """Each event waits for the next, and takes its text; of several choices, each has its own."""
-    place, choice = next(((place, one) for place, one in placed_choices(event) if "text" in one), (None, {}))
+    place, choice = next(
+        ((place, shown) for place, shown in placed_choices(event) if "text" in shown), (None, {})
+    )
     if place is None:
         return [event]
     waiting = [fault.memory.pop(str(place))] if str(place) in fault.memory else []
     for earlier in waiting:
-        for _, one in placed_choices(earlier):
-            one["text"] += choice["text"]
+        for _, shown in placed_choices(earlier):
+            shown["text"] += choice["text"]
         choice["text"] = ""
     if finish_of(event):
         return [*waiting, event]

@@ -34,8 +34,8 @@ def asked(stream: Stream, **fields: object) -> Stream:
         ({"input_ids": None, "prompt_key": "text"}, "a text whose ids nobody knows"),
     ],
 )
-def test_what_the_same_key_may_have_run_is_its_own(own: dict[str, object], why: str) -> None:
-    mine = asked(keyed("two", 0, 4), **own)
+def test_what_the_same_key_may_have_run_is_its_own(fields: dict[str, object], why: str) -> None:
+    mine = asked(keyed("two", 0, 4), **fields)
     assert observed("cached-tokens-keep-to-their-key", *SALTED, mine, OTHER) == [], why
 
 

@@ -55,7 +55,7 @@ def test_an_abort_of_everything_elsewhere_excuses_no_bad_request() -> None:
 
 def verdicts(*streams: Stream) -> set[Verdict]:
     run = Run((*OTHER_KEY, BEFORE, AGAIN, refusal(), *streams))
-    return {one.verdict for one in judge([run], [load_requirements()[HARM]])}
+    return {judgement.verdict for judgement in judge([run], [load_requirements()[HARM]])}
 
 
 def test_the_judge_lets_the_check_see_what_contradicts_itself() -> None:

@@ -86,7 +86,7 @@ def test_where_servers_differ_the_id_that_ended_a_choice_is_counted_or_not():
         for count in (4, 5, 6, 7):
             usage = {"completion_tokens": count, "prompt_tokens": len(prompt)}
             seen = look(replace(stream, dialect=dialect, usage=usage), ["script-counts-are-right"])
-            assert all(one.holds for one in seen) is (count in legal), (dialect, count)
+            assert all(observation.holds for observation in seen) is (count in legal), (dialect, count)
             assert seen
 
 
@@ -245,7 +245,7 @@ def test_logprobs_may_lie_as_far_apart_as_those_of_one_request(by: float) -> Non
     rows = [name for name in ROWS if "logprobs" in name]
     assert any(not one.holds for one in look(stream, rows))
     noisy = replace(PARROT, noise=Noise({("any", "any"): 0.002}))
-    assert all(one.holds for one in look(stream, rows, noisy)) is (by < 0.008)
+    assert all(observation.holds for observation in look(stream, rows, noisy)) is (by < 0.008)
 
 
 def test_top_logprobs_under_texts_may_share_an_entry_and_keep_the_greatest() -> None:

@@ -35,7 +35,7 @@ def holds(requirement: str, stream: Stream) -> bool:
     """Whether all is well with a stream, of which the check saw something."""
     observations = seen(requirement, stream)
     assert observations
-    return all(one.holds for one in observations)
+    return all(observation.holds for observation in observations)
 
 
 def related(*streams: Stream) -> list[Observation]:
@@ -299,7 +299,7 @@ def test_what_ended_otherwise_was_ended_by_no_stop_string() -> None:
     assert check is not None
     spent = named(whole(stop=("c",)), "g/spent")
     stopped = change(spent, finish=Finish("stop"))
-    assert all(one.holds for one in check((whole(), spent), LETTERS))
+    assert all(observation.holds for observation in check((whole(), spent), LETTERS))
     assert list(check((whole(), spent), LETTERS))
     assert list(check((whole(), stopped), LETTERS)) == []
 
@@ -358,7 +358,7 @@ def test_text_is_not_ahead_by_the_space_that_stands_between_prompt_and_output():
         shown = stream
         for index, piece in enumerate(pieces):
             shown = change(shown, index, text=piece)
-        assert all(one.holds for one in check(shown, target)) is legal, pieces
+        assert all(observation.holds for observation in check(shown, target)) is legal, pieces
 
 
 def test_an_incomplete_character_may_be_shown_with_the_ids_that_begin_it():

@@ -39,7 +39,7 @@ def after_asking_again(
 
     asyncio.run(confirm(lambda: Run(tuple(all_of_it)), ask_again, ACROSS_RESPONSES))
     row = load_requirements()["stream-ids-equal-whole"]
-    return worst(one.verdict for one in judge([Run(tuple(all_of_it))], [row])), asked
+    return worst(judgement.verdict for judgement in judge([Run(tuple(all_of_it))], [row])), asked
 
 
 def test_a_target_that_repeats_both_answers_is_blamed() -> None:
@@ -120,7 +120,7 @@ def test_two_alike_answers_are_too_few_where_a_target_does_not_repeat_itself_els
     row = load_requirements()["stream-ids-equal-whole"]
 
     def verdict(*streams: Stream) -> Verdict:
-        return worst(one.verdict for one in judge([Run(streams)], [row]))
+        return worst(judgement.verdict for judgement in judge([Run(streams)], [row]))
 
     assert verdict(WHOLE, STREAM, *twins) is Verdict.FAIL
     assert verdict(WHOLE, STREAM, *twins, *elsewhere) is Verdict.INCONCLUSIVE
@@ -168,7 +168,7 @@ def test_what_is_seen_only_in_answers_to_what_was_asked_again_is_confirmed_too()
 
     asyncio.run(confirm(lambda: Run(tuple(all_of_it)), ask_again, ACROSS_RESPONSES))
     row = load_requirements()["stream-ids-equal-whole"]
-    assert worst(one.verdict for one in judge([Run(tuple(all_of_it))], [row])) is Verdict.WARN
+    assert worst(judgement.verdict for judgement in judge([Run(tuple(all_of_it))], [row])) is Verdict.WARN
 
 
 @pytest.mark.parametrize("repeats", [True, False])
@@ -196,7 +196,7 @@ def test_a_gateway_and_its_worker_are_each_asked_again(repeats: bool) -> None:
     asyncio.run(confirm(run, ask_again, ACROSS_TARGETS))
     assert asked == {WORKER: 2, GATEWAY: 2} if repeats else asked[GATEWAY] > 0
     row = load_requirements()["gateway-keeps-the-ids"]
-    verdict = worst(one.verdict for one in judge([run()], [row]))
+    verdict = worst(judgement.verdict for judgement in judge([run()], [row]))
     assert verdict is (Verdict.FAIL if repeats else Verdict.INCONCLUSIVE)
 
 

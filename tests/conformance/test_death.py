@@ -71,7 +71,7 @@ def run(*exchanges: Exchange) -> Run:
 
 
 def verdict(requirement: str, told: Run) -> Verdict:
-    return overall(one.verdict for one in judge([told], [load_requirements()[requirement]]))
+    return overall(judgement.verdict for judgement in judge([told], [load_requirements()[requirement]]))
 
 
 PROBES = [exchange(f"probe/{n}", n / 10) for n in range(3)]
@@ -247,7 +247,7 @@ def test_the_gravest_failure_is_shown_first() -> None:
     silent = exchange("no-prompt/three", 2, ids=(4,), how=SILENCE)
     dead = [exchange(f"negative-ids/{n}", 70 + n, ids=(-1,), how=NOBODY) for n in range(2)]
     told = run(*PROBES, failed, silent, exchange("no-prompt/control", 65), *dead)
-    red = [one for one in judge([told], [load_requirements()[BROKEN]]) if one.violations]
+    red = [judgement for judgement in judge([told], [load_requirements()[BROKEN]]) if judgement.violations]
     assert [one.scenario for one in red] == ["negative-ids", "no-prompt"]
     assert [str(each.actual)[:7] for each in red[1].violations] == ["timeout", "status "]
 

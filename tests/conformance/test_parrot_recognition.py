@@ -173,9 +173,9 @@ def test_an_engine_that_ends_at_the_end_of_a_message_is_held_to_that() -> None:
     engine = replace(words, ends=words.also_ending)
     (message_end,) = engine.ends - words.ends
     prompts = [(*prompt_of(size), message_end, *prompt_of(40, seed=2)) for size in (20, 30)]
-    for heard in (words, engine):
-        answers = [said(law, heard, prompt, ignore_eos=False, max_new_tokens=60) for prompt in prompts]
+    for words_read in (words, engine):
+        answers = [said(law, words_read, prompt, ignore_eos=False, max_new_tokens=60) for prompt in prompts]
         longer = [said(law, words, prompt_of(size)) for size in (40, 300)]
         model = recognised([*answers, *longer])
         assert model is not None
-        assert model.words.ends == heard.ends
+        assert model.words.ends == words_read.ends

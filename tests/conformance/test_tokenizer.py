@@ -216,7 +216,7 @@ def test_with_a_tokenizer_a_wrong_text_is_found_within_one_answer() -> None:
     remote = RemoteTokenizer({(asked, True): text for asked, text in texts.items()})
     wrong = change(whole(Told()), text="abcde")
     rows = [row for row in BY_TOKENIZER if row.id == "text-is-what-its-ids-say"]
-    verdicts = [one.verdict for one in judge([Run((wrong,), tokenizer=remote)], rows)]
+    verdicts = [judgement.verdict for judgement in judge([Run((wrong,), tokenizer=remote)], rows)]
     assert verdicts == [Verdict.FAIL]
     alone = RemoteTokenizer({(ids, True): "abcdef"})
     (unknown,) = judge([Run((wrong,), tokenizer=alone)], rows)

@@ -170,7 +170,7 @@ def test_each_violation_of_channels_has_the_number_of_a_fact(capture: str) -> No
 
 
 @pytest.mark.parametrize(
-    "defect", [one for one in DEFECTS if "facts" in one], ids=lambda one: one["does"][:60]
+    "defect", [defect for defect in DEFECTS if "facts" in defect], ids=lambda defect: defect["does"][:60]
 )
 def test_a_fact_explains_what_was_recorded(defect: dict[str, Any]) -> None:
     """Each of its patterns."""

@@ -197,7 +197,7 @@ class _ConstraintBinding:
             at, template = self.schema_as
             put(said, at, _filled_in(template, {"SCHEMA": value}))
             return said
-        at = next((at for at, one in self.places.items() if one == kind), ())
+        at = next((place for place, of_kind in self.places.items() if of_kind == kind), ())
         if at:
             put(said, at, json.dumps(value) if kind == "json_schema" else value)
         return said or None

@@ -264,8 +264,8 @@ def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
     Told by answers that no stop of their request ended, of which one set of ends is right and the other not.
     """
     also = replace(model, words=replace(model.words, ends=model.words.also_ending))
-    stopped = (one for one in streams if also.words != model.words and _was_ended_by_an_id(one))
-    more = sum(_is_right(also, one) - _is_right(model, one) for one in islice(stopped, _MOST_TEXTS))
+    stopped = (answer for answer in streams if also.words != model.words and _was_ended_by_an_id(answer))
+    more = sum(_is_right(also, answer) - _is_right(model, answer) for answer in islice(stopped, _MOST_TEXTS))
     return also if more > 0 else model
 
 
@@ -273,7 +273,10 @@ def _was_ended_by_an_id(stream: Answer) -> bool:
     asked = stream.asked
     choices = stream.choices if stream.answered and asked.likeliest and asked.n * asked.prompts == 1 else ()
     by_request = asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex or asked.echo
-    return any(one.finish is not None and one.finish.type == "stop" for one in choices) and not by_request
+    return (
+        any(choice.finish is not None and choice.finish.type == "stop" for choice in choices)
+        and not by_request
+    )
 
 
 def _is_right(model: KnownModel, stream: Answer) -> bool:

@@ -199,12 +199,12 @@ def _tool_choice(talk: Conversation) -> Steps:
     """
     ask = replace(worded(talk, "What is the weather in Paris?"), max_new_tokens=talk.fitting(200, _PROMPT))
     form = load_markup()[1][talk.tool_calls or "hermes"]
-    one = _with_tools(spoken(talk, form.spelled(_CITY), ask))
-    two = _with_tools(spoken(talk, form.spelled(_CITY, _PING), ask))
+    calling = _with_tools(spoken(talk, form.spelled(_CITY), ask))
+    calling_twice = _with_tools(spoken(talk, form.spelled(_CITY, _PING), ask))
     binding = talk.dialect.tool
     if binding is None or not binding.chooses:
         return
     for choice in ("none", "required", "named"):
-        yield forms(replace(one, raw={**one.raw, **binding.choosing(choice, _CITY[0])}), choice)
-    yield forms(replace(two, raw={**two.raw, **binding.one_at_most()}), "one-at-most")
+        yield forms(replace(calling, raw={**calling.raw, **binding.choosing(choice, _CITY[0])}), choice)
+    yield forms(replace(calling_twice, raw={**calling_twice.raw, **binding.one_at_most()}), "one-at-most")
     yield forms(replace(spoken(talk, form.spelled(_MISFIT), ask), tools=(_STRICT,)), "strict")

@@ -30,7 +30,10 @@ class PrefixKeys:
         """`secrets`: sequences share pages only where all are equal; None is a secret like any other."""
         self._page_size = page_size
         self._keys: list[PageKey] = []
-        texts = [b"none" if one is None else b"key" + one.encode("utf-8", "surrogatepass") for one in secrets]
+        texts = [
+            b"none" if secret is None else b"key" + secret.encode("utf-8", "surrogatepass")
+            for secret in secrets
+        ]
         chain = b"".join(len(text).to_bytes(8) + text for text in texts)
         root = blake2b(chain, digest_size=_DIGEST_BYTES, person=b"extra key", salt=page_size.to_bytes(8))
         self._last = root.digest()
