@@ -27,7 +27,7 @@ def asked(stream: Stream, **fields: object) -> Stream:
 
 
 @pytest.mark.parametrize(
-    ("own", "why"),
+    ("fields", "why"),
     [
         ({"input_ids": ((*PROMPT, 9),)}, "goes on from the prompt"),
         ({"input_ids": (PROMPT[:1],)}, "its output may be the rest of the prompt"),
