@@ -178,6 +178,12 @@ class Settings:
     scenario: tuple[str, ...] = _names(
         _ASK, "Ask only this scenario; repeatable.", names="scenario", roles=_LESS
     )
+    scenario_file: tuple[str, ...] = _names(
+        _ASK,
+        "Ask only the scenario in this YAML file; repeatable.",
+        metavar="FILE",
+        roles=_HOW | ASKS_LESS,
+    )
     without: tuple[str, ...] = _names(
         _ASK,
         "Leave this scenario out; repeatable. `tokenwire list scenarios` names all.",

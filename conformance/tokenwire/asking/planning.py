@@ -10,6 +10,7 @@ from typing import Any
 
 from tokenwire.asking.politeness import Limits, Price
 from tokenwire.asking.run import Plan
+from tokenwire.asking.scenario_file import load_scenario_file
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.settings import REPRODUCED, RESUMED, Settings, having
 from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
@@ -86,7 +87,13 @@ def _asked(settings: Settings, headers: Headers) -> dict[str, Any]:
 
 def planned(settings: Settings, environment: Mapping[str, str] = os.environ) -> Plan:
     """The plan of a run. A value of a header may name environment variables. Raises UsageError."""
-    settings = replace(settings, target=settings.target.rstrip("/"), worker=settings.worker.rstrip("/"))
+    from_files = map(load_scenario_file, settings.scenario_file)
+    settings = replace(
+        settings,
+        target=settings.target.rstrip("/"),
+        worker=settings.worker.rstrip("/"),
+        scenario=tuple(dict.fromkeys((*settings.scenario, *from_files))),
+    )
     headers = headers_of(settings)
     sent = tuple((name, header_value(name, value, environment)) for name, value in headers)
     revives = settings.restart or settings.wait

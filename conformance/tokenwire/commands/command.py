@@ -55,7 +55,12 @@ def _own_dialects(names: Sequence[str]) -> Collection[str]:
 
 
 def _demand_names(settings: Settings) -> None:
-    """Raises BadParameter for an option that names something unknown."""
+    """Raises BadParameter for an option that names something unknown; scenarios in files are known then."""
+    for file in settings.scenario_file:
+        from tokenwire.asking.scenario_file import load_scenario_file  # slow, and few commands need it
+
+        with usage_errors():
+            load_scenario_file(file)
     for option in OPTIONS.values():
         if option.names and (names := getattr(settings, option.name)):
             every = declarable() if option.names == "capability" else names_of(option.names)

@@ -1,0 +1,107 @@
+"""Scenarios in files of their own: asks as data, in YAML.
+
+    scenario: sixth-token
+    provokes: Streams that lose their sixth token.
+    asks:                        # in the words of the specification, for every endpoint that can say them
+      stream: {input_ids: [[65]], max_new_tokens: 8, stream: true}
+    requests:                    # as they are, for the endpoint that they name
+      as-found: {path: /generate, body: {input_ids: [65], stream: true}}
+
+`tokenwire check --scenario-file FILE` asks it; the page of `tokenwire inspect` writes one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import Asks, Conversation, load_scenarios, scenario
+from tokenwire.dialects.recognition import dialects_at
+from tokenwire.disk import system_says
+from tokenwire.spec_files import read_yaml
+from tokenwire.typed_table import typed
+from tokenwire.usage_error import UsageError
+from tokenwire.wire.exchange import HttpRequest
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+"""It becomes part of the names of files."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A request as it is."""
+
+    path: str
+    body: Any = None
+    method: str = "POST"
+    text: str | None = None
+    """The body where it is no JSON."""
+
+    @property
+    def request(self) -> HttpRequest:
+        return HttpRequest(self.method, self.path, self.body, self.text.encode() if self.text else None)
+
+
+@dataclass(frozen=True)
+class _Table:
+    scenario: str
+    provokes: str
+    asks: Mapping[str, Ask] = field(default_factory=dict)
+    requests: Mapping[str, _Sent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (self.scenario, *self.asks, *self.requests):
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name; write small letters, digits and hyphens")
+
+    def steps(self, talk: Conversation) -> Iterator[Asks]:
+        """What an endpoint is asked: all at once."""
+        requests = {label: sent.request for label, sent in self.requests.items()}
+        here = {label: sent for label, sent in requests.items() if sent in talk.dialect.endpoint}
+        yield {**self.asks, **here}
+
+
+@cache
+def load_scenario_file(path: str) -> str:
+    """Make the scenario in a file known; its name. Raises UsageError."""
+    try:
+        table = typed(_Table, read_yaml(Path(path)), "it")
+    except OSError as error:
+        raise UsageError(f"--scenario-file {path} cannot be read: {system_says(error)}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"--scenario-file {path} is no scenario: {error}") from error
+    if not (table.asks or table.requests):
+        raise UsageError(f"--scenario-file {path} asks nothing; give it a table of asks or of requests")
+    for label, sent in table.requests.items():
+        if not dialects_at(sent.request):
+            raise UsageError(
+                f"--scenario-file {path}: no dialect has {sent.method} {sent.path}, which {label!r} asks; "
+                "`tokenwire list dialects` tells all"
+            )
+    if table.scenario in load_scenarios():
+        raise UsageError(f"--scenario-file {path}: there is a scenario {table.scenario!r}; name it otherwise")
+
+    def steps(talk: Conversation) -> Iterator[Asks]:
+        return table.steps(talk)
+
+    steps.__name__, steps.__doc__ = table.scenario, table.provokes
+    scenario()(steps)
+    return table.scenario
+
+
+def as_scenario_file(name: str, provokes: str, requests: Mapping[str, HttpRequest]) -> str:
+    """A scenario that sends requests as they are, by their labels."""
+    sent: dict[str, Any] = {}
+    for label, request in requests.items():
+        raw = {"text": request.raw_body.decode()} if request.raw_body else {}
+        body = {} if request.body is None else {"body": request.body}
+        sent[label] = {"method": request.method, "path": request.path, **body, **raw}
+    table = {"scenario": name, "provokes": provokes, "requests": sent}
+    return yaml.safe_dump(table, sort_keys=False, allow_unicode=True, width=110)
