@@ -23,7 +23,7 @@ from tokenwire.report.document import document
 from tokenwire.report.excerpt import indented
 from tokenwire.report.files import Outputs, write_reports
 from tokenwire.report.page import page
-from tokenwire.report.playback import gaps, playback_of, playbacks
+from tokenwire.report.playback import gaps, playback_of, playbacks, played
 from tokenwire.report.plot import plot
 from tokenwire.report.ribbon import Cell, Row, State, align, align_parts, ribbon, words_of
 from tokenwire.report.subject import Subject
@@ -261,6 +261,39 @@ def test_entries_that_come_again_are_shown_where_they_come(known, named_ids):
     expected = [(0, ["same", 0]), (None, [again, 1]), (1, ["same", 1])]
     expected += [(None, [again, 2]), (None, [again, 2]), (2, ["same", 2])]
     assert sorted(said, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize("delivered", [incremental, cumulative])
+def test_text_that_is_held_back_is_shown_by_its_bytes_or_by_the_number_of_its_ids(delivered):
+    stream = delivered()
+    for at, text in ((2, ""), (3, ""), (4, "cde")) if delivered is incremental else ((2, "ab"), (3, "ab")):
+        stream = change(stream, at=at, text=text)
+    letters_of = dict(zip(range(11, 17), b"abcdef", strict=True))
+    for spell, known in (
+        (lambda _: None, ["no text yet for the last 1 ids", "no text yet for the last 2 ids"]),
+        (lambda ids: bytes(letters_of[token] for token in ids), ["'c'", "'cd'"]),
+        (lambda _: b"of another model", ["no text yet for the last 1 ids", "no text yet for the last 2 ids"]),
+    ):
+        shown = played(stream, {}, spell=spell)
+        assert shown is not None
+        assert [dict(step.held).get("held back") for step in shown.steps] == [
+            None,
+            None,
+            *known,
+            None,
+            None,
+            None,
+        ]
+
+
+def test_an_answer_without_a_violation_is_played_to_its_last_event():
+    long = incremental(Told(ids=tuple(range(500)), text="x" * 500))
+    shown = played(long, {}, most=30)
+    assert shown is not None
+    assert len(shown.steps) == 30
+    assert shown.steps[-1].event == long.events[-1].index
+    assert not any(step.illegal for step in shown.steps)
+    assert shown.plot is not None
 
 
 def test_a_server_without_ids_is_shown_by_its_text():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,7 +21,7 @@ from markupsafe import Markup
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.report.overview import Row, overview
 from tokenwire.report.playback import Playback
-from tokenwire.report.plot import HEIGHT, WIDTH, Plot, plot
+from tokenwire.report.plot import Plot, plot
 from tokenwire.report.templates import template
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
@@ -54,33 +54,26 @@ def _thread(words: str) -> str:
     return _THREAD.format(repository=repository, kind=_KINDS[kind], number=number)
 
 
-def _plot(row: Row, playback: Playback | None) -> Plot | None:
-    """The drawing of a failure. With a playback, it has a mark for each step, to scrub by."""
-    if playback is None:
-        exchange = row["evidence"][0]["exchange"]
-        illegal = [found["event"] for found in row["evidence"] if found["exchange"] == exchange]
-        return plot(row["exhibit"]["timeline"], illegal)
-    if len(playback.steps) < 2:
-        return None
-    return plot(
-        asdict(playback.timeline),
-        [step.event for step in playback.steps if step.illegal],
-        playback.gaps,
-    )
+def _plot(row: Row) -> Plot | None:
+    """The drawing of a failure that is not played."""
+    exchange = row["evidence"][0]["exchange"]
+    illegal = [found["event"] for found in row["evidence"] if found["exchange"] == exchange]
+    return plot(row["exhibit"]["timeline"], illegal)
 
 
 @cache
-def _script() -> str:
+def player() -> str:
+    """The script that walks through playbacks."""
     return files("tokenwire.report").joinpath("player.js").read_text("utf-8")
 
 
-def _policy(script: str) -> str:
+def policy(script: str) -> str:
     """The content security policy: the style of the page, and this script, if there is one."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    allowed = "default-src 'none'; style-src 'unsafe-inline'"
     if not script:
-        return policy
+        return allowed
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    return f"{policy}; script-src 'sha256-{digest}'"
+    return f"{allowed}; script-src 'sha256-{digest}'"
 
 
 def _data(failures: list[_Failure]) -> Markup:
@@ -100,12 +93,12 @@ def page(report: Mapping[str, Any], playbacks: Mapping[int, Playback] | None = N
         if "exhibit" not in row:
             return _Failure(row)
         playback = play.get(positions[id(row)])
-        made = _Failure(row, _plot(row, playback), playback, len(played))
+        made = _Failure(row, _plot(row) if playback is None else None, playback, len(played))
         played.extend([made] if playback is not None else [])
         return made
 
     bad = [(summary, [failure(row) for row in summary.shown]) for summary in view.shown]
-    script = _script() if played else ""
+    script = player() if played else ""
     folded = {
         cause["requirement"]: {
             row["requirement"]: row
@@ -124,12 +117,10 @@ def page(report: Mapping[str, Any], playbacks: Mapping[int, Playback] | None = N
         bad=bad,
         folded=folded,
         crashed=Verdict.HARNESS_ERROR,
-        policy=_policy(script),
+        policy=policy(script),
         script=Markup(script),
         played=_data(played),
         unplayed=sum(failure.playback is None for _, failures in bad for failure in failures)
         if played
         else 0,
-        width=WIDTH,
-        height=HEIGHT,
     )

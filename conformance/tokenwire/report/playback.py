@@ -6,7 +6,7 @@ All of it is computed here, in bounded size; the script of the page only shows i
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, takewhile
 from statistics import median
@@ -26,13 +26,13 @@ from tokenwire.report.finding import (
     timeline,
     window,
 )
+from tokenwire.report.plot import Plot, plot
 from tokenwire.report.ribbon import Aligned, Row, align, align_parts, ribbon
 from tokenwire.report.wording import cut
 from tokenwire.wire.inert import inert
 
 _MOST_EVENTS = 60
 """Of a longer stream, as many around the first illegal event; the staircase shows the same."""
-_BEFORE_ILLEGAL = 30
 _MOST_LETTERS = 3_000_000
 """Of all playbacks of a page; those beyond are skipped, and the page says so."""
 _LONGEST_VALUE = 90
@@ -41,6 +41,8 @@ _LAST_IDS = 8
 _LONG_GAP = 0.1
 """Seconds without a read that make a gap, if they are `_TIMES_THE_USUAL`, too."""
 _TIMES_THE_USUAL = 5
+Spell = Callable[[Sequence[int]], bytes | None]
+
 _NO_SERIES = ("output_ids", "text")
 """The arrays that are fields of an emission; all others are series."""
 
@@ -87,6 +89,12 @@ class Playback:
         """The index of the step to show first."""
         return next((number for number, step in enumerate(self.steps) if step.illegal), 0)
 
+    @property
+    def plot(self) -> Plot | None:
+        """A drawing with a mark for each step, to scrub by; None for a single step."""
+        illegal = [step.event for step in self.steps if step.illegal]
+        return plot(asdict(self.timeline), illegal, self.gaps) if len(self.steps) > 1 else None
+
     def embedded(self) -> dict[str, Any]:
         """The data of the script, as JSON."""
         return {"first": self.first, "steps": list(map(asdict, self.steps)), "ribbons": self.ribbons}
@@ -115,24 +123,42 @@ def playback_of(judgement: Judgement) -> Playback | None:
     """The playback of a violation; None if its exchange is not in the run, or has no event."""
     run, first = judgement.run, judgement.violations[0]
     stream = answer_of(run, first)
-    if stream is None or not stream.events:
+    if stream is None:
         return None
+    other = held_against(run, run.by_exchange[stream.exchange.name], first)
+    return played(
+        stream, illegal_events(judgement.violations, stream), other.load() if other is not None else None
+    )
+
+
+def played(
+    stream: Stream,
+    illegal: Mapping[int, str],
+    beside: Stream | None = None,
+    *,
+    most: int = _MOST_EVENTS,
+    spell: Spell = lambda _: None,
+) -> Playback | None:
+    """The playback of an answer; None if it has no event.
+
+    `illegal`: its illegal events with their pointers, first the one of the ribbon; without any, the
+    ribbon is of the last event. `spell`: the bytes of ids, where they are known.
+    """
     events = stream.events
-    illegal = illegal_events(judgement.violations, stream)
-    focus = next(iter(illegal))
+    if not events:
+        return None
+    focus = next(iter(illegal), events[-1].index)
     middle = next((number for number, event in enumerate(events) if event.index == focus), 0)
-    shown = events[window(len(events), middle, most=_MOST_EVENTS, before=_BEFORE_ILLEGAL)]
+    shown = events[window(len(events), middle, most=most, before=most // 2)]
     drawn = _of_events(timeline(stream), shown)
     start, end = shown[0].place.time, shown[-1].place.time
-    other = held_against(run, run.by_exchange[stream.exchange.name], first)
-    beside = other.load() if other is not None else None
-    emission = _emission_near(stream, focus, illegal[focus])
+    emission = _emission_near(stream, focus, illegal.get(focus, ""))
     numbers = {event.index: number for number, event in enumerate(shown)}
     return Playback(
         exchange=inert(stream.exchange.name),
         timeline=drawn,
         steps=tuple(
-            _step(stream, event, f"{point.time:.3f} s, {point.total} {drawn.unit}", illegal)
+            _step(stream, event, f"{point.time:.3f} s, {point.total} {drawn.unit}", illegal, spell)
             for event, point in zip(shown, drawn.points, strict=True)
         ),
         left_out=""
@@ -183,18 +209,18 @@ def _of_events(whole: Timeline, events: Sequence[Event]) -> Timeline:
     return replace(whole, points=tuple(points))
 
 
-def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str]) -> _Step:
+def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str], spell: Spell) -> _Step:
     pointer = illegal.get(event.index, "")
     if event.data is None:
         shown = inert(event.place.excerpt or "[DONE]" * event.done), "", ""
     else:
         shown = indented(event.data, pointer).parts
     return _Step(
-        event.index, words, event.index in illegal, inert(pointer), shown, tuple(_held(stream, event))
+        event.index, words, event.index in illegal, inert(pointer), shown, tuple(_held(stream, event, spell))
     )
 
 
-def _held(stream: Stream, event: Event) -> Iterator[tuple[str, str]]:
+def _held(stream: Stream, event: Event, spell: Spell) -> Iterator[tuple[str, str]]:
     """What a client holds of the choices in an event, once it has read it, as names and texts."""
     for choice in stream.choices:
         read = emissions_until(choice, event.index)
@@ -202,16 +228,18 @@ def _held(stream: Stream, event: Event) -> Iterator[tuple[str, str]]:
             continue
         if len(stream.choices) > 1:
             yield "choice", str(choice.index)
-        yield from _held_of(Choice(choice.index, choice.delivery, emissions=read))
+        yield from _held_of(Choice(choice.index, choice.delivery, emissions=read), spell)
 
 
-def _held_of(choice: Choice) -> Iterator[tuple[str, str]]:
+def _held_of(choice: Choice, spell: Spell) -> Iterator[tuple[str, str]]:
     if (ids := choice.output_ids) is not None:
         last = ", ".join(map(str, ids[-_LAST_IDS:]))
         yield "ids", f"{len(ids)}: {'… ' * (len(ids) > _LAST_IDS)}{cut(inert(last), _LONGEST_VALUE)}"
     if (text := choice.text) is not None:
         tail = json.dumps(text[-_LONGEST_TAIL:], ensure_ascii=False)
         yield "text", f"{len(text)} characters: {'… ' * (len(text) > _LONGEST_TAIL)}{inert(tail)}"
+    if back := _held_back(choice, spell):
+        yield "held back", back
     for name in sorted(choice.series_names):
         yield inert(name), f"{len(choice.series(name) or ())} entries"
     if counters := choice.emissions[-1].counters:
@@ -219,6 +247,23 @@ def _held_of(choice: Choice) -> Iterator[tuple[str, str]]:
         yield "counters", inert(cut(words, _LONGEST_VALUE))
     if choice.finish is not None:
         yield "finish", inert(cut(str(choice.finish.type), _LONGEST_VALUE))
+
+
+def _held_back(choice: Choice, spell: Spell) -> str:
+    """What the ids say and no text has shown yet: its bytes, or how many ids came since the last text."""
+    ids, text = choice.output_ids, choice.text
+    if not ids or text is None or choice.finish is not None:
+        return ""
+    said, shown = spell(ids), text.encode(errors="replace")
+    if said is not None and said.startswith(shown):
+        return cut(inert(repr(said[len(shown) :])[1:]), _LONGEST_VALUE) if said != shown else ""
+    quiet = 0
+    for emission, before in zip(reversed(choice.emissions), (*choice.emissions[-2::-1], None), strict=True):
+        earlier = before.text if before and choice.delivery is not Delivery.INCREMENTAL else ""
+        if (emission.text or "") != (earlier or ""):
+            break
+        quiet += emission.new
+    return f"no text yet for the last {quiet} ids" if quiet else ""
 
 
 def gaps(times: Sequence[float]) -> Iterator[_Gap]:

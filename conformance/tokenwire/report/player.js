@@ -1,8 +1,7 @@
 "use strict";
-// Walks through the failures of a report. All it shows was decided when the page was written; it is put there
-// as text, never as markup.
-(() => {
-  const playbacks = JSON.parse(document.getElementById("playbacks").textContent);
+// Walks through the events of an answer. All it shows was decided when the page was written; it is put there
+// as text, never as markup. A page with playbacks has its players made at once; others call `play`.
+const play = (() => {
   const aloud = {
     hole: "missing", later: "not yet delivered", double: "delivered twice", extra: "too many",
     differs: "different", shift: "at another index",
@@ -55,9 +54,9 @@
   }
 
   class Player {
-    constructor(section) {
+    constructor(section, playback) {
       this.section = section;
-      this.playback = playbacks[section.dataset.play];
+      this.playback = playback;
       this.slider = section.querySelector("input");
       this.circles = [...section.querySelectorAll("circle")];
       const svg = section.querySelector("svg");
@@ -138,7 +137,14 @@
   }
 
   let active = null;
-  const players = [...document.querySelectorAll("[data-play]")].map((section) => new Player(section));
+  let players = [];
+
+  function play(section, playback) {
+    const player = new Player(section, playback);
+    players = [...players.filter((known) => known.section.isConnected), player];
+    if (active && !active.section.isConnected) active = player;
+    return player;
+  }
 
   function follow() {
     const [, link, event] = window.location.hash.match(/^#(.*)\/(\d+)$/) || [];
@@ -157,6 +163,7 @@
 
   document.addEventListener("keydown", (event) => {
     const player = active || players[0];
+    if (!player) return;
     const aside = document.activeElement !== document.body && !player.section.contains(document.activeElement);
     if (aside || event.altKey || event.ctrlKey || event.metaKey) return;
     const last = player.playback.steps.length;
@@ -166,6 +173,12 @@
     event.preventDefault();
     player.go(steps);
   });
+  const written = document.getElementById("playbacks");
+  if (written) {
+    const playbacks = JSON.parse(written.textContent);
+    for (const section of document.querySelectorAll("[data-play]")) play(section, playbacks[section.dataset.play]);
+  }
   window.addEventListener("hashchange", follow);
   follow();
+  return play;
 })();

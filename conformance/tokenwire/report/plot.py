@@ -57,6 +57,8 @@ class Plot:
     times: tuple[_Tick, ...]
     totals: tuple[_Tick, ...]
     pauses: tuple[_Pause, ...] = ()
+    width: int = WIDTH
+    height: int = HEIGHT
 
 
 def _staircase(points: Sequence[tuple[float, float]]) -> str:

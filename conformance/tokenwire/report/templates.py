@@ -9,12 +9,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 @cache
 def template(package: str, name: str) -> Template:
-    """A template beside the modules of a package. HTML escapes every value; an undefined name is an error."""
+    """A template beside the modules of a package, which may include those of others, by `room/file`.
+
+    HTML escapes every value; an undefined name is an error.
+    """
+    program, _, room = package.partition(".")
     environment = Environment(
-        loader=PackageLoader(package, "."),
+        loader=PackageLoader(program, "."),
         autoescape=".html" in name,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name)
+    return environment.get_template(f"{room}/{name}")
