@@ -153,7 +153,8 @@ def _grammar(name: str) -> Iterator[str]:
         yield f"once     {grammar.once}, when all of them are closed"
     if grammar.within:
         yield f"anywhere {', '.join(grammar.within)}"
-    ends = (f"{event} (status {status})" if status else event for event, status in grammar.ends.items())
+    ends = [f"{event} (status {status})" if status else event for event, status in grammar.ends.items()]
+    ends += [f"{behind} behind {event}" for event, behind in grammar.behind.items()]
     yield f"ends     {' or '.join(ends)}"
     yield "```"
 

@@ -126,13 +126,18 @@ def messaged(*said: Event, named: bool = True, **body: Any) -> Stream:
 
 
 def messaged_whole(
-    content: list[Event], reason: str = "end_turn", prompt: int = 5, status: int = 200, **body: Any
+    content: list[Event],
+    reason: str = "end_turn",
+    prompt: int = 5,
+    status: int = 200,
+    sequence: str | None = None,
+    **body: Any,
 ) -> Stream:
     """A whole answer of `/v1/messages`."""
     said = {"id": "m1", "type": "message", "role": "assistant", "model": "m", "content": content}
     said |= {
         "stop_reason": reason,
-        "stop_sequence": None,
+        "stop_sequence": sequence,
         "usage": {"input_tokens": prompt, "output_tokens": 2},
     }
     asked = {"model": "m", "max_tokens": 64, "messages": [ASKED], "temperature": 0, **body}

@@ -27,6 +27,14 @@ from wire_answers import answered
 from tokenwire.record import Stream
 
 LEGAL = events(thought(), message(), call())
+CUT_SHORT: list[Event] = [
+    *LEGAL[:5],
+    {"type": "error", "code": "x", "message": "out of memory", "param": None},
+]
+FAILED: Event = {
+    "type": "response.failed",
+    "response": {**response(), "status": "failed", "error": {"code": "x", "message": "out of memory"}},
+}
 LEGAL_BLOCKS = blocks({"type": "thinking", "thinking": "Hm."}, text_block(), use_block(), reason="tool_use")
 
 
@@ -119,6 +127,32 @@ ITEM_PAIRS = [
         messaged(*changed(LEGAL_BLOCKS, INPUT, delta={"type": "text_delta", "text": "Now."})),
         INPUT,
         why="another kind",
+    ),
+    Pair(
+        "stream-errors-are-final",
+        responded(*CUT_SHORT, FAILED),
+        responded(*CUT_SHORT, FAILED, LEGAL[5]),
+        7,
+        why="what ends a failed response",
+    ),
+    Pair(
+        "last-event-tells-the-status",
+        responded(*CUT_SHORT, FAILED),
+        responded(*CUT_SHORT, {**FAILED, "response": response()}),
+        6,
+        "/response/status",
+        why="behind an error",
+    ),
+    Pair(
+        "stop-is-named",
+        (
+            messaged_whole([text_block("Yes. Or no.")]),
+            messaged_whole([text_block()], "stop_sequence", sequence=" Or", stop_sequences=[" Or"]),
+        ),
+        (messaged_whole([text_block("Yes. Or no.")]), messaged_whole([text_block()], stop_sequences=[" Or"])),
+        None,
+        "/stop_reason",
+        why="what the same message goes on with",
     ),
     Pair("what-opens-is-closed", responded(*LEGAL), responded(*without(LEGAL, CLOSED)), LAST - 1),
     Pair(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from canned import CannedSender
 from channel_answers import FORMS, call, piece, streamed, text, thought, whole
+from item_answers import message, response
 
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.cli import app
@@ -19,6 +20,10 @@ from tokenwire.dialects.markup import Markup, load_markup, read_markup
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
+from tokenwire.parrot.encoding import encoder
+from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.speaker import Speaker
+from tokenwire.parrot.vocabulary import Vocabulary, words_of
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.target.advertised import Advertised
@@ -99,6 +104,27 @@ def test_a_server_without_a_grammar_is_asked_no_texts_and_the_report_says_why() 
     plain = Grammatical()
     talked(plain, "openai-chat")
     assert plain.names == []
+
+
+class RefusesLogprobs(CannedSender):
+    """A server whose parsers stand in the way of logprobs."""
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        self.status = 400 if "include" in (request.body or {}) else 200
+        self.body = json.dumps(response(message())).encode() if self.status == 200 else b'{"error": {}}'
+        return await super().send(name, scenario, request, **how)
+
+
+def test_texts_are_asked_without_logprobs_where_these_are_refused() -> None:
+    words = words_of(Vocabulary.BYTE_LEVEL)
+    parrot = Speaker(Parrot(len(words.pieces), 1024), words, encoder(Vocabulary.BYTE_LEVEL))
+    scored = {}
+    for sender in (RefusesLogprobs(), CannedSender(json.dumps(response(message())).encode())):
+        streams, _ = talked(sender, "openai-responses", parrot=parrot, tool_calls="hermes")
+        scored[type(sender)] = {stream.asked.logprobs for stream in streams[1:]}
+        assert streams[0].asked.logprobs
+        assert len(streams) > 30
+    assert scored == {RefusesLogprobs: {False}, CannedSender: {True}}
 
 
 def test_a_form_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,24 @@ def test_an_event_breaks_the_rule_that_it_breaks(said: list[Said], due: tuple[in
     assert broken(walk(*said)) == [due]
 
 
+@pytest.mark.parametrize(
+    ("behind", "due"),
+    [
+        (["response.failed"], []),
+        ([], []),
+        (["response.failed", "response.failed"], [(3, Rule.ENDS, "response.failed stands behind the end")]),
+        (["response.completed"], [(2, Rule.ENDS, "response.completed stands behind the end")]),
+        (["error"], [(2, Rule.ENDS, "error stands behind the end")]),
+    ],
+)
+def test_a_failed_response_may_stand_behind_its_error(behind: list[str], due: list[Any]) -> None:
+    said = [{"type": kind} for kind in ("response.created", "error", *behind)]
+    found = walk(*said, grammar="responses")
+    assert broken(found) == due
+    assert found.end is not None
+    assert found.end.index == (2 if behind[:1] == ["response.failed"] else 1)
+
+
 def test_a_part_stands_within_its_item() -> None:
     added = {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message"}}
     part = {"output_index": 0, "content_index": 0, "part": {"type": "output_text"}}

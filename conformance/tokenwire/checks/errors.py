@@ -52,6 +52,8 @@ def _events_of(stream: Stream, choice: int) -> set[int]:
 def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing but the end mark follows an error event; of its choice only, where it names one."""
     seen: set[int | None] = set()
+    dialect = dialect_of(stream)
+    grammar = dialect.grammar if dialect is not None else None
     for position, error in enumerate(stream.events if stream.error_events else ()):
         if error.error is None:
             continue
@@ -60,6 +62,8 @@ def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observ
             continue
         seen.add(choice)
         later = [event for event in stream.events[position + 1 :] if not event.done]
+        if later and grammar is not None and grammar.goes_on(error, later[0]):
+            later = later[1:]
         if choice is not None:
             of_choice = _events_of(stream, choice)
             later = [event for event in later if event.index in of_choice]

@@ -68,29 +68,37 @@ def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
 
 
 @once_per_run
-def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
-    """Tells which stop string ended a choice. Where the answer does not, the same request without stops does:
-    it writes the string where the answer ends.
+def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]]:
+    """By the name of an answer that stopped: the stop string that the same request without stops writes where
+    the answer ends, and whether it ends at the first character of it.
     """
-    unnamed: dict[str, str] = {}
+    found: dict[str, tuple[str, bool]] = {}
     for whole in _stopped(streams):
         if whole.stream.asked.min_new_tokens:
             continue
         twin, finish = _twins(streams).get(_as_if_trimmed(whole)), whole.choice.finish
         stated, text = twin.choice.text if twin is not None else None, whole.choice.text
-        if (
-            not stated
-            or text is None
-            or finish is None
-            or finish.type != "stop"
-            or finish.matched is not None
-        ):
+        if not stated or text is None or finish is None or finish.type != "stop":
             continue
         ends = _ends(stated, whole.stream.asked.stop)
         stop = min(ends, key=lambda found_stop: ends[found_stop], default="")
-        if stop and text.startswith(stated[: ends[stop] - len(stop)]):
-            unnamed[whole.stream.exchange.name] = stop
-    return lambda stream, choice: stop_string_of(stream.asked, choice) or unnamed.get(stream.exchange.name)
+        begins = stated[: ends[stop] - len(stop)] if stop else ""
+        if stop and text.startswith(begins):
+            found[whole.stream.exchange.name] = stop, text == begins
+    return found
+
+
+@once_per_run
+def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
+    """Tells which stop string ended a choice: the answer says so, or the same request without stops does."""
+    by_twin = _stops_by_twin(streams)
+
+    def stop_of(stream: Answer, choice: ChoiceFacts) -> str | None:
+        stop, _ = by_twin.get(stream.exchange.name, (None, False))
+        unnamed = choice.finish is None or choice.finish.matched is None
+        return stop_string_of(stream.asked, choice) or (stop if unnamed else None)
+
+    return stop_of
 
 
 @check_run("stop-string-not-shown")
@@ -348,8 +356,10 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
     """A finish by a stop of the request says which one, on endpoints that have a field for it.
 
     An id that ends answers by itself, unasked, need not be named: looked at are ids that stand within another
-    answer. Of strings it is known where nothing else could have ended the choice.
+    answer. Of strings it is known where nothing else could have ended the choice: no end counts, or the same
+    request without stops goes on, with the string.
     """
+    by_twin = _stops_by_twin(streams)
     stops_of: dict[str, set[int]] = {}
     for stream in _asks_for_any_stop(streams):
         stops_of.setdefault(stream.dialect, set()).update(stream.asked.stop_token_ids)
@@ -373,6 +383,7 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
             by_id = not asked.ignore_eos and last in asked.stop_token_ids
             by_id = by_id and last in goes_on.get(stream.dialect, ())
             by_string = asked.ignore_eos and bool(asked.stop or asked.stop_regex) and not asked.stop_token_ids
+            by_string |= by_twin.get(stream.exchange.name, ("", False))[1]
             if by_id or by_string:
                 stops = [last] if by_id else [*asked.stop, *asked.stop_regex]
                 message = (

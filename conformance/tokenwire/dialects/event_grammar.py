@@ -98,6 +98,8 @@ class EventGrammar:
     """By kind, the frame in which an event stands, and of which kinds that may be."""
     within: tuple[str, ...] = ()
     """What may stand anywhere before the end."""
+    behind: Mapping[str, str] = field(default_factory=dict)
+    """By the kind of the last event, what may stand behind it, once, and is the last then."""
     once: str = ""
     """What comes once, when all frames are closed, before the end."""
     numbered: str = ""
@@ -109,6 +111,10 @@ class EventGrammar:
         """The kind of an event: its type, with that of what it brings where the grammar tells these apart."""
         names = [name for pointer in self.kind if isinstance(name := find(data, parse(pointer)), str)]
         return " ".join(names)
+
+    def goes_on(self, last: Event, event: Event) -> bool:
+        """Whether an event may stand behind one that ends the stream."""
+        return self.behind.get(self.kind_of(last.data), "") == self.kind_of(event.data) != ""
 
     def walk(self, events: Iterable[Event]) -> Walk:
         """Go through the events of a stream, each as if all before it had been legal."""
@@ -188,7 +194,9 @@ class Walk:
         kind, grammar = self.grammar.kind_of(event.data), self.grammar
         first, self._begun = not self._begun, True
         self._broken.clear()
-        if self.end is not None:
+        if self.end is not None and grammar.goes_on(self.end, event):
+            self.end = event
+        elif self.end is not None:
             self._fails(event, Rule.ENDS, f"{kind} stands behind the end")
         elif first != (kind == grammar.begins) and kind not in grammar.ends:
             where = f"the stream begins with {kind}" if first else f"{kind} comes again"

@@ -58,6 +58,8 @@ class _Script:
     talk: Conversation
     way: int | None = None
     """Which of the dialect's ways lets a grammar hold; None for a parrot."""
+    tells: bool = True
+    """The server gives logprobs beside texts that its parsers take apart."""
 
     def ask(self, text: str, *, in_bytes: bool = False) -> Ask | None:
         """A request that is answered with a text; None if this one cannot be said. A parrot says it in the
@@ -74,14 +76,17 @@ class _Script:
         prompt = speaker.ask(self.talk.dialect, script)
         if prompt is None:
             return None
-        tells = self.talk.can_say(replace(prompt, logprobs=True))
+        tells = self.tells and self.talk.can_say(replace(prompt, logprobs=True))
         return replace(prompt, max_new_tokens=len(script) + 1, logprobs=tells)
 
 
 async def _scripted(talk: Conversation) -> _Script | None:
     """How the target is made to say a text, found out by asking; None if there is no way."""
     if talk.parrot is not None:
-        return _Script(talk)
+        script = _Script(talk)
+        ask = script.ask(_HELLO)
+        scored = await talk.ask("way", ask) if ask is not None and ask.logprobs else None
+        return replace(script, tells=scored is None or scored.answered)
     ways = talk.dialect.says.beside if talk.dialect.says is not None else ()
     for way in range(len(ways)):
         script = _Script(talk, way)
@@ -187,7 +192,8 @@ _RARE = (
 
 def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:
     """An ask that a parrot answers with a text; for other models, another, of the same budget."""
-    ask = _Script(talk).ask(text) if talk.parrot is not None else None
+    script = _Script(talk, tells=not talk.dialect.has_items)  # which of them refuses them is not known here
+    ask = script.ask(text) if talk.parrot is not None else None
     return otherwise if ask is None else replace(ask, max_new_tokens=otherwise.max_new_tokens)
 
 

@@ -13,14 +13,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Tool
 from tokenwire.asking.scenario import token_ids
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.dialect import Unsupported, load_dialects
+from tokenwire.dialects.markup import as_object
 from tokenwire.parrot.encoding import encoder
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.parrot.script import Script, deaf_to_stops, truth
+from tokenwire.parrot.speaker import Speaker
 from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
@@ -126,10 +128,10 @@ def read(door: str, request: HttpRequest, response: httpx.Response) -> Stream:
 def tell(answers, call):
     """Ask for all at once, and read what is answered."""
 
-    def told(asked: list[tuple[str, Ask]]) -> list[Stream]:
+    def told(asked: list[tuple[str, Ask]], **flags: str) -> list[Stream]:
         requests = [request_of(door, ask) for door, ask in asked]
         calls = [call(request.path, request.body) for request in requests]
-        responses = answers(make_engine(parrot()), *calls, tokenizer=parrot().tokenizer)
+        responses = answers(make_engine(parrot()), *calls, tokenizer=parrot().tokenizer, **flags)
         return [
             read(door, request, response)
             for (door, _), request, response in zip(asked, requests, responses, strict=True)
@@ -188,3 +190,55 @@ def test_every_requirement_on_known_answers_sees_a_stream_that_tells_all(tell) -
     )
     (stream,) = tell([("sglang-generate", ask)])
     assert set(look(stream)) == set(ROWS) - {"script-text-offsets-are-right"}, "SGLang tells no offsets"
+
+
+SPEAKER = Speaker(LAW, WORDS, encoder(Vocabulary.BYTE_LEVEL))
+PARSERS = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
+TOOL = Tool("get_weather", None, {"type": "object", "properties": {"city": {"type": "string"}}})
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln 😀"}}\n</tool_call>'
+PIECES = (
+    "<think>\nHm, 1 < 2.\n</think>\n\n",
+    "The parrot says é 😀. ",
+    f"{CALL}\n",
+    "\n\n",
+    "a < b ",
+    "<tool_cal",
+)
+ITEM_DOORS = ("openai-responses", "anthropic-messages")
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> Ask:
+    """A text with markup that the parrot is to say, and where its budget ends it."""
+    pieces = draw(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4))
+    script = (*SPEAKER.encode("".join(pieces)), SPEAKER.end)
+    said = SPEAKER.ask(load_dialects()["openai-chat"], script)
+    budget = draw(st.integers(1, len(script)) | st.just(len(script) + 1))
+    assert said is not None, pieces
+    return replace(said, tools=(TOOL,), max_new_tokens=budget)
+
+
+def record_of(stream: Stream) -> tuple[object, ...]:
+    """The channels, calls, finish and usage of an answer, however it spells and delivers them."""
+    (choice,), usage = stream.choices, stream.usage
+    assert choice.finish is not None
+    assert usage is not None
+    calls = [(call.name, as_object(call.arguments)) for call in choice.calls]
+    counts = usage["prompt_tokens"], usage["completion_tokens"]
+    return choice.reasoning or "", choice.text or "", calls, choice.finish.type, counts
+
+
+@settings(
+    max_examples=15,
+    derandomize=True,
+    deadline=None,
+    phases=GENERATE,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(conversations())
+def test_a_conversation_has_one_record_at_every_endpoint_that_takes_messages(tell, ask: Ask) -> None:
+    doors = ("openai-chat", *ITEM_DOORS)
+    asked = [(door, replace(ask, stream=stream, usage=stream)) for door in doors for stream in (False, True)]
+    chat, *others = tell(asked, **PARSERS)
+    for stream in others:
+        assert record_of(stream) == record_of(chat), stream.exchange.request.path
