@@ -72,7 +72,7 @@ class Truth:
     by_runs: tuple[str, ...] = ()
     """The text where its vocabulary decodes bytes in runs, of which one bad byte spoils all."""
     barred: bool = False
-    """Ids that would have ended it too early gave way to others, and no logprobs are known of these."""
+    """Some ids may not end it so early: servers tell the logprobs with or without these, and none are known."""
 
     @property
     def matched(self) -> frozenset[int | str]:
@@ -138,10 +138,10 @@ def truth(
     if not computable or budget is None or budget < 1 or not prompt or None in patterns:
         return None
     ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else words.ends)
-    plain, said = law.answer(prompt, budget), law.answer(prompt, budget, ends, least)
-    if plain is None or said is None or (asked.ignore_eos and words.ends.intersection(said[:least])):
+    said = law.answer(prompt, budget, ends, least)
+    if said is None or (asked.ignore_eos and words.ends.intersection(said[:least])):
         return None  # servers differ in whether an end that is ignored is barred
-    known = partial(Truth, law, barred=plain != said)
+    known = partial(Truth, law, barred=bool(least and ends))
     pieces = [b"" if _is_hidden(token, words, asked) else words.pieces[token] for token in said]
     texts = list(_texts(head, pieces))
 
