@@ -214,7 +214,7 @@ def main() -> None:
                     lengths = flatness(ids, ours, asked.turns)
     show(measured, lengths)
     if asked.write:
-        told = {"cases": [asdict(each) for each in measured], "lengths": lengths}
+        told = {"cases": [asdict(item) for item in measured], "lengths": lengths}
         (asked.write / "delivery.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
@@ -248,12 +248,12 @@ def show(measured: Sequence[Measured], lengths: Sequence[tuple[int, float]]) -> 
         "events/s",
     ):
         table.add_column(column, justify="right")
-    for each in measured:
-        case = each.case
+    for item in measured:
+        case = item.case
         table.add_row(
             *(case.mode, str(case.streams), "yes" if case.logprobs else "no", str(case.interval)),
-            *(f"{each.tokenwire:.0f} µs", f"{each.bare:.0f} µs", f"{each.ratio:.2f}"),
-            f"{1e6 / each.tokenwire:,.0f}",
+            *(f"{item.tokenwire:.0f} µs", f"{item.bare:.0f} µs", f"{item.ratio:.2f}"),
+            f"{1e6 / item.tokenwire:,.0f}",
         )
     console = Console()
     console.print(table)

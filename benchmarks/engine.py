@@ -158,7 +158,7 @@ def timed(run: Callable[[], list[list[int]]], asked: Asked) -> float:
     begun = time.process_time()
     outputs = run()
     seconds = time.process_time() - begun
-    if [len(each) for each in outputs] != [length for _, length in asked]:
+    if [len(output) for output in outputs] != [length for _, length in asked]:
         raise RuntimeError(f"asked for {[length for _, length in asked]}, got {list(map(len, outputs))}")
     return seconds
 
@@ -210,7 +210,7 @@ def main() -> None:
         ]
     _, first, between = run_ours(engine, mix)
     told = {
-        "compared": [asdict(each) for each in compared],
+        "compared": [asdict(item) for item in compared],
         "first": percentiles(first),
         "between": percentiles(between),
     }
@@ -218,16 +218,16 @@ def main() -> None:
     table = Table(title=f"{REQUESTS} requests, 46 million parameters, one thread", title_justify="left")
     for column in ("requests", "side", "tokens/s", "tokenwire is faster by"):
         table.add_column(column, justify="right")
-    for each in compared:
-        for side, seconds in each.seconds.items():
-            ratio = seconds / each.seconds["tokenwire"]
-            table.add_row(each.name, side, f"{each.tokens / seconds:.0f}", f"{ratio:.2f}")
+    for item in compared:
+        for side, seconds in item.seconds.items():
+            ratio = seconds / item.seconds["tokenwire"]
+            table.add_row(item.name, side, f"{item.tokens / seconds:.0f}", f"{ratio:.2f}")
     console.print(table)
     table = Table(title="tokenwire, mixed lengths: processor time", title_justify="left")
     for column in ("", "p50", "p90", "p99"):
         table.add_column(column, justify="right")
-    table.add_row("to the first token", *(f"{each:.0f} ms" for each in told["first"]))
-    table.add_row("between two tokens", *(f"{each:.0f} ms" for each in told["between"]))
+    table.add_row("to the first token", *(f"{item:.0f} ms" for item in told["first"]))
+    table.add_row("between two tokens", *(f"{item:.0f} ms" for item in told["between"]))
     console.print(table)
     if asked.write:
         (asked.write / "engine.json").write_text(json.dumps(told, indent=1) + "\n")

@@ -103,7 +103,7 @@ def check_graphs(name: str, device: str, dtype: str) -> Outcome:
     plain = run(
         make_engine(model, extra=ExtraArgs(disable_cuda_graph=True)), requests(17, 32, temperature=0.8)
     )
-    same = sum(bits(one) == bits(other) for one, other in zip(graphs, plain, strict=True))
+    same = sum(bits(graph) == bits(other) for graph, other in zip(graphs, plain, strict=True))
     return Outcome(f"same bits by graphs, {Path(name).name}, {dtype}", same == 17, f"{same} of 17 requests")
 
 
@@ -154,7 +154,7 @@ def check_batch_invariance(name: str, device: str, dtype: str) -> Outcome:
     model = load_model(name, device=device, dtype=dtype)
     crowd = run(make_engine(model), requests(17, 32, temperature=0.8))
     alone = [run(make_engine(model), [request])[0] for request in requests(17, 32, temperature=0.8)]
-    same = sum(bits(one) == bits(other) for one, other in zip(crowd, alone, strict=True))
+    same = sum(bits(item) == bits(other) for item, other in zip(crowd, alone, strict=True))
     return Outcome(
         f"same bits alone and in a crowd, {Path(name).name}, {dtype}", same == 17, f"{same} of 17 requests"
     )

@@ -43,7 +43,7 @@ MEGA = 1e6
 
 def recorded() -> tuple[Exchange, list[dict[str, Any]]]:
     """The stream of a real server that all are made from, and its events, each of which has one id."""
-    exchange = next(one for one in read_capture(CAPTURE) if one.name == STREAM)
+    exchange = next(item for item in read_capture(CAPTURE) if item.name == STREAM)
     told = exchange.body.decode().removeprefix("data: ").split("\n\ndata: ")
     return exchange, [json.loads(event) for event in told[:-1]]
 

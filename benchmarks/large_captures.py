@@ -48,10 +48,10 @@ def many_exchanges() -> Iterator[Exchange]:
     recorded = list(read_capture(RECORDING))
     yield from recorded
     for again in count(1):
-        for one in recorded:
-            later = datetime.fromisoformat(one.started) + again * timedelta(hours=1)
-            reads = tuple(_renamed(one, again))
-            yield replace(one, name=f"{one.name}-{again}", started=later.isoformat(), reads=reads)
+        for item in recorded:
+            later = datetime.fromisoformat(item.started) + again * timedelta(hours=1)
+            reads = tuple(_renamed(item, again))
+            yield replace(item, name=f"{item.name}-{again}", started=later.isoformat(), reads=reads)
 
 
 def _renamed(exchange: Exchange, again: int) -> Iterator[Read]:

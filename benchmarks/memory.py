@@ -61,7 +61,7 @@ def read_all(servers: Sequence[Sequence[Exchange]]) -> list[Run]:
 
 def held(servers: Sequence[Sequence[Exchange]]) -> float:
     """Bytes that are held for all streams, for each byte of their answers."""
-    sent = sum(len(read.data) for exchanges in servers for one in exchanges for read in one.reads)
+    sent = sum(len(read.data) for exchanges in servers for exchange in exchanges for read in exchange.reads)
     tracemalloc.start()
     runs = read_all(servers)
     taken, _ = tracemalloc.get_traced_memory()
@@ -89,7 +89,7 @@ def main() -> None:
     recorded = [exchanges for path in told.captures for _, exchanges in captures(path)]
     long = [long_stream(400)]
     judge(read_all(recorded))  # loads what is loaded once
-    many = [[replace(one, name=f"{one.name}-{time}") for one in recorded[0] for time in range(told.times)]]
+    many = [[replace(item, name=f"{item.name}-{time}") for item in recorded[0] for time in range(told.times)]]
     table = Table("", "with", "without", "ratio")
     for what, measure, without, unit in (
         ("held of recordings, per byte", lambda: held(recorded), WITHOUT_SHARING, "B"),

@@ -63,21 +63,21 @@ def delivery(told: Told, folder: Path) -> list[str]:
     """Events over HTTP, by what is asked for."""
     rows: list[list[str]] = []
     lines: dict[str, list[tuple[float, float]]] = {}
-    for each in told["cases"]:
-        case, ratio = each["case"], each["bare"] / each["tokenwire"]
+    for item in told["cases"]:
+        case, ratio = item["case"], item["bare"] / item["tokenwire"]
         rows.append(
             [
                 *(case["mode"], str(case["streams"])),
                 *("yes" if case["logprobs"] else "no", str(case["interval"])),
-                *(f"{each['tokenwire']:.0f} µs", f"{each['bare']:.0f} µs"),
-                *(f"{ratio:.2f}", f"{1e6 / each['tokenwire']:,.0f}"),
+                *(f"{item['tokenwire']:.0f} µs", f"{item['bare']:.0f} µs"),
+                *(f"{ratio:.2f}", f"{1e6 / item['tokenwire']:,.0f}"),
             ]
         )
         if case["mode"] == "incremental" and case["interval"] == 1:
             name = "with logprobs" if case["logprobs"] else "without logprobs"
-            lines.setdefault(name, []).append((case["streams"], each["tokenwire"]))
+            lines.setdefault(name, []).append((case["streams"], item["tokenwire"]))
             if not case["logprobs"]:
-                lines.setdefault("bare uvicorn", []).append((case["streams"], each["bare"]))
+                lines.setdefault("bare uvicorn", []).append((case["streams"], item["bare"]))
     (folder / "speed-delivery.svg").write_text(
         picture("Processor time for each event (µs), incremental, a token each", "streams at once", lines),
         "utf-8",
@@ -104,14 +104,14 @@ def engine(told: Told) -> list[str]:
     """The engine beside transformers."""
     rows = [
         [
-            *(each["name"], side, f"{each['tokens'] / seconds:.0f}"),
-            f"{seconds / each['seconds']['tokenwire']:.2f}",
+            *(item["name"], side, f"{item['tokens'] / seconds:.0f}"),
+            f"{seconds / item['seconds']['tokenwire']:.2f}",
         ]
-        for each in told["compared"]
-        for side, seconds in each["seconds"].items()
+        for item in told["compared"]
+        for side, seconds in item["seconds"].items()
     ]
     percentiles = [
-        [name, *(f"{each:.0f} ms" for each in told[key])]
+        [name, *(f"{item:.0f} ms" for item in told[key])]
         for name, key in (("to the first token", "first"), ("between two tokens", "between"))
     ]
     return [
@@ -128,17 +128,17 @@ def engine(told: Told) -> list[str]:
 def recorder(told: Sequence[Told], folder: Path) -> list[str]:
     """What stands between the socket and the clock."""
     lines: dict[str, list[tuple[float, float]]] = {}
-    for each in told:
-        lines.setdefault(each["side"], []).append((each["streams"], each["cpu"]))
+    for item in told:
+        lines.setdefault(item["side"], []).append((item["streams"], item["cpu"]))
     (folder / "speed-recorder.svg").write_text(
         picture("Processor time of a client for each event (µs)", "streams at once", lines), "utf-8"
     )
     rows = [
         [
-            *(str(each["streams"]), each["side"], f"{each['cpu']:.1f} µs", f"{each['beside_httpx']:.2f}"),
-            *(f"{each['p50'] / 1000:.2f} ms", f"{each['p99'] / 1000:.2f} ms"),
+            *(str(item["streams"]), item["side"], f"{item['cpu']:.1f} µs", f"{item['beside_httpx']:.2f}"),
+            *(f"{item['p50'] / 1000:.2f} ms", f"{item['p99'] / 1000:.2f} ms"),
         ]
-        for each in told
+        for item in told
     ]
     heads = ["streams", "side", "an event", "beside httpx", "p50 later", "p99 later"]
     return [
@@ -157,10 +157,10 @@ def watch(told: Told) -> list[str]:
     """The watcher beside a proxy that only forwards."""
     rows = [
         [
-            *(each["events"], each["side"], f"{each['cpu']:.1f} µs", f"{each['throughput']:.2f}"),
-            *(f"{each['p50'] / 1000:.2f} ms", f"{each['p99'] / 1000:.2f} ms"),
+            *(side["events"], side["side"], f"{side['cpu']:.1f} µs", f"{side['throughput']:.2f}"),
+            *(f"{side['p50'] / 1000:.2f} ms", f"{side['p99'] / 1000:.2f} ms"),
         ]
-        for each in told["sides"]
+        for side in told["sides"]
     ]
     return [
         "## The watcher",
@@ -192,10 +192,10 @@ def scale_out(told: Told) -> list[str]:
     """Replicas, directly and through gateways."""
     rows = [
         [
-            *(str(each["replicas"]), each["way"], f"{each['events_per_second']:,.0f}"),
-            *(f"{each['replica']:.0f} µs", f"{each['gateway']:.0f} µs" if each["gateway"] else ""),
+            *(str(way["replicas"]), way["way"], f"{way['events_per_second']:,.0f}"),
+            *(f"{way['replica']:.0f} µs", f"{way['gateway']:.0f} µs" if way["gateway"] else ""),
         ]
-        for each in told["ways"]
+        for way in told["ways"]
     ]
     return [
         "## Replicas behind a gateway",

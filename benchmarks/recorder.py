@@ -191,7 +191,7 @@ class Seen:
 
     def told(self) -> tuple[float, float, float]:
         """Medians of all turns, in microseconds."""
-        cpu, p50, p99 = (statistics.median(each) * 1e6 for each in (self.cpu, self.p50, self.p99))
+        cpu, p50, p99 = (statistics.median(item) * 1e6 for item in (self.cpu, self.p50, self.p99))
         return cpu, p50, p99
 
 
@@ -213,7 +213,7 @@ def measure(streams: int, ticks: int, turns: int) -> dict[str, tuple[float, floa
     finally:
         server.terminate()
         server.join()
-    return {side: each.told() for side, each in seen.items()}
+    return {side: item.told() for side, item in seen.items()}
 
 
 def main() -> None:

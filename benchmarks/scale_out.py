@@ -147,18 +147,18 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="how often all ways take turns")
     parser.add_argument("--write", type=Path, help="a directory for scale_out.json")
     asked = parser.parse_args()
-    measured = [each for count in asked.replicas for each in measure(count, asked.gateway, asked.turns)]
+    measured = [item for count in asked.replicas for item in measure(count, asked.gateway, asked.turns)]
     table = Table(title=f"{STREAMS} streams, {os.cpu_count()} cores", title_justify="left")
     for column in ("replicas", "way", "events/s", "replica, an event", "gateway, an event"):
         table.add_column(column, justify="right")
-    for each in measured:
+    for item in measured:
         table.add_row(
-            *(str(each.replicas), each.way, f"{each.events_per_second:,.0f}"),
-            *(f"{each.replica:.0f} µs", f"{each.gateway:.0f} µs" if each.gateway else ""),
+            *(str(item.replicas), item.way, f"{item.events_per_second:,.0f}"),
+            *(f"{item.replica:.0f} µs", f"{item.gateway:.0f} µs" if item.gateway else ""),
         )
     Console().print(table)
     if asked.write:
-        told = {"cores": os.cpu_count(), "streams": STREAMS, "ways": [asdict(each) for each in measured]}
+        told = {"cores": os.cpu_count(), "streams": STREAMS, "ways": [asdict(item) for item in measured]}
         (asked.write / "scale_out.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
 
 

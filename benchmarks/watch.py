@@ -259,7 +259,7 @@ def measure(size: str, turns: int) -> list[dict[str, Any]]:
     finally:
         for side in sides.values():
             side.of.terminate()
-    p50, p99 = (statistics.median(each) for each in (server.p50, server.p99))
+    p50, p99 = (statistics.median(item) for item in (server.p50, server.p99))
     return [
         {
             "events": size,

@@ -63,12 +63,12 @@ def _usual(name: str) -> str:
     """What a dialect chooses that does not say."""
     chosen = getattr(Policy(), name)
     words = sorted(chosen) if isinstance(chosen, frozenset) else [str(chosen)]
-    return ", ".join(f"`{one.lower()}`" for one in words) if chosen not in ("", {}) else "nothing"
+    return ", ".join(f"`{word.lower()}`" for word in words) if chosen not in ("", {}) else "nothing"
 
 
 def named(policies: Iterable[str], page: str) -> str:
     """Links to some choices, from a page."""
-    return ", ".join(link(f"`{one}`", f"{URI}#{one}", page) for one in policies)
+    return ", ".join(link(f"`{policy}`", f"{URI}#{policy}", page) for policy in policies)
 
 
 def _choice(key: str, chosen: Mapping[str, Any]) -> Iterator[str]:

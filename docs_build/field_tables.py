@@ -176,7 +176,7 @@ def table(name: str) -> str:
         answer = dialect["answer"]
         if kind == "record":
             whole, stream = told(answer["whole"]), told(answer["stream"])
-            places = {one: _in_both(whole.get(one), stream.get(one)) for one in {**whole, **stream}}
+            places = {item: _in_both(whole.get(item), stream.get(item)) for item in {**whole, **stream}}
         else:
             places = asked(dialect)
         columns[dialect["name"]] = places

@@ -36,7 +36,7 @@ def _facts(told: Explanation, page: str) -> Iterator[tuple[str, str]]:
     yield "Chapter", f"{chapter}, {told.passage.section}" if told.passage.section else chapter
     yield "Profile", ", ".join(profiles)
     yield "Contract", _CONTRACTS[row.contract]
-    yield "Said by", ", ".join(_BASES[one] for one in row.basis)
+    yield "Said by", ", ".join(_BASES[basis] for basis in row.basis)
     if row.breaks:
         yield "Who breaks", row.breaks
     yield "What decides", _ORACLES.get(row.oracle, row.oracle)

@@ -98,9 +98,9 @@ def _code_digest() -> str:
 
 def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
     """A requirement over a whole capture."""
-    verdict = overall(each.verdict for each in judgements)
-    telling = next(each for each in judgements if each.verdict is verdict)
-    witnesses = sum(each.witnesses for each in judgements)
+    verdict = overall(judgement.verdict for judgement in judgements)
+    telling = next(judgement for judgement in judgements if judgement.verdict is verdict)
+    witnesses = sum(judgement.witnesses for judgement in judgements)
     if verdict is Verdict.PASS:
         return _passed(judgements, witnesses)
     if verdict not in _RED or not telling.violations:
@@ -112,7 +112,7 @@ def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
 
 def _passed(judgements: list[Judgement], witnesses: int) -> Cell:
     """A PASS, with the witness that lies furthest into a stream."""
-    witness = max((each.witness for each in judgements), key=how_far)
+    witness = max((judgement.witness for judgement in judgements), key=how_far)
     if witness is None:
         return Cell(Verdict.PASS, witnesses, "")
     place = witness.place

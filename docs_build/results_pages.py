@@ -104,14 +104,14 @@ class _Release:
             for name, (column, cell) in self.telling.items()
             if cell.verdict is Verdict.FAIL and cell.shown
         ]
-        return sorted(failing, key=lambda one: leading(one[1]))
+        return sorted(failing, key=lambda item: leading(item[1]))
 
 
 def _releases(columns: Sequence[Column]) -> list[_Release]:
     grouped: dict[str, list[Column]] = {}
     for column in columns:
         grouped.setdefault(f"{column.server} {column.version}", []).append(column)
-    return [_Release(title, own) for title, own in grouped.items()]
+    return [_Release(title, item) for title, item in grouped.items()]
 
 
 def _by_level(releases: Sequence[_Release]) -> str:
@@ -119,7 +119,10 @@ def _by_level(releases: Sequence[_Release]) -> str:
     titles = [level.title for level in releases[0].levels] if releases else []
     lines = [f"| release | {' | '.join(titles)} | gravest findings |", "|---" * (len(titles) + 2) + "|"]
     for release in releases:
-        levels = [f"{one.holds} of {one.of}" if one.shown else "" for one in release.levels]
+        levels = [
+            f"{observation.holds} of {observation.of}" if observation.shown else ""
+            for observation in release.levels
+        ]
         found = [
             link(in_cell(_short(cell.message)), f"{column.uri}#{row.id}", TABLE)
             for column, row, cell in release.gravest[:_MOST_FINDINGS]
@@ -134,7 +137,7 @@ def _short(message: str) -> str:
 
 def _captures(releases: Sequence[_Release]) -> str:
     links = {
-        release.title: ", ".join(link(in_cell(one.title), one.uri, TABLE) for one in release.columns)
+        release.title: ", ".join(link(in_cell(column.title), column.uri, TABLE) for column in release.columns)
         for release in releases
     }
     lines = [f"| {title} | {captures} |" for title, captures in links.items()]
@@ -198,7 +201,7 @@ def _level(level: dict[str, Any]) -> str:
 def _levels(column: Column) -> list[str]:
     """How many MUSTs of each level the capture shows to hold, and what that lets a client rely on."""
     told = dated_levels({name: cell.verdict for name, cell in column.cells.items()}, column.families)
-    lines = [_level(one.as_json()) for one in told if one.shown]
+    lines = [_level(item.as_json()) for item in told if item.shown]
     return ["\n".join(lines)] if lines else []
 
 

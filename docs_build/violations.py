@@ -73,7 +73,7 @@ async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[
     subject = await interrogate(Plan(settings, headers=((HEADER, fault),)), Progress())
     if isinstance(subject, Unreached):
         raise RuntimeError(  # noqa: TRY004  # the server did not answer
-            f"{fault}, asked for {', '.join(each.id for each in wanted)}: {subject.diagnosis}"
+            f"{fault}, asked for {', '.join(item.id for item in wanted)}: {subject.diagnosis}"
         )
     return subject
 
@@ -97,7 +97,9 @@ def _readable_first(servers: Sequence[str]) -> list[str]:
     from proofs.killing.serving import WITH_PARROT
 
     parrots = [
-        f"{one.removesuffix(WITH_PARROT)}{WITH_PARROT}" for one in servers if "--model" not in one.split()
+        f"{server.removesuffix(WITH_PARROT)}{WITH_PARROT}"
+        for server in servers
+        if "--model" not in server.split()
     ]
     return list(dict.fromkeys((*parrots, *servers)))
 
@@ -117,7 +119,7 @@ def show(missing: set[str]) -> set[str]:
         here = [fault for fault, other in trials if other == server]
         with serve([server]) as urls:
             while here:
-                fault = max(here, key=lambda one: len(missing & set(one.kills)))
+                fault = max(here, key=lambda item: len(missing & set(item.kills)))
                 here.remove(fault)
                 named = [rows[name] for name in fault.kills if name in missing]
                 wanted = [row for row in named if row.oracle != "script" or server.endswith(WITH_PARROT)]

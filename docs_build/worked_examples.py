@@ -120,9 +120,9 @@ def _wrapped(value: object, indent: str = "") -> str:
         return line
     inner = indent + "  "
     if isinstance(value, dict):
-        parts = [f"{json.dumps(key)}: {_wrapped(one, inner)}" for key, one in value.items()]
+        parts = [f"{json.dumps(key)}: {_wrapped(item, inner)}" for key, item in value.items()]
     else:
-        parts = [_wrapped(one, inner) for one in value]
+        parts = [_wrapped(item, inner) for item in value]
     begin, end = "{}" if isinstance(value, dict) else "[]"
     return begin + "\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}{end}"
 

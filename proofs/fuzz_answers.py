@@ -179,19 +179,23 @@ def written_by_others(exchanges: Sequence[Exchange]) -> bytes:
     """The same in the form of other recorders."""
     lines = [
         {
-            "name": one.name,
-            "server": {"name": one.server.name, "version": one.server.version, "flags": []},
-            "request": {"method": one.request.method, "path": one.request.path, "body": one.request.body},
+            "name": exchange.name,
+            "server": {"name": exchange.server.name, "version": exchange.server.version, "flags": []},
+            "request": {
+                "method": exchange.request.method,
+                "path": exchange.request.path,
+                "body": exchange.request.body,
+            },
             "response": {
-                "status": one.status,
-                "headers": dict(one.headers),
+                "status": exchange.status,
+                "headers": dict(exchange.headers),
                 "complete": True,
-                "http_chunk_sizes": [len(one.body)],
-                "recv_s_len": [[one.duration, len(one.body)]],
-                "body": {"base64": base64.b64encode(one.body).decode()},
+                "http_chunk_sizes": [len(exchange.body)],
+                "recv_s_len": [[exchange.duration, len(exchange.body)]],
+                "body": {"base64": base64.b64encode(exchange.body).decode()},
             },
         }
-        for one in exchanges
+        for exchange in exchanges
     ]
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
@@ -213,9 +217,9 @@ def examine_capture(data: bytes) -> None:
         except (CaptureError, UsageError):
             return
     judgements = judge(subject.runs)
-    crashed = [one for one in judgements if one.verdict is Verdict.HARNESS_ERROR]
+    crashed = [judgement for judgement in judgements if judgement.verdict is Verdict.HARNESS_ERROR]
     assert not crashed, crashed[0].message
-    violated = [one for one in judgements if one.violations]
+    violated = [judgement for judgement in judgements if judgement.violations]
     report = document(subject, violated, 0)
     as_json(report)
     if crc32(data) % _TOLD_IN_FULL == 0:
@@ -281,7 +285,7 @@ SEEDS = st.deferred(lambda: st.sampled_from(seeds()))
 def a_damaged_body_is_judged(seed: tuple[Exchange, ...], edits: list[Edit], which: int) -> None:
     hurt = seed[which % len(seed)]
     body = damaged(hurt.body, edits)
-    examine_capture(written([with_body(one, body) if one is hurt else one for one in seed]))
+    examine_capture(written([with_body(item, body) if item is hurt else item for item in seed]))
 
 
 def a_damaged_capture_is_judged_or_refused(

@@ -127,9 +127,9 @@ def _mutants(path: Path) -> list[Mutant]:
     """The mutants of a file, without those that are known to do what the code does."""
     name = str(path.relative_to(ROOT))
     known = yaml.safe_load(EQUIVALENT.read_text("utf-8"))
-    equivalent = {(each["line"], each["mutation"]) for each in known if each["file"] == name}
+    equivalent = {(item["line"], item["mutation"]) for item in known if item["file"] == name}
     every = mutants_of(name, path.read_bytes())
-    return [each for each in every if not {(each.text, each.change), (each.text, ANY)} & equivalent]
+    return [mutant for mutant in every if not {(mutant.text, mutant.change), (mutant.text, ANY)} & equivalent]
 
 
 def _files(folders: Sequence[str]) -> list[Path]:

@@ -50,10 +50,12 @@ def main() -> int:
         with serve([name]) as urls:
             for _ in range(options.runs):
                 judged = check(urls[name], options.budget, options.dialect, worker=urls[name])
-                failed = {row: each for row, each in judged.items() if each.verdict is Verdict.FAIL}
+                failed = {
+                    row: judgement for row, judgement in judged.items() if judgement.verdict is Verdict.FAIL
+                }
                 print(f"{model}, share {share}, {shapes}: {len(failed)} of {len(judged)} FAIL", flush=True)
-                for row, each in failed.items():
-                    print(f"  {row} in {each.scenario}: {each.message}")
+                for row, observation in failed.items():
+                    print(f"  {row} in {observation.scenario}: {observation.message}")
                 runs, red = runs + 1, red + bool(failed)
     print(f"{red} of {runs} runs with a FAIL")
     return 1 if red else 0

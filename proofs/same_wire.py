@@ -244,7 +244,7 @@ def _vllm_generate() -> list[dict[str, Any]]:
         {"max_tokens": 9, "logprobs": 10**4},
         {"max_tokens": 9, "guided_json": {}},
     ]
-    bodies = [{"token_ids": IDS, "sampling_params": each, "request_id": "mine"} for each in params]
+    bodies = [{"token_ids": IDS, "sampling_params": sampling, "request_id": "mine"} for sampling in params]
     return [
         *bodies,
         *({**body, "output_mode": "text"} for body in bodies[:8]),

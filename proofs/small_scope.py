@@ -263,19 +263,19 @@ def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
     """
     said: list[Any] = []
     before: Any = None
-    for one in emissions:
+    for emission in emissions:
         now = (
-            tuple(one.output_ids or ()),
-            one.text,
-            tuple(sorted((name, tuple(entries)) for name, entries in one.series.items())),
-            one.completion_tokens,
-            one.finish,
+            tuple(emission.output_ids or ()),
+            emission.text,
+            tuple(sorted((name, tuple(entries)) for name, entries in emission.series.items())),
+            emission.completion_tokens,
+            emission.finish,
         )
         if mode is Delivery.INCREMENTAL:
             idle = not now[0] and not now[1] and not any(entries for _, entries in now[2])
-            nothing_new = idle and before is not None and now[3] == before[3] and one.finish is None
+            nothing_new = idle and before is not None and now[3] == before[3] and emission.finish is None
         else:
-            nothing_new = now == before and one.finish is None
+            nothing_new = now == before and emission.finish is None
         if not nothing_new:
             said.append(now)
             before = now
@@ -284,7 +284,7 @@ def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
 
 def _tells_all(record: Record, emissions: tuple[Delivered, ...]) -> bool:
     """Whether every series stands in some emission; one that stands in none may not have been asked for."""
-    return all(any(name in one.series for one in emissions) for name in record.series)
+    return all(any(name in emission.series for emission in emissions) for name in record.series)
 
 
 @dataclass

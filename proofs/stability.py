@@ -65,10 +65,12 @@ def check(url: str, budget: Budget, dialects: Sequence[str], *, worker: str = ""
         why = subject.diagnosis if isinstance(subject, Unreached) else subject.broken_off
         raise RuntimeError(f"the reference engine at {url} was not checked to the end: {why}")
     rows: dict[str, list[Judgement]] = defaultdict(list)
-    for each in judge(subject.runs):
-        rows[each.requirement.id].append(each)
-    shown = {row: overall(each.verdict for each in every) for row, every in rows.items()}
-    return {row: next(each for each in rows[row] if each.verdict is shown[row]) for row in rows}
+    for judgement in judge(subject.runs):
+        rows[judgement.requirement.id].append(judgement)
+    shown = {row: overall(judgement.verdict for judgement in every) for row, every in rows.items()}
+    return {
+        row: next(judgement for judgement in rows[row] if judgement.verdict is shown[row]) for row in rows
+    }
 
 
 def differing(runs: Sequence[tuple[str, Run]]) -> dict[str, list[str]]:
@@ -80,9 +82,9 @@ def differing(runs: Sequence[tuple[str, Run]]) -> dict[str, list[str]]:
             seen[run[row].verdict.value].append((load, run[row]))
         if len(seen) > 1:
             told[row] = [
-                f"{verdict} in {len(each)} ({', '.join(sorted({load for load, _ in each}))}), "
-                f"{each[0][1].scenario}: {each[0][1].message}"
-                for verdict, each in seen.items()
+                f"{verdict} in {len(item)} ({', '.join(sorted({load for load, _ in item}))}), "
+                f"{item[0][1].scenario}: {item[0][1].message}"
+                for verdict, item in seen.items()
             ]
     return told
 
@@ -116,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     for number in range(asked.runs):
                         begun = time.monotonic()
                         runs.append((load, check(url, asked.budget, asked.dialect)))
-                        counts = Counter(each.verdict for each in runs[-1][1].values())
+                        counts = Counter(judgement.verdict for judgement in runs[-1][1].values())
                         words = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
                         took = time.monotonic() - begun
                         print(f"{mode}, {load}, run {number + 1}: {words}; {took:.0f} s", file=sys.stderr)

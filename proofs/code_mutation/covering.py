@@ -67,7 +67,7 @@ class Gathering:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [
-            each for each in items if not _IN_OTHER_PROCESSES & set(getattr(each, "fixturenames", ()))
+            item for item in items if not _IN_OTHER_PROCESSES & set(getattr(item, "fixturenames", ()))
         ]
 
 

@@ -89,7 +89,7 @@ def sampled(every: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
         seen[name] += 1
         lot = hashlib.sha256(repr((seed, name, seen[name])).encode()).digest()
         drawn.append((lot, mutant))
-    drawn.sort(key=lambda each: each[0])
+    drawn.sort(key=lambda item: item[0])
     return [mutant for _, mutant in drawn[:count]]
 
 
@@ -120,9 +120,9 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[_Place, str]]:
         yield node, "return None"
     for body in _bodies(node):
         only_one = len(body) == 1 and isinstance(node, ast.If)  # then to delete it is to drop the condition
-        for each in () if only_one else body:
-            if _may_go(each):
-                yield each, "pass"
+        for item in () if only_one else body:
+            if _may_go(item):
+                yield item, "pass"
 
 
 def _of_expression(node: ast.expr) -> Iterator[ast.expr]:
@@ -169,7 +169,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
             if name not in _SILENT_FUNCTIONS:
                 yield from [
                     *node.args.defaults,
-                    *(each for each in node.args.kw_defaults if each),
+                    *(default for default in node.args.kw_defaults if default),
                     *node.body,
                 ]
         case ast.ClassDef():
@@ -228,10 +228,10 @@ def _is_text(node: ast.expr) -> bool:
 def _only_chooses_words(node: ast.If) -> bool:
     """Whether all that a condition decides is how a message reads."""
     return all(
-        isinstance(each, ast.Assign)
-        and isinstance(each.targets[0], ast.Name)
-        and each.targets[0].id == "message"
-        for each in [*node.body, *node.orelse]
+        isinstance(item, ast.Assign)
+        and isinstance(item.targets[0], ast.Name)
+        and item.targets[0].id == "message"
+        for item in [*node.body, *node.orelse]
     )
 
 

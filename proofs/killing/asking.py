@@ -67,12 +67,14 @@ async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str])
     failures = ["" if fatal else subject.broken_off]
     messages: dict[str, str] = {}
     places: dict[str, set[str]] = defaultdict(set)
-    for each in judge(subject.runs):
-        if each.verdict is Verdict.HARNESS_ERROR:
-            failures.append(f"the check of {each.requirement.id} raised: {each.message}")
-        elif each.violations:
-            messages.setdefault(each.requirement.id, each.violations[0].message or each.message)
-            places[each.requirement.id].add(each.scenario)
+    for judgement in judge(subject.runs):
+        if judgement.verdict is Verdict.HARNESS_ERROR:
+            failures.append(f"the check of {judgement.requirement.id} raised: {judgement.message}")
+        elif judgement.violations:
+            messages.setdefault(
+                judgement.requirement.id, judgement.violations[0].message or judgement.message
+            )
+            places[judgement.requirement.id].add(judgement.scenario)
     kills = {name: Kill(words, frozenset(places[name])) for name, words in messages.items()}
     return Trial(fault, server, kills, "; ".join(filter(None, failures)))
 
@@ -86,13 +88,13 @@ def try_all(
     asked = [(fault.name, server, urls[server], scenarios_for(fault.name)) for fault, server in pairs]
     trials = []
     with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as processes:
-        running = [processes.submit(_tried, *one) for one in asked if not wants_quiet(one[-1])]
+        running = [processes.submit(_tried, *item) for item in asked if not wants_quiet(item[-1])]
         for trial in as_completed(running):
             trials.append(trial.result())
             told(trials[-1])
-    for one in asked:
-        if wants_quiet(one[-1]):
-            trials.append(_tried(*one))
+    for item in asked:
+        if wants_quiet(item[-1]):
+            trials.append(_tried(*item))
             told(trials[-1])
     return sorted(trials, key=lambda trial: (trial.fault, trial.server))
 

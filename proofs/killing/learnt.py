@@ -47,7 +47,7 @@ def consequences() -> frozenset[tuple[str, str]]:
 
 def families() -> tuple[frozenset[str], ...]:
     """The families of requirements that see one disagreement."""
-    return tuple(frozenset(one["requirements"]) for one in yaml.safe_load(FAMILIES.read_text("utf-8")))
+    return tuple(frozenset(item["requirements"]) for item in yaml.safe_load(FAMILIES.read_text("utf-8")))
 
 
 def learn(matrix: Matrix, core: Collection[str]) -> None:

@@ -25,7 +25,8 @@ def page(matrix: Matrix) -> str:
         (chapter, list(group)) for chapter, group in groupby(rows, key=lambda row: row.chapter)
     ]
     rooms = [
-        (room, len(list(group))) for room, group in groupby(matrix.faults.values(), key=lambda one: one.room)
+        (room, len(list(group)))
+        for room, group in groupby(matrix.faults.values(), key=lambda fault: fault.room)
     ]
     return environment.get_template("page.html.jinja").render(
         matrix=matrix,

@@ -72,7 +72,7 @@ def an_event_is_lost(source: Source, hand: Hand) -> Edit | None:
     if source.cumulative:
         return None
     seen_later = [
-        one for one in _counted(source) if (after := following(source, one)) and _COUNTER in after.pointers
+        item for item in _counted(source) if (after := following(source, item)) and _COUNTER in after.pointers
     ]
     one = _choose(hand, seen_later)
     if one is None:
@@ -95,11 +95,11 @@ def an_event_comes_twice(source: Source, hand: Hand) -> Edit | None:
 @illegal
 def two_events_change_places(source: Source, hand: Hand) -> Edit | None:
     pairs = [
-        one
-        for one in _counted(source)
-        if (after := following(source, one))
+        emission
+        for emission in _counted(source)
+        if (after := following(source, emission))
         and after in _counted(source)
-        and after.output_ids != one.output_ids
+        and after.output_ids != emission.output_ids
     ]
     one = _choose(hand, pairs)
     if one is None:
@@ -206,7 +206,9 @@ def an_id_moves_to_the_event_before(source: Source, hand: Hand) -> Edit | None:
     if source.cumulative:
         return None
     late = [
-        one for one in _counted(source) if (before := preceding(source, one)) and before in _counted(source)
+        item
+        for item in _counted(source)
+        if (before := preceding(source, item)) and before in _counted(source)
     ]
     one = _choose(hand, late)
     if one is None:
@@ -228,9 +230,11 @@ def ids_come_in_the_other_mode(source: Source, hand: Hand) -> Edit | None:
 def _other_mode(source: Source, hand: Hand, name: str) -> Edit | None:
     """One field of one event as the other mode would write it."""
     later = [
-        one for one in _counted(source) if name in one.pointers and preceding(source, one) in _counted(source)
+        emission
+        for emission in _counted(source)
+        if name in emission.pointers and preceding(source, emission) in _counted(source)
     ]
-    one = _choose(hand, [each for each in later if value_at(source, each, name)])
+    one = _choose(hand, [item for item in later if value_at(source, item, name)])
     if one is None:
         return None
     before = preceding(source, one)
@@ -267,7 +271,7 @@ def a_series_repeats_an_entry(source: Source, hand: Hand) -> Edit | None:
 def _with_series(source: Source, hand: Hand, change: Any) -> Edit | None:
     if source.stream.dialect != _NATIVE:
         return None
-    options = [(one, name) for one in _counted(source) for name in _series(one)]
+    options = [(item, name) for item in _counted(source) for name in _series(item)]
     if not options:
         return None
     one, name = hand.choose(options)
@@ -281,13 +285,13 @@ def _with_series(source: Source, hand: Hand, change: Any) -> Edit | None:
 def a_series_comes_in_the_other_mode(source: Source, hand: Hand) -> Edit | None:
     if source.stream.dialect != _NATIVE:
         return None
-    names = sorted({name for one in _counted(source) for name in _series(one)})
+    names = sorted({name for item in _counted(source) for name in _series(item)})
     return _other_mode(source, hand, hand.choose(names)) if names else None
 
 
 @illegal
 def a_customized_key_is_missing_once(source: Source, hand: Hand) -> Edit | None:
-    options = [(one, name) for one in _counted(source) for name in _series(one) if name in one.customized]
+    options = [(item, name) for item in _counted(source) for name in _series(item) if name in item.customized]
     whole = {name: [one for one, other in options if other == name] for _, name in options}
     options = [(one, name) for one, name in options if len(whole[name]) > 1 and one is not whole[name][0]]
     if not options:
@@ -327,7 +331,7 @@ def _with_entry(source: Source, hand: Hand, name: str, change: Callable[[Any], A
     """Another entry of a per-token series; None where `change` makes none of the entry that was drawn."""
     if source.stream.dialect != _NATIVE:
         return None
-    one = _choose(hand, [each for each in _counted(source) if name in _series(each)])
+    one = _choose(hand, [item for item in _counted(source) if name in _series(item)])
     if one is None:
         return None
     entries = value_at(source, one, name)
@@ -360,7 +364,7 @@ def the_prompt_grows_on_the_way(source: Source, hand: Hand) -> Edit | None:
     if source.stream.dialect != _NATIVE:
         return None
     name = "prompt_tokens"
-    one = _choose(hand, [each for each in carrying(source, name) if preceding(source, each)])
+    one = _choose(hand, [item for item in carrying(source, name) if preceding(source, item)])
     if one is None:
         return None
     body = body_of(source)
@@ -389,7 +393,7 @@ def the_request_id_changes(source: Source, hand: Hand) -> Edit | None:
     name = "request_id"
     if source.stream.dialect != _NATIVE:
         return None
-    one = _choose(hand, [each for each in carrying(source, name) if preceding(source, each)])
+    one = _choose(hand, [item for item in carrying(source, name) if preceding(source, item)])
     if one is None:
         return None
     body = body_of(source)
@@ -399,7 +403,7 @@ def the_request_id_changes(source: Source, hand: Hand) -> Edit | None:
 
 @illegal
 def the_finish_is_lost(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, [each for each in _finishing(source) if "finish" in each.pointers])
+    one = _choose(hand, [emission for emission in _finishing(source) if "finish" in emission.pointers])
     if one is None:
         return None
     body = body_of(source)
@@ -409,11 +413,11 @@ def the_finish_is_lost(source: Source, hand: Hand) -> Edit | None:
 
 @illegal
 def the_finish_comes_early(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, [each for each in _finishing(source) if "finish" in each.pointers])
+    one = _choose(hand, [emission for emission in _finishing(source) if "finish" in emission.pointers])
     if one is None:
         return None
     own = next(choice for choice in source.stream.choices if choice.index == one.choice).emissions
-    early = [each for each in own[: own.index(one)] if "finish" in each.pointers]
+    early = [emission for emission in own[: own.index(one)] if "finish" in emission.pointers]
     if not early:
         return None
     before = hand.choose(early)
@@ -452,7 +456,12 @@ def _with_text(source: Source, hand: Hand, change: Any) -> Edit | None:
     if source.verdicts.get("text-is-what-its-ids-say") is None:
         return None
     one = _choose(
-        hand, [each for each in carrying(source, "text") if each.text and "\ufffd" not in each.text]
+        hand,
+        [
+            emission
+            for emission in carrying(source, "text")
+            if emission.text and "\ufffd" not in emission.text
+        ],
     )
     if one is None or one.text is None:
         return None

@@ -48,9 +48,9 @@ def neighbours_are_joined(source: Source, hand: Hand) -> Edit | None:
     if source.cumulative or source.stream.dialect != _NATIVE:
         return None
     options = [
-        one
-        for one in source.stream.emissions()
-        if (after := following(source, one)) and after.output_ids is not None
+        emission
+        for emission in source.stream.emissions()
+        if (after := following(source, emission)) and after.output_ids is not None
     ]
     if not options:
         return None
@@ -82,7 +82,7 @@ def _joined(source: Source, one: Emission, after: Emission) -> Any:
 def a_whole_state_is_overtaken_by_the_next(source: Source, hand: Hand) -> Edit | None:
     if not source.cumulative:
         return None
-    options = [one for one in source.stream.emissions() if following(source, one) is not None]
+    options = [emission for emission in source.stream.emissions() if following(source, emission) is not None]
     if not options:
         return None
     body = body_of(source)

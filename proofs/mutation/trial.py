@@ -55,7 +55,7 @@ def try_illegal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
     judged = judge([_read(source, edit, hand)])
     found = [(one, seen) for one, seen in violations(judged) if seen.place.exchange == source.exchange.name]
     red = [one for one, seen in found if seen.place.event is None or seen.place.event >= edit.at]
-    crashed = [each for each in judged if each.verdict is Verdict.HARNESS_ERROR]
+    crashed = [judgement for judgement in judged if judgement.verdict is Verdict.HARNESS_ERROR]
     if crashed or not red:
         early = ", ".join(sorted({one for one, _ in found})) or "nothing"
         words = crashed[0].message.splitlines()[-1] if crashed else f"seen only before it: {early}"
@@ -72,8 +72,8 @@ def try_legal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
     tally.tried[name] += 1
     judged = judge([_read(source, edit, hand)])
     after = verdicts_of(judged)
-    for one in sorted((after.keys() | source.verdicts.keys()) - _OF_TIMES):
-        was, now = source.verdicts.get(one), after.get(one)
+    for key in sorted((after.keys() | source.verdicts.keys()) - _OF_TIMES):
+        was, now = source.verdicts.get(key), after.get(key)
         fewer = len(edit.body.data) < len(source.data) and {was, now} <= {
             Verdict.PASS,
             Verdict.INCONCLUSIVE,
@@ -82,6 +82,6 @@ def try_legal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
             None,
         }
         if was is not now and not fewer:
-            first = next((seen.message for other, seen in violations(judged) if other == one), "")
-            tally.false_alarms.append(f"{_told(source, name)}: {one} was {was} and is {now}: {first}")
+            first = next((seen.message for other, seen in violations(judged) if other == key), "")
+            tally.false_alarms.append(f"{_told(source, name)}: {key} was {was} and is {now}: {first}")
     return True

@@ -72,7 +72,7 @@ async def hostile(figures: Figures, servers: int, seed: int) -> None:
     figures.demand(
         f"the suite against {servers} hostile servers",
         f"a report, less than {MOST_MEMORY / 1e6:.0f} MB and {PATIENCE_S} s",
-        f"{servers - len(faults)} reports, at most {max(one.megabytes for one in trials):.0f} MB and "
-        f"{max(one.seconds for one in trials):.0f} s" + (f"; by seed: {faults}" if faults else ""),
+        f"{servers - len(faults)} reports, at most {max(item.megabytes for item in trials):.0f} MB and "
+        f"{max(item.seconds for item in trials):.0f} s" + (f"; by seed: {faults}" if faults else ""),
         holds=not faults,
     )

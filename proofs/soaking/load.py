@@ -188,8 +188,8 @@ async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> No
         told = "; ".join(f"{end}: {times:,}" for end, times in sorted(server.answers.items()))
         figures.demand("requests", "none stuck, none failed", told, holds=not failed)
         await nothing_is_left(figures, server)
-        for each in (server, fresh):
-            await each.ask("/flush_cache", {})
+        for item in (server, fresh):
+            await item.ask("/flush_cache", {})
         same = await answers(server, seed) == await answers(fresh, seed)
         demanded = "those of a fresh server, bit for bit"
         figures.demand("answers", demanded, "equal" if same else "other", holds=same)

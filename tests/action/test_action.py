@@ -65,7 +65,7 @@ def test_the_action_speaks_of_inputs_and_steps_that_it_has():
     for expression in EXPRESSION.findall(text):
         for kind, name in re.findall(r"\b(inputs|steps)\.([\w-]+)", expression):
             assert name in (ACTION["inputs"] if kind == "inputs" else steps), expression
-    used = {name for one in EXPRESSION.findall(text) for name in re.findall(r"inputs\.([\w-]+)", one)}
+    used = {name for item in EXPRESSION.findall(text) for name in re.findall(r"inputs\.([\w-]+)", item)}
     used |= {
         name
         for step in ACTION["runs"]["steps"]
@@ -83,7 +83,9 @@ def test_every_input_and_step_says_what_it_is():
 def test_the_workflows_test_every_python_that_the_package_names():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     named = {
-        found[1] for each in project["classifiers"] if (found := re.search(r"Python :: (3\.\d+)$", each))
+        found[1]
+        for classifier in project["classifiers"]
+        if (found := re.search(r"Python :: (3\.\d+)$", classifier))
     }
     (tests,) = [yaml.safe_load(path.read_text("utf-8")) for path in WORKFLOWS if path.stem == "tests"]
     assert set(tests["jobs"]["tests"]["strategy"]["matrix"]["python"]) == named

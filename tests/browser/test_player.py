@@ -43,7 +43,7 @@ def press(browser: WebDriver, *keys: str) -> None:
 def row(browser: WebDriver, name: str) -> list[str]:
     """The classes of the cells of a row of the ribbon."""
     lines = browser.find_elements(By.CSS_SELECTOR, ".ribbon tbody tr")
-    (line,) = [one for one in lines if one.find_element(By.TAG_NAME, "th").text == name]
+    (line,) = [item for item in lines if item.find_element(By.TAG_NAME, "th").text == name]
     return [cell.get_attribute("class") or "" for cell in line.find_elements(By.TAG_NAME, "td")]
 
 
@@ -54,7 +54,7 @@ def test_the_illegal_event_is_shown_first_with_its_pointer_marked(page: WebDrive
     assert page.find_element(By.CSS_SELECTOR, ".player mark").text == "[104, 101, 108, 111, 33]"
     told = page.find_element(By.CSS_SELECTOR, ".ribbons .faults").text
     assert "1 missing" in told
-    states = [one.split()[0] for one in row(page, "ids, the stream")]
+    states = [item.split()[0] for item in row(page, "ids, the stream")]
     assert states.count("hole") == 1
 
 

@@ -163,7 +163,9 @@ def growing(stream: Stream) -> Stream:
         return place._replace(end=place.end + 20 * (place.event or 0))
 
     events = tuple(replace(event, place=longer(event.place)) for event in stream.events)
-    emissions = tuple(replace(one, event=events[one.event.index]) for one in stream.choices[0].emissions)
+    emissions = tuple(
+        replace(emission, event=events[emission.event.index]) for emission in stream.choices[0].emissions
+    )
     return replace(stream, events=events, choices=(replace(stream.choices[0], emissions=emissions),))
 
 

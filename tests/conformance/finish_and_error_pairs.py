@@ -55,7 +55,7 @@ def with_error(stream: Stream, error: Any, at: int) -> Stream:
     """The stream with an error in the place of one event."""
     stream = change_event(stream, at, data={"error": error})
     choice = stream.choices[0]
-    kept = tuple(one for one in choice.emissions if one.event.index != at)
+    kept = tuple(emission for emission in choice.emissions if emission.event.index != at)
     return replace(stream, choices=(replace(choice, emissions=kept),), error=error)
 
 

@@ -37,8 +37,8 @@ EIGHT = tuple(range(20, 28))
 def content(text: str = TEXT) -> list[dict[str, Any]]:
     """Chat's entries for a text, one token for each character."""
     return [
-        {"token": one, "logprob": -0.5 - at, "bytes": list(one.encode()), "top_logprobs": []}
-        for at, one in enumerate(text)
+        {"token": item, "logprob": -0.5 - at, "bytes": list(item.encode()), "top_logprobs": []}
+        for at, item in enumerate(text)
     ]
 
 
@@ -146,7 +146,7 @@ def long_sent_back(off_at: int, prompt: tuple[int, ...] = PROMPT) -> tuple[Strea
 
 def warm(scale: float, name: str = "generate/warm") -> Stream:
     """An answer at temperature 0.5 whose alternatives lie so many times as far apart as the model's."""
-    rows = [[[one[0] * scale, *one[1:]] for one in row] for row in top_logprobs()]
+    rows = [[[item[0] * scale, *item[1:]] for item in row] for row in top_logprobs()]
     own = [[row[0][0], *row[0][1:]] for row in rows]
     series = {"output_token_logprobs": own, "output_top_logprobs": rows}
     options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p"}

@@ -172,15 +172,15 @@ class OpenAIServer:
         write = self._chat_choice if chat else self._text_choice
         usage = self._usage(prompts, choices)
         if not body.get("stream"):
-            answer = {**head, "choices": [write(at, each, body) for at, each in enumerate(choices)]}
+            answer = {**head, "choices": [write(at, item, body) for at, item in enumerate(choices)]}
             return 200, "application/json", json.dumps({**answer, "usage": usage}).encode()
         if chat:
             head["object"] = "chat.completion.chunk"
         stream = self._chat_events if chat else self._text_events
         events: list[Mapping[str, Any]] = [
             {**head, "choices": [choice]}
-            for at, each in enumerate(choices)
-            for choice in stream(at, each, body)
+            for at, item in enumerate(choices)
+            for choice in stream(at, item, body)
         ]
         if chat and self.habits.filters:
             events = list(_with_filters(events))
@@ -208,9 +208,9 @@ class OpenAIServer:
 
     def _usage(self, prompts: Sequence[str], choices: Sequence[_Written]) -> dict[str, Any]:
         asked = sum(len(prompt.split()) for prompt in prompts)
-        made = sum(len(each.tokens) for each in choices)
+        made = sum(len(choice.tokens) for choice in choices)
         usage = {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
-        thoughts = sum(min(self.habits.thoughts, len(each.tokens)) for each in choices)
+        thoughts = sum(min(self.habits.thoughts, len(choice.tokens)) for choice in choices)
         return usage | ({"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {})
 
     def _chat_logprobs(self, written: _Written, body: Mapping[str, Any]) -> Any:
@@ -298,7 +298,7 @@ def _demand_legal(body: Mapping[str, Any], fields: Mapping[str, tuple[type, ...]
             raise _RefusalError(f"Unrecognized request argument supplied: {name}")
         fits = isinstance(value, fields[name]) and (bool in fields[name] or not isinstance(value, bool))
         if isinstance(value, list) and name == "stop":
-            fits = all(isinstance(one, str) for one in value)
+            fits = all(isinstance(item, str) for item in value)
         too_small = fits and name in _LEAST and not isinstance(value, bool) and value < _LEAST[name]
         if not fits or too_small or (isinstance(value, float) and not math.isfinite(value)):
             raise _RefusalError(f"Invalid value for {name}: {value!r:.80}")
@@ -309,12 +309,12 @@ def _demand_legal(body: Mapping[str, Any], fields: Mapping[str, tuple[type, ...]
 def _prompts(chat: bool, body: Mapping[str, Any]) -> list[str]:
     if chat:
         messages = body.get("messages")
-        if not messages or not all(isinstance(each, dict) and "role" in each for each in messages):
+        if not messages or not all(isinstance(message, dict) and "role" in message for message in messages):
             raise _RefusalError(f"Invalid value for messages: {messages!r:.80}")
-        return [" ".join(str(each.get("content", "")) for each in messages)]
+        return [" ".join(str(message.get("content", "")) for message in messages)]
     prompt = body.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) else prompt
-    if not prompts or not all(isinstance(each, str) and each for each in prompts):
+    if not prompts or not all(isinstance(item, str) and item for item in prompts):
         raise _RefusalError(f"Invalid value for prompt: {prompt!r:.80}")
     return list(prompts)
 

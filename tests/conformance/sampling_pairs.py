@@ -47,11 +47,11 @@ def ranked(*rank: int) -> Told:
     ids = IDS[: len(rank)]
     likely = [-0.7, -1.4, -2.8]
     rows = []
-    for token, own in zip(ids, rank, strict=True):
+    for token, item in zip(ids, rank, strict=True):
         row = [[logprob, 90 + place, None] for place, logprob in enumerate(likely)]
-        row[own] = [likely[own], token, None]
+        row[item] = [likely[item], token, None]
         rows.append(row)
-    sampled = [[likely[own], token, None] for token, own in zip(ids, rank, strict=True)]
+    sampled = [[likely[item], token, None] for token, item in zip(ids, rank, strict=True)]
     series = {"output_token_logprobs": sampled, "output_top_logprobs": rows}
     return Told(ids=ids, text=TEXT[: len(ids)], series=series)
 

@@ -137,8 +137,8 @@ def build(
     if body is not None and spoken is not None:
         wanted["sent"] = spoken.read_asked(exchange.request).sent
     cuts = []
-    for index, told in enumerate(choices):
-        parts = [told.size] if not streamed else list(sizes or [1] * told.size or [0])
+    for index, choice in enumerate(choices):
+        parts = [choice.size] if not streamed else list(sizes or [1] * choice.size or [0])
         ends = list(accumulate(parts))
         cuts += [
             (turn, index, end - part, end) for turn, (part, end) in enumerate(zip(parts, ends, strict=True))
@@ -185,7 +185,7 @@ def _changed(emission: Emission, fields: Mapping[str, Any]) -> Emission:
         old = getattr(emission, name)
         if isinstance(old, Mapping):
             merged = {**old, **value}
-            replaced[name] = {key: one for key, one in merged.items() if one is not GONE}
+            replaced[name] = {key: item for key, item in merged.items() if item is not GONE}
         else:
             replaced[name] = None if value is GONE else value
     emission = replace(emission, **replaced)
@@ -202,7 +202,7 @@ def change(stream: Stream, at: int = -1, choice: int = 0, **fields: Any) -> Stre
         emissions[at] = _changed(emissions[at], fields)
         return replace(one, emissions=tuple(emissions))
 
-    return replace(stream, choices=tuple(edit(one) for one in stream.choices))
+    return replace(stream, choices=tuple(edit(item) for item in stream.choices))
 
 
 def change_event(stream: Stream, at: int = -1, **fields: Any) -> Stream:
@@ -224,7 +224,7 @@ def append(stream: Stream, edit: Callable[[Emission], Emission], choice: int = 0
         added = edit(replace(one.emissions[-1], event=event))
         return replace(one, emissions=(*one.emissions, replace(added, pointers=_pointers(added))))
 
-    choices = tuple(longer(one) for one in stream.choices)
+    choices = tuple(longer(item) for item in stream.choices)
     return replace(stream, events=(*stream.events[:-1], event, end_mark), choices=choices)
 
 

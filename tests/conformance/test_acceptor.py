@@ -181,7 +181,7 @@ def test_a_late_or_missing_finish_is_refused(delivery: tuple[Record, list[Delive
     early = [replace(emission, finish="length") for emission in emissions[:1]] + emissions[1:]
     acceptance = accept(record, early, rules)
     assert not acceptance.legal
-    more = next(at for at, one in enumerate(emissions[1:], 1) if _carries_something(one) or one.finish)
+    more = next(at for at, item in enumerate(emissions[1:], 1) if _carries_something(item) or item.finish)
     assert acceptance.at in {0, 1, more}
 
 

@@ -65,15 +65,15 @@ def test_the_information_endpoints_are_those_of_the_tables():
 
 def test_a_table_tells_what_can_be_advertised_and_means_what_can_be():
     families = advertised.load_families()
-    fields = {one.name for one in dataclasses.fields(Advertised)}
+    fields = {field.name for field in dataclasses.fields(Advertised)}
     assert set(get_args(advertised._Fact)) == fields - {"sources"}
-    told = {fact for family in families for one in family.documents for fact in one.tells}
+    told = {fact for family in families for document in family.documents for fact in document.tells}
     assert told | {flag.tells for family in families for flag in family.flags.values()} == fields - {
         "sources"
     }
-    documents = [one.means for family in families for one in family.documents]
+    documents = [document.means for family in families for document in family.documents]
     meant = [
-        (fact, meaning) for means in documents for fact, one in means.items() for meaning in one.values()
+        (fact, meaning) for means in documents for fact, mean in means.items() for meaning in mean.values()
     ]
     for flag in (flag for family in families for flag in family.flags.values()):
         said = [flag.given, flag.absent, *(flag.means or {}).values()]

@@ -32,7 +32,7 @@ def asked(**params: Any) -> Asked:
 
 
 def problems(found: Any) -> list[str]:
-    return [one.problem for one in found]
+    return [item.problem for item in found]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_no_reader_understands_is_wrong(params: dict[str, Any], problem: st
 def test_each_item_of_a_batch_may_be_wrong() -> None:
     body = {"input_ids": [[1], [2]], "sampling_params": [{"n": 1}, {"n": "two"}]}
     read = GENERATE.read_asked(HttpRequest("POST", "/generate", body))
-    assert [one.value for one in wrong_types(read)] == ["two"]
+    assert [wrong_type.value for wrong_type in wrong_types(read)] == ["two"]
     flags = {"input_ids": [[1], [2]], "return_logprob": [True, False]}
     assert list(wrong_types(GENERATE.read_asked(HttpRequest("POST", "/generate", flags)))) == []
 
@@ -95,9 +95,9 @@ def test_a_least_number_of_tokens_fits_the_budget() -> None:
 def test_ids_are_unknown_beyond_the_vocabulary_where_it_is_told() -> None:
     read = GENERATE.read_asked(HttpRequest("POST", "/generate", {"input_ids": [0, 256, 2**31 - 1]}))
     assert list(unknown_prompt_ids(read, None)) == []
-    assert [one.value for one in unknown_prompt_ids(read, 256)] == [256, 2**31 - 1]
+    assert [token.value for token in unknown_prompt_ids(read, 256)] == [256, 2**31 - 1]
     beyond = GENERATE.read_asked(HttpRequest("POST", "/generate", {"input_ids": [2**31, -1]}))
-    assert [one.value for one in unknown_prompt_ids(beyond, None)] == [2**31, -1]
+    assert [token.value for token in unknown_prompt_ids(beyond, None)] == [2**31, -1]
 
 
 def test_ids_of_parameters_are_found_wherever_they_stand() -> None:
@@ -105,8 +105,8 @@ def test_ids_of_parameters_are_found_wherever_they_stand() -> None:
     params = {"stop_token_ids": [5, -5], "logit_bias": {"7": 1, "-7": 1, "none": 1}}
     request = HttpRequest("POST", "/generate", {**body, "sampling_params": params})
     read = GENERATE.read_asked(request)
-    assert [one.value for one in unknown_chosen_ids(read, None)] == [-2]
-    assert [one.value for one in unknown_parameter_ids(read, request, None)] == [-5, -7]
+    assert [token.value for token in unknown_chosen_ids(read, None)] == [-2]
+    assert [token.value for token in unknown_parameter_ids(read, request, None)] == [-5, -7]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_lists_for_each_prompt_are_counted() -> None:
     }
     request = HttpRequest("POST", "/generate", body)
     found = list(misfitting_lists(GENERATE.read_asked(request), request))
-    assert [one.wire_name for one in found] == ["rid", "sampling_params"]
+    assert [item.wire_name for item in found] == ["rid", "sampling_params"]
 
 
 def test_a_wrong_field_is_written_where_the_dialect_has_it() -> None:

@@ -195,12 +195,18 @@ def test_chunks_of_any_size_hold_the_same_exchanges(tmp_path: Path, monkeypatch:
         path.write_text(text[: len(text) - cut])
         at_once = replace(next(capture_chunks(path)), data=path.read_bytes())
         given = list(at_once.located())
-        assert [one.exchange.ending is Ending.COMPLETE for one in given] == [True, True, False, True, False]
+        assert [answer.exchange.ending is Ending.COMPLETE for answer in given] == [
+            True,
+            True,
+            False,
+            True,
+            False,
+        ]
         for size in (*range(1, 300, 7), 700, 1500):
             monkeypatch.setattr(json_lines, "_PIECE", size)
             several = list(capture_chunks(path))
             assert b"".join(chunk.data for chunk in several) == at_once.data
-            assert [one for chunk in several for one in chunk.located()] == given
+            assert [item for chunk in several for item in chunk.located()] == given
         assert len(several) > 2
         monkeypatch.undo()
 

@@ -121,12 +121,12 @@ def test_what_compares_answers_follows_from_any_answer_of_its_endpoint_in_the_sa
     lost = violated("stream-text-equals-whole", at(stream.exchange.name, 1, "/choices/0/text"), scenario="a")
     alone = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/choices/0/text"), scenario="b")
     ids = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/output_ids"), scenario="c")
-    warned = [replace(one, run=run, verdict=Verdict.WARN) for one in (lost, alone, ids)]
+    warned = [replace(item, run=run, verdict=Verdict.WARN) for item in (lost, alone, ids)]
     assert causes(warned).folded == {1: 0}, "what differs in another field has another cause"
     assert causes([lost, alone]).folded == {}, "exchanges of no known endpoint have none in common"
-    assert causes([replace(one, run=run) for one in (lost, alone)]).folded == {}, "a FAIL shares an answer"
+    assert causes([replace(item, run=run) for item in (lost, alone)]).folded == {}, "a FAIL shares an answer"
     both = replace(alone, violations=(alone.violations[0]._replace(related=(lost.violations[0].place,)),))
-    assert causes([replace(one, run=run) for one in (lost, both)]).folded == {1: 0}
+    assert causes([replace(item, run=run) for item in (lost, both)]).folded == {1: 0}
 
 
 def test_a_failure_is_not_folded_by_its_place_under_another_answer_that_is_shown() -> None:
@@ -184,7 +184,7 @@ def test_what_lies_in_no_field_is_no_field_in_common() -> None:
     run = Run((stream, other))
     lost = violated("stream-text-equals-whole", Place(stream.exchange.name))
     alone = violated("batch-items-stand-alone", Place(other.exchange.name))
-    assert causes([replace(one, run=run) for one in (lost, alone)]).folded == {}
+    assert causes([replace(item, run=run) for item in (lost, alone)]).folded == {}
 
 
 def test_runs_are_kept_apart() -> None:
@@ -197,7 +197,7 @@ def test_a_capability_that_is_declared_and_not_shown_is_one_cause() -> None:
     run = Run((ids_stream([1], [2]),), declared=frozenset({"tito-chat"}))
     judgements = judge([run], [row for row in ROWS.values() if row.applies_when == ("tito-chat",)])
     assert len(judgements) > 1
-    assert {each.verdict for each in judgements} <= {Verdict.FAIL, Verdict.WARN}
+    assert {judgement.verdict for judgement in judgements} <= {Verdict.FAIL, Verdict.WARN}
     assert len(judgements) - len(causes(judgements).folded) == 1
     (cause,) = {judgements[n].violations[0].message for n in causes(judgements).folded.values()}
     assert cause.startswith("tito-chat is declared, but ")
@@ -269,7 +269,7 @@ def test_sarif_holds_a_result_for_each_cause(report: Mapping[str, Any]) -> None:
     results = sarif(report)["runs"][0]["results"]
     assert {result["ruleId"] for result in results} == {"finish-comes-last", "chat-chunks-share-a-choice-id"}
     assert len(results) == 2
-    (told,) = (one["message"]["text"] for one in results if one["ruleId"] != "finish-comes-last")
+    (told,) = (item["message"]["text"] for item in results if item["ruleId"] != "finish-comes-last")
     assert told.startswith("chat-chunks-share-a-choice-id is broken (in a/one, a/two). ")
     assert told.endswith(f"{MORE}.")
 

@@ -84,8 +84,8 @@ def test_the_way_and_the_form_are_found_out_by_asking(form: str) -> None:
     run = Run(tuple(streams))
     assert run.markup.form == FORMS[form]
     assert run.capabilities["forced-text"].established == "seen in sglang-chat/channels/way-1"
-    verdicts = {one.requirement.id: one.verdict for one in judge([run], rows)}
-    assert {name for name, one in verdicts.items() if one is Verdict.FAIL} == set()
+    verdicts = {judgement.requirement.id: judgement.verdict for judgement in judge([run], rows)}
+    assert {name for name, verdict in verdicts.items() if verdict is Verdict.FAIL} == set()
     assert verdicts["channels-hold-all-text"] is verdicts["stream-channels-equal-whole"] is Verdict.PASS
 
 

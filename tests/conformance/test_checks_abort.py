@@ -137,7 +137,7 @@ def test_of_several_aborts_the_one_whose_id_begins_the_name_of_what_it_ended_is_
     aborted_ids: tuple[str, ...], blamed: str
 ) -> None:
     ended = at(incremental(Told(finish=ABORT), request_id="r-10"), 0.0)
-    target = Target(calls=tuple(abort(0.1, one) for one in aborted_ids))
+    target = Target(calls=tuple(abort(0.1, aborted_token) for aborted_token in aborted_ids))
     (found,) = look("abort-spares-others", (ended,), target)
     assert found.message == f"request 'r-10' was ended by an abort of {blamed}"
     assert (found.holds, found.actual) == (False, "abort")
@@ -158,7 +158,7 @@ def test_of_several_aborts_the_one_whose_id_begins_the_name_of_what_it_ended_is_
 )
 def test_an_abort_that_comes_too_late_is_no_reason_to_fail(call: ControlCall, holds: bool | None) -> None:
     seen = look("abort-of-nobody-is-no-failure", (NEIGHBOUR,), Target(calls=(call,)))
-    assert [one.holds for one in seen] == ([] if holds is None else [holds])
+    assert [observation.holds for observation in seen] == ([] if holds is None else [holds])
 
 
 def test_an_abort_is_too_late_for_an_id_that_was_used_again_while_it_is_too_late_for_one_of_its_users() -> (
@@ -232,10 +232,10 @@ def _staying(tokens_per_second: int) -> Stream:
 def _gone_after(*looks: tuple[float, int], tokens_per_second: int) -> list[str]:
     """The faults found where three clients left a second after the start, and the server told its load so."""
     staying = _staying(tokens_per_second)
-    left = [named(one, f"sglang-generate/one/leaving-{place}") for place, one in enumerate(LEFT_THREE)]
+    left = [named(item, f"sglang-generate/one/leaving-{place}") for place, item in enumerate(LEFT_THREE)]
     calls = (told(-1.0, 0), *(told(when, live) for when, live in looks))
     seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
-    return [("" if one.holds else one.message) for one in seen]
+    return [("" if observation.holds else observation.message) for observation in seen]
 
 
 def test_only_a_look_that_shows_live_requests_says_that_clients_who_left_are_still_served() -> None:
@@ -253,12 +253,12 @@ def test_a_look_that_began_while_the_last_client_was_leaving_shows_that_all_are_
 def test_a_look_sent_before_the_last_client_left_shows_nobody_as_still_served() -> None:
     """As SGLang's router was asked: the look was sent 4 ms too early, and read 2.4 s later."""
     staying = _staying(300)
-    left = [named(one, f"sglang-generate/one/leaving-{place}") for place, one in enumerate(LEFT_THREE)]
+    left = [named(item, f"sglang-generate/one/leaving-{place}") for place, item in enumerate(LEFT_THREE)]
     early, late = (with_duration(told(sent, 4), seconds) for sent, seconds in ((0.99, 0.9), (1.9, 0.01)))
     for look_at, found in ((early, []), (late, [False])):
         calls = (told(-1.0, 0), told(0.5, 4), look_at)
         seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
-        assert [one.holds for one in seen] == found
+        assert [observation.holds for observation in seen] == found
 
 
 def test_a_server_that_has_not_counted_all_requests_yet_says_nothing() -> None:
@@ -289,12 +289,20 @@ def test_what_differs_by_chance_fails_who_declares_determinism_and_warns_of_othe
 ) -> None:
     target = Target(advertised=Advertised(deterministic=deterministic))
     other = change(WARM, output_ids=[11, 12, 13, 14, 15, 9])
-    torn = [one for one in look("cache-changes-nothing", (COLD, other), target) if not one.holds]
-    assert [(one.by_chance, one.level) for one in torn] == [(True, level)]
-    text = [
-        one for one in look("cache-changes-nothing", (COLD, change(WARM, text="x")), target) if not one.holds
+    torn = [
+        observation
+        for observation in look("cache-changes-nothing", (COLD, other), target)
+        if not observation.holds
     ]
-    assert [(one.by_chance, one.level) for one in text] == [(False, None)], "the same ids have the same text"
+    assert [(observation.by_chance, observation.level) for observation in torn] == [(True, level)]
+    text = [
+        observation
+        for observation in look("cache-changes-nothing", (COLD, change(WARM, text="x")), target)
+        if not observation.holds
+    ]
+    assert [(observation.by_chance, observation.level) for observation in text] == [(False, None)], (
+        "the same ids have the same text"
+    )
 
 
 def test_logprobs_may_drift_and_not_change() -> None:
@@ -315,7 +323,9 @@ def test_what_was_not_asked_for_alike_is_not_compared() -> None:
 
 
 def test_sampled_answers_are_not_compared() -> None:
-    sampled = [replace(one, asked=replace(one.asked, greedy=False)) for one in (COLD, change(WARM, text="x"))]
+    sampled = [
+        replace(item, asked=replace(item.asked, greedy=False)) for item in (COLD, change(WARM, text="x"))
+    ]
     assert look("cache-changes-nothing", tuple(sampled)) == []
 
 

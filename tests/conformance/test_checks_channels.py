@@ -64,7 +64,7 @@ def test_white_space_and_another_spelling_of_arguments_are_no_difference() -> No
     said = FORMS["hermes"].spelled(("get_weather", RICH))
     escaped = json.dumps(RICH, separators=(",", ":"))
     verbatim = said[said.index('{"q"') : said.rindex("}")]
-    stream = streamed(said, OPENED, *(call(piece(arguments=one)) for one in verbatim), text("\n"))
+    stream = streamed(said, OPENED, *(call(piece(arguments=item)) for item in verbatim), text("\n"))
     assert found(whole(said, None, piece("get_weather", escaped)), stream) == []
 
 
@@ -108,7 +108,7 @@ def test_without_logprobs_a_stream_does_not_excuse_itself_by_what_it_alone_holds
     said = f"{CALL}\n{PING}"
     both = (piece("get_weather", ARGUMENTS), piece("ping", "{}", 1))
     crossed = streamed(said, OPENED, FILLED, call(piece("ping", "", 1)), call(piece(arguments="{}")))
-    pair = [without_logprobs(one) for one in (whole(said, "", *both), crossed)]
+    pair = [without_logprobs(item) for item in (whole(said, "", *both), crossed)]
     compared = against(*pair)
     assert [name for name in COMPARED if violated(name, compared, HERMES)] == [COMPARED[0]]
     broken = whole(said, "", piece("get_weather", ARGUMENTS + "{}"), piece("ping", "", 1))
@@ -189,13 +189,15 @@ def test_markup_is_known_by_an_answer_that_was_taken_apart_by_it() -> None:
 def test_a_server_without_parsers_is_not_asked_for_channels() -> None:
     rows = [row for row in load_requirements().values() if row.chapter == "channels"]
     plain = (whole("Hello.", "Hello.", tools=None), streamed("Hello.", text("Hello."), tools=None))
-    assert {one.verdict for one in judge([Run(plain)], rows)} == {Verdict.UNSUPPORTED}
+    assert {judgement.verdict for judgement in judge([Run(plain)], rows)} == {Verdict.UNSUPPORTED}
 
 
 def test_what_a_run_shows_of_a_parser_is_judged() -> None:
     rows = [row for row in load_requirements().values() if row.chapter == "channels"]
     lost = streamed(SAID, thought("hm"), text("L"), OPENED, FILLED)
-    verdicts = {one.requirement.id: one.verdict for one in judge([Run((WHOLE, GOOD, lost))], rows)}
+    verdicts = {
+        judgement.requirement.id: judgement.verdict for judgement in judge([Run((WHOLE, GOOD, lost))], rows)
+    }
     assert verdicts["stream-channels-equal-whole"] is Verdict.FAIL
     assert verdicts["channels-hold-all-text"] is Verdict.FAIL
     assert verdicts["border-space-may-differ"] is Verdict.INFO

@@ -60,15 +60,15 @@ def related(requirement: str, *streams: Stream) -> list[Observation]:
     check = CHECKS[requirement].on_run
     assert check is not None
     seen = check(streams, Target(repeated=frozenset({"key"})))
-    return [one for one in seen if not (one.condition_only and one.message)]
+    return [observation for observation in seen if not (observation.condition_only and observation.message)]
 
 
 def violated(observations: list[Observation]) -> list[Observation]:
-    return [one for one in observations if not one.holds]
+    return [observation for observation in observations if not observation.holds]
 
 
 def witnesses(observations: list[Observation]) -> int:
-    return sum(one.witnesses for one in observations)
+    return sum(observation.witnesses for observation in observations)
 
 
 def test_a_series_out_of_step_is_told_in_numbers() -> None:
@@ -88,7 +88,9 @@ def test_violations_come_in_wire_order_across_choices() -> None:
     stream = incremental(MIRROR, MIRROR)
     stream = change(stream, 4, choice=0, series={"mirror_token_id": []})
     stream = change(stream, 1, choice=1, series={"mirror_token_id": []})
-    events = [one.place.event for one in violated(seen("customized-info-incremental", stream))]
+    events = [
+        observation.place.event for observation in violated(seen("customized-info-incremental", stream))
+    ]
     assert events == [3, 8]
 
 
@@ -127,7 +129,7 @@ def test_coalescing_is_not_claimed_where_nothing_was_joined() -> None:
 
 def test_coalescing_says_that_its_condition_occurred() -> None:
     observations = seen("coalescing-keeps-all", incremental(MIRROR, sizes=(1, 5)), Target(stream_interval=4))
-    assert [(one.condition_only, one.witnesses) for one in observations] == [
+    assert [(observation.condition_only, observation.witnesses) for observation in observations] == [
         (True, 1),
         (False, 1),
         (False, 1),
@@ -155,7 +157,7 @@ def test_a_mode_that_is_not_advertised_is_not_looked_at() -> None:
 
 def test_one_field_of_the_other_mode_is_found_among_cumulative_fields() -> None:
     stream = change(cumulative(MIRROR), 3, series={"mirror_position": [5]})
-    assert [one.place.pointer for one in violated(seen("one-mode-per-stream", stream))] == [
+    assert [observation.place.pointer for observation in violated(seen("one-mode-per-stream", stream))] == [
         "/mirror_position"
     ]
 
@@ -171,7 +173,9 @@ def test_cumulative_text_among_incremental_ids_is_found() -> None:
     stream = incremental()
     for position in range(6):
         stream = change(stream, position, text="abcdef"[: position + 1])
-    assert [one.place.pointer for one in violated(seen("one-mode-per-stream", stream))] == ["/text"]
+    assert [observation.place.pointer for observation in violated(seen("one-mode-per-stream", stream))] == [
+        "/text"
+    ]
 
 
 def test_equal_top_logprobs_may_stand_in_either_order() -> None:
@@ -200,19 +204,21 @@ def test_a_greedy_choice_has_to_stand_among_the_top() -> None:
 )
 def test_top_logprobs_have_as_many_different_entries_as_asked(position: object) -> None:
     stream = change(incremental(LOGPROBS, **ASKED), 4, series={"output_top_logprobs": [position]})
-    assert [one.place.event for one in violated(seen("top-logprobs-have-k", stream))] == [4]
+    assert [observation.place.event for observation in violated(seen("top-logprobs-have-k", stream))] == [4]
 
 
 @pytest.mark.parametrize("logprob", [None, 0.1, float("nan"), float("-inf"), True, "-1", 1])
 def test_what_is_no_logprob(logprob: object) -> None:
     stream = change(incremental(LOGPROBS), 1, series={"output_token_logprobs": [[logprob, 12, None]]})
-    assert [one.place.event for one in violated(seen("logprob-values-are-legal", stream))] == [1]
+    assert [
+        observation.place.event for observation in violated(seen("logprob-values-are-legal", stream))
+    ] == [1]
 
 
 @pytest.mark.parametrize("token", [True, None, -1, 2**31, "11", 1e3])
 def test_what_is_no_token_id(token: object) -> None:
     stream = change(cumulative(), output_ids=[11, 12, 13, 14, 15, token])
-    assert [one.place.event for one in violated(seen("ids-are-token-ids", stream))] == [5]
+    assert [observation.place.event for observation in violated(seen("ids-are-token-ids", stream))] == [5]
 
 
 def test_metadata_asked_for_prompt_by_prompt_is_not_judged_as_one() -> None:
@@ -244,9 +250,9 @@ def test_an_error_event_excuses_the_missing_finish() -> None:
 def test_a_stream_may_be_refused_in_its_first_event() -> None:
     error = {"message": "input_ids cannot be empty.", "code": 400}
     stream = replace(incremental(input_ids=((),)), choices=(), error=error)
-    assert [one.holds for one in seen("empty-input-ids-refused", stream)] == [True]
+    assert [observation.holds for observation in seen("empty-input-ids-refused", stream)] == [True]
     crashed = replace(stream, error={"message": "boom", "code": 500})
-    assert [one.holds for one in seen("empty-input-ids-refused", crashed)] == [False]
+    assert [observation.holds for observation in seen("empty-input-ids-refused", crashed)] == [False]
 
 
 def test_a_chat_stream_is_refused_by_status_alone() -> None:
@@ -264,9 +270,10 @@ def test_a_chat_stream_is_refused_by_status_alone() -> None:
 )
 def test_what_is_malformed(value: object) -> None:
     body = {"input_ids": value}
-    assert [one.holds for one in seen("malformed-input-ids-refused", whole(input_ids=None, body=body))] == [
-        False
-    ]
+    assert [
+        observation.holds
+        for observation in seen("malformed-input-ids-refused", whole(input_ids=None, body=body))
+    ] == [False]
 
 
 @pytest.mark.parametrize("value", [[1, 2], [[1], [2, 3]], [], [[]], None, [2**70]])
@@ -301,7 +308,9 @@ def test_texts_whose_prompt_ids_are_unknown_are_not_related() -> None:
 def test_a_cumulative_stream_contradicts_itself_about_a_stop_string() -> None:
     told = Told(finish=Finish("stop", matched="de"))
     stream = change(cumulative(told, sizes=(4, 2), stop=("de",)), 1, text="abc")
-    assert [one.place.event for one in violated(related("stop-prefix-held-back", stream))] == [0]
+    assert [
+        observation.place.event for observation in violated(related("stop-prefix-held-back", stream))
+    ] == [0]
     kept = replace(stream, asked=replace(stream.asked, no_stop_trim=True))
     assert related("stop-prefix-held-back", kept) == []
 
@@ -314,7 +323,7 @@ def test_rounding_is_forgiven_between_answers_and_more_is_not() -> None:
         moved = [[logprob - shift, token, None] for logprob, token, _ in logprobs()]
         other = change(cumulative(LOGPROBS), series={"output_token_logprobs": moved})
         looked = list(check(Comparison(baseline, other), Target()))
-        by_pointer = {one.place.pointer: one.holds for one in looked}
+        by_pointer = {observation.place.pointer: observation.holds for observation in looked}
         assert by_pointer["/output_token_logprobs"] is holds
 
 
@@ -341,11 +350,13 @@ def test_samples_of_one_text_prompt_have_the_same_prompt_ids() -> None:
     stream = whole(
         Told(prompt_ids=PROMPT), Told(prompt_ids=(1, 2, 4)), input_ids=None, return_prompt_token_ids=True
     )
-    assert [one.holds for one in seen("prompt-ids-in-every-choice", stream)] == [True, False]
+    assert [observation.holds for observation in seen("prompt-ids-in-every-choice", stream)] == [True, False]
 
 
 def test_a_zero_budget_may_be_refused() -> None:
-    assert [one.holds for one in seen("zero-budget-has-no-ids", refusal(max_new_tokens=0))] == [True]
+    assert [
+        observation.holds for observation in seen("zero-budget-has-no-ids", refusal(max_new_tokens=0))
+    ] == [True]
 
 
 def test_a_chat_answer_takes_zero_for_no_budget() -> None:
@@ -415,19 +426,22 @@ def test_chat_logprobs_answer_the_ask_in_their_own_place() -> None:
         told = replace(CHAT_TOLD, details={**SAID, "logprobs": {"content": content}})
         return change(whole(told, **asked), series={"logprobs_content": content})
 
-    assert [one.holds for one in seen("asked-or-refused", answer([entry]))] == [True, True]
-    assert [one.holds for one in seen("asked-or-refused", answer([]))] == [True, True]
-    assert [one.holds for one in seen("asked-or-refused", answer([bare]))] == [True, False]
-    assert [one.holds for one in seen("asked-or-refused", whole(CHAT_TOLD, **asked))] == [False, False]
+    assert [observation.holds for observation in seen("asked-or-refused", answer([entry]))] == [True, True]
+    assert [observation.holds for observation in seen("asked-or-refused", answer([]))] == [True, True]
+    assert [observation.holds for observation in seen("asked-or-refused", answer([bare]))] == [True, False]
+    assert [observation.holds for observation in seen("asked-or-refused", whole(CHAT_TOLD, **asked))] == [
+        False,
+        False,
+    ]
 
 
 def test_a_chat_budget_is_counted_by_the_usage() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
     stream = whole(CHAT_TOLD, dialect=CHAT, usage=usage, max_new_tokens=6)
-    assert [one.holds for one in seen("budget-is-kept", stream)] == [True]
-    assert [one.holds for one in seen("length-means-budget", stream)] == [True]
+    assert [observation.holds for observation in seen("budget-is-kept", stream)] == [True]
+    assert [observation.holds for observation in seen("length-means-budget", stream)] == [True]
     less = replace(stream, asked=replace(stream.asked, max_new_tokens=5))
-    assert [one.holds for one in seen("budget-is-kept", less)] == [False]
+    assert [observation.holds for observation in seen("budget-is-kept", less)] == [False]
 
 
 def test_a_chat_request_that_met_no_endpoint_was_not_refused() -> None:
@@ -451,7 +465,7 @@ def test_a_control_without_ids_is_compared_by_its_text() -> None:
     before = named(whole(CHAT_TOLD, dialect=CHAT), "chat/before")
     after = change(whole(CHAT_TOLD, dialect=CHAT), text="abcdeX")
     looked = related("refused-request-harms-nobody", before, refusal(dialect=CHAT), after)
-    assert [one.place.pointer for one in violated(looked)] == ["/text"]
+    assert [observation.place.pointer for observation in violated(looked)] == ["/text"]
 
 
 def test_an_answer_that_failed_is_no_control() -> None:
@@ -462,12 +476,13 @@ def test_an_answer_that_failed_is_no_control() -> None:
 
 def test_chosen_logprobs_that_nobody_asked_for_are_found() -> None:
     stream = whole(LOGPROBS, logprobs=True, top_logprobs=2)
-    assert [one.place.pointer for one in violated(seen("metadata-only-on-request", stream))] == [
-        "/output_token_ids_logprobs"
-    ]
+    assert [
+        observation.place.pointer for observation in violated(seen("metadata-only-on-request", stream))
+    ] == ["/output_token_ids_logprobs"]
     asked = replace(stream.asked, top_logprobs=0, chosen_ids=(7, 5))
     assert [
-        one.place.pointer for one in violated(seen("metadata-only-on-request", replace(stream, asked=asked)))
+        observation.place.pointer
+        for observation in violated(seen("metadata-only-on-request", replace(stream, asked=asked)))
     ] == ["/output_top_logprobs"]
 
 
@@ -486,9 +501,13 @@ def test_prompt_logprobs_of_a_text_prompt_are_held_against_what_is_known_of_it()
     by_count = replace(by_ids, prompt_ids=None)
     for told in (by_ids, by_count):
         stream = whole(told, input_ids=None, text_prompt=True, logprobs=True, logprob_start=0)
-        assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", stream)] == [True]
+        assert [observation.holds for observation in seen("prompt-logprobs-cover-the-prompt", stream)] == [
+            True
+        ]
         late = replace(stream, asked=replace(stream.asked, logprob_start=1))
-        assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", late)] == [False]
+        assert [observation.holds for observation in seen("prompt-logprobs-cover-the-prompt", late)] == [
+            False
+        ]
     none = replace(by_count, prompt_series={"input_token_logprobs": []})
     assert seen("prompt-logprobs-null-only-first", whole(none)) == []
     for told, holds in (
@@ -496,10 +515,12 @@ def test_prompt_logprobs_of_a_text_prompt_are_held_against_what_is_known_of_it()
         (replace(by_count, prompt_series={"input_token_logprobs": entries[:1]}), False),
     ):
         behind = whole(told, input_ids=None, text_prompt=True, logprobs=True, logprob_start=9)
-        assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", behind)] == [holds]
+        assert [observation.holds for observation in seen("prompt-logprobs-cover-the-prompt", behind)] == [
+            holds
+        ]
     wrong = replace(by_ids, prompt_ids=(1, 2, 4))
     stream = whole(wrong, input_ids=None, text_prompt=True, logprobs=True, logprob_start=0)
-    assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", stream)] == [False]
+    assert [observation.holds for observation in seen("prompt-logprobs-cover-the-prompt", stream)] == [False]
 
 
 def test_equal_logprobs_are_in_falling_order() -> None:
@@ -522,7 +543,9 @@ def test_a_counter_is_an_integer_and_a_latency_is_not_a_counter() -> None:
     assert violated(seen("counters-never-fall", stream)) == []
     for value in (2.0, True, "2"):
         stream = change(incremental(), 1, counters={"completion_tokens": value})
-        assert [one.place.event for one in violated(seen("counters-never-fall", stream))] == [1]
+        assert [observation.place.event for observation in violated(seen("counters-never-fall", stream))] == [
+            1
+        ]
 
 
 def test_usage_without_a_count_says_nothing_of_ids() -> None:
@@ -611,7 +634,7 @@ def test_a_refusal_has_to_name_the_field_and_the_way_out() -> None:
         ("not supported in a stream", False),
     ):
         stream = refusal(error={"object": "error", "message": said}, **asked)
-        assert [one.holds for one in seen("refusal-names-the-field", stream)] == [holds]
+        assert [observation.holds for observation in seen("refusal-names-the-field", stream)] == [holds]
     other = refusal(stream=True, dialect=CHAT)
     assert seen("refusal-names-the-field", other) == [], "what was asked for is to be had in a stream"
     assert seen("refusal-names-the-field", incremental(CHAT_TOLD, **asked)) == [], "no refusal"
@@ -634,9 +657,9 @@ def test_the_ids_of_a_chat_answer_are_held_against_its_logprobs() -> None:
     assert violated(seen("chat-ids-agree-with-meta-info", whole(told, dialect=CHAT)))
     counted = replace(told, ids=None, details={**SAID, "meta_info": {"completion_tokens": 5}})
     stream = whole(counted, dialect=CHAT)
-    assert [one.message for one in violated(seen("chat-ids-agree-with-meta-info", stream))] == [
-        "choice 0 has 6 output logprobs, but meta_info counts 5"
-    ]
+    assert [
+        observation.message for observation in violated(seen("chat-ids-agree-with-meta-info", stream))
+    ] == ["choice 0 has 6 output logprobs, but meta_info counts 5"]
 
 
 def test_a_stop_that_only_one_answer_names_is_lost_in_the_other() -> None:
@@ -645,7 +668,7 @@ def test_a_stop_that_only_one_answer_names_is_lost_in_the_other() -> None:
     named_stop, other_stop = (Told(finish=Finish("stop", matched=m)) for m in (16, 15))
     silent = Told(finish=Finish("stop"))
     found = violated(list(check(Comparison(whole(named_stop), incremental(silent)), Target())))
-    assert [one.message for one in found] == ["stopped by None, but the whole answer by 16"]
+    assert [observation.message for observation in found] == ["stopped by None, but the whole answer by 16"]
     assert violated(list(check(Comparison(whole(named_stop), incremental(other_stop)), Target())))
     assert violated(list(check(Comparison(whole(silent), incremental(silent)), Target()))) == []
 
@@ -667,7 +690,9 @@ def test_a_token_that_is_repeated_in_growing_pieces_keeps_its_mode() -> None:
     stream = incremental(told, sizes=(1, 2, 3, 4, 5))
     assert violated(seen("one-mode-per-stream", stream)) == []
     grown = incremental(Told(ids=range(20, 35), text="a" * 15), sizes=(1, 2, 3, 4, 5))
-    assert [one.place.pointer for one in violated(seen("one-mode-per-stream", grown))] == ["/text"]
+    assert [observation.place.pointer for observation in violated(seen("one-mode-per-stream", grown))] == [
+        "/text"
+    ]
 
 
 def test_an_event_of_the_default_name_is_heard_as_a_message() -> None:
@@ -700,7 +725,7 @@ def test_what_a_failure_replaced_is_held_to_no_budget() -> None:
 def test_usage_is_not_counted_where_one_choice_of_two_carries_no_ids() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 12, "total_tokens": 15}
     both = whole(Told(finish=STOP), Told(finish=STOP), usage=usage)
-    assert [one.holds for one in seen("usage-counts-ids", both)] == [True]
+    assert [observation.holds for observation in seen("usage-counts-ids", both)] == [True]
     assert seen("usage-counts-ids", change(both, choice=1, output_ids=GONE)) == []
 
 
@@ -773,9 +798,9 @@ def test_an_item_of_a_batch_may_end_elsewhere_than_one_of_another_budget() -> No
 
 def test_what_truncation_keeps_is_told_as_what_was_expected() -> None:
     asked = {"logprobs": True, "greedy": False, "temperature": 1.0, "top_k": 1}
-    for one in seen("truncation-is-kept", whole(LOGPROBS, **asked, top_logprobs=2)):
-        assert one.holds
-        assert one.actual == one.expected
+    for observation in seen("truncation-is-kept", whole(LOGPROBS, **asked, top_logprobs=2)):
+        assert observation.holds
+        assert observation.actual == observation.expected
 
 
 def test_an_answer_to_a_seed_is_told_beside_the_one_before() -> None:

@@ -17,7 +17,7 @@ from tokenwire.target.determinism import Comparison
 def first_ids(*streams: Stream, default: int | None = None) -> list[bool]:
     check = CHECKS["first-ids-at-once"].on_run
     assert check is not None
-    return [one.holds for one in check(streams, Target(stream_interval=default))]
+    return [observation.holds for observation in check(streams, Target(stream_interval=default))]
 
 
 def cut(*sizes: int, interval: int | None = 3, **asked: Any) -> Stream:
@@ -85,7 +85,7 @@ def without(stream: Stream, name: str) -> Stream:
 
 
 def test_the_keys_of_a_sampler_stand_in_streams_too() -> None:
-    assert [one.holds for one in keys_in(incremental(MIRRORED))] == [True]
+    assert [key.holds for key in keys_in(incremental(MIRRORED))] == [True]
     (lost,) = keys_in(without(incremental(MIRRORED), "mirror"))
     assert not lost.holds
     assert "mirror" in lost.message
@@ -93,11 +93,11 @@ def test_the_keys_of_a_sampler_stand_in_streams_too() -> None:
 
 def test_one_emission_with_the_key_is_enough_here() -> None:
     stream = change(incremental(MIRRORED), 0, series={"mirror": GONE})
-    assert [one.holds for one in keys_in(stream)] == [True]
+    assert [key.holds for key in keys_in(stream)] == [True]
 
 
 def test_series_of_the_server_itself_and_empty_ones_are_not_owed() -> None:
-    assert [one.holds for one in keys_in(without(incremental(MIRRORED), "own"))] == [True]
+    assert [key.holds for key in keys_in(without(incremental(MIRRORED), "own"))] == [True]
     empty = Told(ids=(), text="", series={"mirror": []}, customized=frozenset({"mirror"}))
     assert keys_in(without(incremental(MIRRORED), "mirror"), empty) == []
     assert keys_in(incremental(Told(ids=(), text=""))) == []
@@ -109,7 +109,7 @@ def test_series_of_the_server_itself_and_empty_ones_are_not_owed() -> None:
 def asked(stream: Stream) -> list[bool]:
     check = CHECKS["asked-or-refused"].on_stream
     assert check is not None
-    return [one.holds for one in check(stream, Target())]
+    return [observation.holds for observation in check(stream, Target())]
 
 
 def test_top_logprobs_of_chat_are_owed_as_well() -> None:

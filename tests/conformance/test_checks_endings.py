@@ -51,7 +51,7 @@ def test_a_refusal_with_400_behind_delivered_tokens_is_the_aborts_doing() -> Non
     text_alone = _error_in_the_place_of_the_end(aborted(Told(ids=None, text="abc", finish=ABORT)))
     for left in (LEFT, text_alone):
         seen = look("aborted-request-is-answered", replace(left, error=error), ABORTED)
-        assert [one.holds for one in seen] == [False]
+        assert [observation.holds for observation in seen] == [False]
 
 
 def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
@@ -71,7 +71,8 @@ def test_an_abort_of_everything_touches_only_ended_ids_under_way_beside_it(secon
     elsewhere = Target(calls=(abort(seconds, everything=True),))
     assert look("ended-id-is-free-again", (FIRST, AGAIN), elsewhere)
     assert not all(
-        one.holds for one in look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), elsewhere)
+        observation.holds
+        for observation in look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), elsewhere)
     )
     beside = Target(calls=(abort(1.6, everything=True),))
     assert look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), beside) == []
@@ -88,8 +89,12 @@ def test_a_name_of_the_whole_request_is_no_name_of_one_choice() -> None:
 def test_what_no_answer_of_a_kind_tells_is_not_missed_in_an_empty_one() -> None:
     bare = Told(ids=(), text="", finish=ABORT, counters={})
     plain = named(incremental(Told(counters={})), "generate/plain")
-    assert [one.holds for one in look("empty-abort-is-an-answer", (plain, aborted(bare)))] == [True]
-    assert [one.holds for one in look("empty-abort-is-an-answer", (NEIGHBOUR, aborted(bare)))] == [False]
+    assert [
+        observation.holds for observation in look("empty-abort-is-an-answer", (plain, aborted(bare)))
+    ] == [True]
+    assert [
+        observation.holds for observation in look("empty-abort-is-an-answer", (NEIGHBOUR, aborted(bare)))
+    ] == [False]
     assert look("empty-abort-is-an-answer", (aborted(bare),)) == []
     with_ids = replace(NEIGHBOUR, asked=replace(NEIGHBOUR.asked, return_token_ids=True))
     assert look("empty-abort-is-an-answer", (with_ids, aborted(bare))) == []
@@ -100,12 +105,14 @@ def test_an_answer_without_ids_counts_none() -> None:
     empty = incremental(Told(ids=(), text="", finish=ABORT))
     counted = change(empty, counters={"completion_tokens": 3})
     for stream, held in ((empty, True), (counted, False)):
-        assert [one.holds for one in look("empty-abort-is-an-answer", (usual, stream))] == [held]
+        assert [observation.holds for observation in look("empty-abort-is-an-answer", (usual, stream))] == [
+            held
+        ]
 
 
 def test_an_id_that_comes_back_after_all_timers_is_no_witness_that_it_is_free() -> None:
     """Among all other requests, the second came 53 to 114 s later."""
-    assert [one.holds for one in look("ended-id-is-free-again", (FIRST, AGAIN))] == [True]
+    assert [observation.holds for observation in look("ended-id-is-free-again", (FIRST, AGAIN))] == [True]
     late = (FIRST, at(AGAIN, 77.0))
     assert look("ended-id-is-free-again", late) == []
     (why,) = why_left_out("ended-id-is-free-again", late)

@@ -32,7 +32,7 @@ def run(requirement: str, *streams: Stream, target: Target | None = None) -> lis
 
 def broken(*streams: Stream) -> list[str]:
     found = run("requests-do-not-break-the-server", whole(), *streams)
-    return [one.message for one in found if not one.holds]
+    return [observation.message for observation in found if not observation.holds]
 
 
 @pytest.mark.parametrize("status", [501, 503])
@@ -102,25 +102,29 @@ def test_where_prompts_as_ids_are_refused_a_refusal_may_speak_of_these() -> None
     refused = refusal(error={"message": words}, sent={"max_new_tokens": SentField("max_tokens", ("many",))})
     in_words = whole(input_ids=None)
     assert run("refusal-names-the-value", in_words, refused) == []
-    assert [one.holds for one in run("refusal-names-the-value", in_words, whole(), refused)] == [False]
+    assert [
+        observation.holds for observation in run("refusal-names-the-value", in_words, whole(), refused)
+    ] == [False]
 
 
 def test_an_in_band_refusal_is_an_error_event_like_any_other() -> None:
     refused = with_error(incremental(), {"message": "no"}, 0)
     refused = replace(refused, choices=(), events=(refused.events[0], refused.events[-1]))
-    assert [one.holds for one in seen("stream-errors-say-why", refused)] == [False]
+    assert [observation.holds for observation in seen("stream-errors-say-why", refused)] == [False]
     with_code = replace(refused, error={"message": "no", "code": 400})
     with_code = replace(
         with_code,
         events=(replace(refused.events[0], data={"error": with_code.error}), refused.events[1]),
     )
     for requirement in ("say-why", "are-final", "replace-the-finish"):
-        assert [one.holds for one in seen(f"stream-errors-{requirement}", with_code)] == [True]
+        assert [observation.holds for observation in seen(f"stream-errors-{requirement}", with_code)] == [
+            True
+        ]
 
 
 def test_another_choice_may_have_finished_before_the_error() -> None:
     two = with_error(incremental(Told(), Told()), FAILED, 11)
-    assert [one.holds for one in seen("stream-errors-replace-the-finish", two)] == [True]
+    assert [observation.holds for observation in seen("stream-errors-replace-the-finish", two)] == [True]
 
 
 def test_usage_that_the_server_says_it_always_sends_was_asked_for() -> None:
@@ -132,14 +136,14 @@ def test_usage_that_the_server_says_it_always_sends_was_asked_for() -> None:
 
 def test_every_usage_object_adds_up() -> None:
     wrong = asking(told_usage(USAGE_EVENT, (2, COUNTS | {"total_tokens": 8}), (6, COUNTS)), usage=True)
-    assert [one.holds for one in seen("usage-adds-up", wrong)] == [False, True]
+    assert [observation.holds for observation in seen("usage-adds-up", wrong)] == [False, True]
 
 
 def test_usage_of_every_event_may_stand_anywhere_and_must_stand_at_the_end() -> None:
     both = asking(told_usage(USAGE_EVENT, (0, COUNTS), (6, COUNTS)), usage=True, continuous_usage=True)
-    assert [one.holds for one in seen("usage-comes-last", both)] == [True]
+    assert [observation.holds for observation in seen("usage-comes-last", both)] == [True]
     early = asking(told_usage(USAGE_EVENT, (0, COUNTS)), usage=True, continuous_usage=True)
-    assert [one.holds for one in seen("usage-comes-last", early)] == [False]
+    assert [observation.holds for observation in seen("usage-comes-last", early)] == [False]
 
 
 def test_the_usage_of_a_failed_stream_is_not_compared() -> None:
@@ -151,11 +155,12 @@ def test_the_usage_of_a_failed_stream_is_not_compared() -> None:
 
 def test_reasoning_is_a_part_of_the_output_wherever_it_is_told() -> None:
     details = COUNTS | {"completion_tokens_details": {"reasoning_tokens": 7}}
-    assert [one.holds for one in seen("reasoning-within-output", told_usage(whole(), (0, details)))] == [
-        False
-    ]
+    assert [
+        observation.holds
+        for observation in seen("reasoning-within-output", told_usage(whole(), (0, details)))
+    ] == [False]
     told = change(whole(), counters={"reasoning_tokens": 2.0})
-    assert [one.holds for one in seen("reasoning-within-output", told)] == [False]
+    assert [observation.holds for observation in seen("reasoning-within-output", told)] == [False]
 
 
 def test_prompts_that_leave_room_say_nothing_of_the_rule_of_length() -> None:
@@ -177,6 +182,6 @@ def test_where_nothing_stopped_no_budget_is_judged() -> None:
 def test_a_server_without_a_tokenizer_need_not_answer_what_needs_text(asked: dict[str, Any]) -> None:
     without = Target(advertised=Advertised(tokenizer=False))
     nothing = replace(whole(Told(ids=None)), choices=())
-    assert [one.holds for one in seen("ids-need-no-tokenizer", nothing, without)] == [False]
+    assert [observation.holds for observation in seen("ids-need-no-tokenizer", nothing, without)] == [False]
     needs_text = replace(nothing, asked=replace(nothing.asked, **asked))
     assert seen("ids-need-no-tokenizer", needs_text, without) == []

@@ -51,7 +51,7 @@ def wrong(requirement: str, worker: Stream, gateway: Stream) -> int:
     """How many observations find fault. There has to be something to see."""
     observed = seen(requirement, worker, gateway)
     assert observed
-    return sum(not one.holds for one in observed)
+    return sum(not observation.holds for observation in observed)
 
 
 COMPARING = ("the-ids", "the-text", "the-series", "the-finish", "the-counts")
@@ -99,13 +99,13 @@ def test_logprobs_may_differ_by_rounding() -> None:
 def test_numbers_of_the_prompt_are_held_to_what_repetitions_show() -> None:
     moved = {"input_token_logprobs": [[None, 1, None], [-1.002, 2, None], [-2.0, 3, None]]}
     other = change(RE_CUT, at=0, prompt_series=moved)
-    (found,) = (one for one in seen("the-series", STREAMED, other) if not one.holds)
+    (found,) = (observation for observation in seen("the-series", STREAMED, other) if not observation.holds)
     assert found.by_chance
     check = CHECKS["gateway-keeps-the-series"].on_comparison
     assert check is not None
     assert all(
-        one.holds
-        for one in check(
+        observation.holds
+        for observation in check(
             Comparison(STREAMED, other, noise=Noise({(STREAMED.dialect, "output_token_logprobs"): 0.002})),
             Target(),
         )
@@ -116,8 +116,12 @@ def test_numbers_of_the_prompt_are_held_to_what_repetitions_show() -> None:
 def test_a_near_tie_explains_all_that_follows_from_it(requirement: str) -> None:
     """Another id was as likely, and with it the answer stops early."""
     other = named(incremental(replace(TOLD, ids=[*IDS[:3], 94], text="abcx", finish=STOP)), "g")
-    lost = [one for one in seen(requirement, named(incremental(Told()), "w"), other) if not one.holds]
-    assert all(one.by_chance for one in lost)
+    lost = [
+        observation
+        for observation in seen(requirement, named(incremental(Told()), "w"), other)
+        if not observation.holds
+    ]
+    assert all(observation.by_chance for observation in lost)
 
 
 def test_usage_is_counted_and_what_came_from_the_cache_is_not() -> None:
@@ -206,7 +210,10 @@ def test_fields_may_stand_in_other_events() -> None:
 
 def test_a_field_that_is_none_of_the_record_may_be_the_workers_own() -> None:
     ours = holding({"kv_transfer_params": {"a": 1}, "meta_info": {"weight_version": "1"}})
-    told = {one.message: (one.holds, one.level) for one in seen("every-field", ours, holding({"new": 1}))}
+    told = {
+        observation.message: (observation.holds, observation.level)
+        for observation in seen("every-field", ours, holding({"new": 1}))
+    }
     assert told == {
         "1 fields of the worker's answer are lost, the first is /meta_info/weight_version": (False, None),
         "1 fields of the worker's answer are lost, the first is /kv_transfer_params/a": (False, Level.SHOULD),
@@ -223,8 +230,8 @@ def test_a_request_is_answered_with_the_status_of_the_worker() -> None:
     assert wrong("the-status", refusal(400), refusal(400)) == 0
     cut = with_exchange(replace(WORKER, choices=()), status=None, ending=Ending.UNREACHABLE)
     assert wrong("the-status", WORKER, cut) == 1
-    for own in (401, 429, 503):
-        assert seen("the-status", WORKER, refusal(own)) == []
+    for item in (401, 429, 503):
+        assert seen("the-status", WORKER, refusal(item)) == []
     assert wrong("the-status", WORKER, refusal(404)) == 1
 
 

@@ -32,12 +32,12 @@ def harmed(*streams: Stream, target: Target | None = None) -> list[Observation]:
     if target is None:
         seen = determinism(streams)
         target = Target(repeated=seen.repeated, contradicted=seen.contradicted)
-    return [one for one in check(streams, target) if not one.holds]
+    return [observation for observation in check(streams, target) if not observation.holds]
 
 
 def test_an_answer_that_changed_after_a_bad_request_is_found_though_it_contradicts_itself() -> None:
     found = harmed(*OTHER_KEY, BEFORE, AGAIN, refusal(), CHANGED)
-    assert [one.place.exchange for one in found] == ["generate/bad-control"]
+    assert [observation.place.exchange for observation in found] == ["generate/bad-control"]
 
 
 def test_an_abort_of_everything_elsewhere_excuses_no_bad_request() -> None:
@@ -86,7 +86,7 @@ def test_a_bad_request_that_was_answered_can_do_harm_too() -> None:
 
 def test_a_control_that_got_no_answer_is_found() -> None:
     hung = with_exchange(replace(AFTER, choices=()), ending=Ending.TIMEOUT)
-    assert [one.message for one in harmed(BEFORE, AGAIN, refusal(), hung)] == [
+    assert [observation.message for observation in harmed(BEFORE, AGAIN, refusal(), hung)] == [
         "the request after a bad one got no complete answer (timeout)"
     ]
 
@@ -104,7 +104,7 @@ def test_a_stream_is_held_against_a_stream() -> None:
     streams = [named(incremental(), f"generate/stream-{number}") for number in range(2)]
     changed = change(incremental(), output_ids=[99])
     found = harmed(*OTHER_KEY, *streams, BEFORE, refusal(), named(changed, "generate/bad-control"))
-    assert [one.place.exchange for one in found] == ["generate/bad-control"]
+    assert [observation.place.exchange for observation in found] == ["generate/bad-control"]
 
 
 def test_the_refusal_of_another_endpoint_is_another_talk() -> None:
@@ -114,9 +114,9 @@ def test_the_refusal_of_another_endpoint_is_another_talk() -> None:
 
 def test_answers_that_change_after_every_bad_request_do_not_change_by_chance() -> None:
     changed = [
-        one
+        item
         for number in range(3)
-        for one in (
+        for item in (
             refusal(),
             named(change(whole(), output_ids=[*IDS[:5], 99]), f"generate/control-{number}"),
         )

@@ -37,7 +37,7 @@ def look(stream: Stream, rows: Sequence[str] = tuple(ROWS), target: Any = PARROT
 
 def wrong(stream: Stream) -> set[str]:
     """The requirements that an answer violates."""
-    return {name for name in ROWS if any(not one.holds for one in look(stream, [name]))}
+    return {name for name in ROWS if any(not observation.holds for observation in look(stream, [name]))}
 
 
 def answer(ids: Sequence[int], text: str, finish: Finish, script: Sequence[int], **asked: Any) -> Stream:
@@ -139,10 +139,10 @@ def test_what_recorded_servers_did_wrong_is_found(case: str) -> None:
 
 def test_only_a_character_that_is_cut_is_a_matter_of_taste() -> None:
     cut = answer(letters("ab\u00e9")[:3], "ab", Finish("length"), letters("ab\u00e9"), max_new_tokens=3)
-    (violation,) = (one for one in look(cut) if not one.holds)
+    (violation,) = (observation for observation in look(cut) if not observation.holds)
     assert violation.level is Level.SHOULD
     whole_one, _ = WRONG["a U+FFFD of its own that is lost at the end (V1)"]
-    (violation,) = (one for one in look(whole_one) if not one.holds)
+    (violation,) = (observation for observation in look(whole_one) if not observation.holds)
     assert violation.level is None
 
 
@@ -155,8 +155,8 @@ def in_place_of_top(dialect: str, chosen: tuple[int, ...], *, off: float = 0.0) 
     asked = load_dialects()[dialect].read_asked(HttpRequest("POST", path, body))
     assert (asked.chosen_in_top, asked.top_logprobs) == (chosen, 0)
     rows = [
-        [(f"<{token}>", LAW.logprob(one, token) + off * (token == chosen[-1])) for token in (one, *chosen)]
-        for one in SCRIPT.ids
+        [(f"<{token}>", LAW.logprob(item, token) + off * (token == chosen[-1])) for token in (item, *chosen)]
+        for item in SCRIPT.ids
     ]
     if dialect == "vllm-completions":
         series: dict[str, Any] = {
@@ -175,8 +175,10 @@ def in_place_of_top(dialect: str, chosen: tuple[int, ...], *, off: float = 0.0) 
 def test_chosen_ids_may_stand_in_the_place_of_the_likeliest(dialect: str) -> None:
     rows = ("script-chosen-logprobs-are-right", "script-top-logprobs-are-right")
     right = look(in_place_of_top(dialect, (700, 9)), rows)
-    assert [one.holds for one in right] == [True]
-    assert [one.holds for one in look(in_place_of_top(dialect, (700, 9), off=5.0), rows)] == [False]
+    assert [observation.holds for observation in right] == [True]
+    assert [observation.holds for observation in look(in_place_of_top(dialect, (700, 9), off=5.0), rows)] == [
+        False
+    ]
     for name in ("top-logprobs-have-k", "top-logprobs-fall"):
         on_stream = CHECKS[name].on_stream
         assert on_stream is not None
@@ -220,7 +222,7 @@ def test_of_another_make_no_logprobs_are_judged() -> None:
     stream = whole(said(), input_ids=(PROMPT,), logprobs=True, top_logprobs=2)
     seen = look(stream, target=other)
     assert seen
-    assert all(one.holds and "logprobs" not in one.place.pointer for one in seen)
+    assert all(observation.holds and "logprobs" not in observation.place.pointer for observation in seen)
 
 
 @pytest.mark.parametrize("by", [0.002, 0.02])

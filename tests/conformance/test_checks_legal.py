@@ -112,12 +112,12 @@ def deliveries(draw: st.DrawFn) -> tuple[Stream, Stream]:
     }
     parts = [draw(cuts(size, interval)) for size in sizes]
     streams = [
-        build(mode, choices=[one], sizes=cut, stream_interval=interval, **asked)
-        for one, cut in zip(told, parts, strict=True)
+        build(mode, choices=[item], sizes=cut, stream_interval=interval, **asked)
+        for item, cut in zip(told, parts, strict=True)
     ]
     stream = _interleaved(streams) if not alone else streams[0]
     stream = _texts(stream, draw(st.lists(st.integers(0, 3), min_size=1, max_size=4)))
-    again = [replace(one, details={"request_id": "r-2"}) for one in told]
+    again = [replace(item, details={"request_id": "r-2"}) for item in told]
     return named(whole(*again, **asked), "generate/whole"), stream
 
 
@@ -144,12 +144,12 @@ def violations(*streams: Stream, comparison: Comparison | None = None) -> list[t
     for check in CHECKS.values():
         seen: list[Observation] = []
         if check.on_stream is not None:
-            seen += [one for stream in streams for one in check.on_stream(stream, TARGET)]
+            seen += [item for stream in streams for item in check.on_stream(stream, TARGET)]
         if check.on_comparison is not None and comparison is not None:
             seen += check.on_comparison(comparison, TARGET)
         if check.on_run is not None:
             seen += check.on_run(streams, TARGET)
-        found += [(check.requirement, one) for one in seen if not one.holds]
+        found += [(check.requirement, observation) for observation in seen if not observation.holds]
     return found
 
 

@@ -47,11 +47,11 @@ def seen(requirement: str, *streams: Stream) -> list[Observation]:
     if check.on_run is not None:
         return list(check.on_run(streams, Target()))
     assert check.on_stream is not None
-    return [one for stream in streams for one in check.on_stream(stream, Target())]
+    return [item for stream in streams for item in check.on_stream(stream, Target())]
 
 
 def violated(requirement: str, *streams: Stream) -> list[Observation]:
-    return [one for one in seen(requirement, *streams) if not one.holds]
+    return [observation for observation in seen(requirement, *streams) if not observation.holds]
 
 
 def read(name: str, value: object) -> LogprobSeries:
@@ -295,7 +295,7 @@ def test_the_sampled_token_may_come_first_where_the_dialect_says_so() -> None:
 def test_a_bias_may_leave_the_model_no_choice() -> None:
     ids = tuple(range(20, 28))
     told = Told(
-        ids=ids, text="abcdefgh", series={"output_token_logprobs": [[-1.0, one, None] for one in ids]}
+        ids=ids, text="abcdefgh", series={"output_token_logprobs": [[-1.0, token, None] for token in ids]}
     )
     assert violated("logprobs-vary", whole(told, logprobs=True))
     assert seen("logprobs-vary", whole(told, logprobs=True, other_sampling='{"regex":"a*"}')) == []
@@ -304,7 +304,7 @@ def test_a_bias_may_leave_the_model_no_choice() -> None:
 def sure(first: int, count: int, logprob: float = 0.0) -> Stream:
     """An answer that gives so many ids one logprob."""
     ids = range(first, first + count)
-    series = {"output_token_logprobs": [[logprob, one, None] for one in ids]}
+    series = {"output_token_logprobs": [[logprob, token, None] for token in ids]}
     return whole(Told(ids=tuple(ids), text="x" * count, series=series), logprobs=True)
 
 
@@ -352,7 +352,9 @@ def test_ranked_prompt_logprobs_are_read_by_the_id_of_the_prompt() -> None:
     shown = [[-1.0 - token if token > 3 else None, token, None] for token in (3, 4, 5)]
     from_two = scored(start=2)
     same = change(from_two, prompt_series={"input_token_logprobs": shown})
-    assert [one.holds for one in seen("prompt-logprobs-independent-of-start", ranked, same)] == [True]
+    assert [
+        observation.holds for observation in seen("prompt-logprobs-independent-of-start", ranked, same)
+    ] == [True]
     assert violated("prompt-logprobs-independent-of-start", ranked, from_two)
 
 
@@ -376,7 +378,11 @@ def test_an_echo_that_begins_again_in_later_events_is_no_chance() -> None:
         for at, text in enumerate(events):
             echo = change(echo, at, text=text, output_ids=None)
         stream = named(echo, "completions/echo-stream")
-        return [one.by_chance for one in seen("echo-adds-only-the-prompt", PLAIN, stream) if not one.holds]
+        return [
+            observation.by_chance
+            for observation in seen("echo-adds-only-the-prompt", PLAIN, stream)
+            if not observation.holds
+        ]
 
     assert by_chance("Say ab", "Say cd", "Say ef", "", "", "") == [False]
     assert by_chance("Say ab", "xx", "Say", " it", "", "") == [True]

@@ -53,14 +53,16 @@ from tokenwire.wire.exchange import Ending
 def look(requirement: str, subject: Subject, target: Target | None = None) -> list[Observation]:
     """What the check of a requirement judges in a stream, a comparison or a run."""
     return [
-        one for one in _observed(requirement, subject, target) if not (one.condition_only and one.message)
+        observation
+        for observation in _observed(requirement, subject, target)
+        if not (observation.condition_only and observation.message)
     ]
 
 
 def why_left_out(requirement: str, subject: Subject, target: Target | None = None) -> list[str]:
     """The reasons of what it does not judge, though it is about it."""
     seen = _observed(requirement, subject, target)
-    return [one.message for one in seen if one.condition_only and one.message]
+    return [observation.message for observation in seen if observation.condition_only and observation.message]
 
 
 def _observed(requirement: str, subject: Subject, target: Target | None) -> Iterator[Observation]:
@@ -117,8 +119,11 @@ def arriving(apart: float, first: float = 2.0) -> Stream:
     """A stream of many events, so many seconds one after the other, the first after so many."""
     stream = incremental(Told(ids=tuple(range(64)), text="x" * 64))
     emissions = tuple(
-        replace(one, event=replace(one.event, place=one.event.place._replace(time=first + apart * at)))
-        for at, one in enumerate(stream.choices[0].emissions)
+        replace(
+            emission,
+            event=replace(emission.event, place=emission.event.place._replace(time=first + apart * at)),
+        )
+        for at, emission in enumerate(stream.choices[0].emissions)
     )
     return replace(stream, choices=(replace(stream.choices[0], emissions=emissions),))
 
@@ -651,7 +656,8 @@ PAIRS = [
         "top-logprobs-fall",
         whole(LOGPROBS, **ASKED),
         change(
-            whole(LOGPROBS, **ASKED), series={"output_top_logprobs": [one[::-1] for one in top_logprobs()]}
+            whole(LOGPROBS, **ASKED),
+            series={"output_top_logprobs": [entry[::-1] for entry in top_logprobs()]},
         ),
         pointer="/output_top_logprobs",
     ),
@@ -1030,7 +1036,7 @@ ELSEWHERE = {
 
 def test_every_requirement_has_a_pair() -> None:
     """What a gateway owes is paired in test_checks_gateway.py: both sides of such a pair are answers."""
-    alone = {one.id for one in load_requirements().values() if one.oracle != "across-targets"}
+    alone = {item.id for item in load_requirements().values() if item.oracle != "across-targets"}
     assert {pair.requirement for pair in PAIRS} == alone - ELSEWHERE.keys()
     for requirement, file in ELSEWHERE.items():
         assert requirement in Path(__file__).with_name(file).read_text("utf-8")

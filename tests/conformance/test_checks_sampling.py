@@ -20,7 +20,7 @@ def seen(requirement: str, *streams: Stream) -> list[Observation]:
     if check.on_run is not None:
         return list(check.on_run(streams, Target()))
     assert check.on_stream is not None
-    return [each for stream in streams for each in check.on_stream(stream, Target())]
+    return [item for stream in streams for item in check.on_stream(stream, Target())]
 
 
 def test_a_model_that_is_sure_of_its_tokens_proves_nothing() -> None:
@@ -40,8 +40,10 @@ def test_a_fixed_seed_of_the_server_makes_no_greedy_answers() -> None:
     """Answers that depend on each other are alike, and need not be the greedy one."""
     fixed = scored(OTHER_IDS)
     assert all(
-        one.holds
-        for one in seen("temperature-is-kept", GREEDY, warm("one/warm", fixed), warm("two/warm", fixed))
+        observation.holds
+        for observation in seen(
+            "temperature-is-kept", GREEDY, warm("one/warm", fixed), warm("two/warm", fixed)
+        )
     )
 
 
@@ -64,7 +66,7 @@ def test_ids_that_nearly_tie_may_have_changed_places() -> None:
         text="a",
         series={"output_token_logprobs": [[-0.72, 11, None]], "output_top_logprobs": rows},
     )
-    assert all(one.holds for one in seen("truncation-is-kept", truncated(tied, top_k=1)))
+    assert all(observation.holds for observation in seen("truncation-is-kept", truncated(tied, top_k=1)))
 
 
 def test_an_excluded_id_that_would_not_have_come_is_no_witness() -> None:
@@ -95,7 +97,7 @@ def test_an_endpoint_that_repeats_itself_has_to_keep_seeds_though_another_does_n
     check = CHECKS["seed-is-kept"].on_run
     assert check is not None
     elsewhere = replace(unsteady, dialect="sglang-chat")
-    assert [one.holds for one in check((*seeded, elsewhere), target)] == [False]
+    assert [observation.holds for observation in check((*seeded, elsewhere), target)] == [False]
     left_out = list(check((*seeded, unsteady), target))
-    assert {one.condition_only for one in left_out} == {True}
+    assert {observation.condition_only for observation in left_out} == {True}
     assert "answers greedy requests in two ways" in left_out[0].message

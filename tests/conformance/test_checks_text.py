@@ -113,7 +113,8 @@ def test_spaces_that_a_tokenizer_cleans_up_are_not_compared() -> None:
     stream = whole(Told(ids=(11, 36), text="-"))
     target = Target(tokenizer=CleaningTokenizer())
     verdicts = {
-        text: [one.holds for one in check(change(stream, text=text), target)] for text in ("a .", "a.", "a")
+        text: [observation.holds for observation in check(change(stream, text=text), target)]
+        for text in ("a .", "a.", "a")
     }
     assert verdicts == {"a .": [True], "a.": [True], "a": [False]}
 
@@ -145,7 +146,9 @@ def test_shown_text_is_held_against_the_text_before_the_stop() -> None:
     stream = incremental(told, sizes=(2, 2), stop=("cd",))
     assert holds("shown-text-stays", change(stream, 1, text=""))
     early = change(change(stream, 0, text="abc"), 1, text="")
-    assert [one.place.event for one in seen("shown-text-stays", early) if not one.holds] == [0, 1]
+    assert [
+        observation.place.event for observation in seen("shown-text-stays", early) if not observation.holds
+    ] == [0, 1]
 
 
 def test_special_tokens_are_judged_where_there_are_some() -> None:
@@ -181,13 +184,17 @@ def test_a_stop_in_the_second_half_may_come_with_the_last_token() -> None:
 def test_a_kept_stop_ends_the_text() -> None:
     told, finish = Told(text="bcaaaa"), Finish("stop", matched="bc")
     kept = change(whole(told, stop=("bc",), no_stop_trim=True), text="bc", finish=finish)
-    assert [one.holds for one in related(whole(told), named(kept, "g/kept"))] == [True]
+    assert [observation.holds for observation in related(whole(told), named(kept, "g/kept"))] == [True]
     cut = change(kept, text="")
-    assert [one.holds for one in related(whole(told), named(cut, "g/cut"))] == [True], "told by another row"
+    assert [observation.holds for observation in related(whole(told), named(cut, "g/cut"))] == [True], (
+        "told by another row"
+    )
     rest_of_the_token = change(kept, text="bca")
-    assert [one.holds for one in related(whole(told), named(rest_of_the_token, "g/rest"))] == [True]
+    assert [
+        observation.holds for observation in related(whole(told), named(rest_of_the_token, "g/rest"))
+    ] == [True]
     ran_on = change(kept, text=f"bc{'a' * 40}")
-    assert [one.holds for one in related(whole(told), named(ran_on, "g/on"))] == [False]
+    assert [observation.holds for observation in related(whole(told), named(ran_on, "g/on"))] == [False]
 
 
 def test_requests_that_differ_in_what_shapes_tokens_are_not_compared() -> None:
@@ -309,7 +316,7 @@ def test_what_was_delivered_in_another_way_shows_only_that_a_stop_changed_nothin
     check = CHECKS["unmatched-stop-changes-nothing"].on_run
     assert check is not None
     stopped = named(incremental(stop=("zz",)), "g/stopped")
-    assert [one.holds for one in check((whole(), stopped), LETTERS)].count(True) > 1
+    assert [observation.holds for observation in check((whole(), stopped), LETTERS)].count(True) > 1
     (left,) = check((whole(), change(stopped, 2, text="e")), LETTERS)
     assert (left.condition_only, left.message) == (
         True,
@@ -325,11 +332,13 @@ def test_where_a_stop_stands_is_not_judged_by_ids_that_nobody_can_read() -> None
 
 def test_an_id_behind_a_stop_is_shown_where_the_last_ids_stand() -> None:
     late = incremental(Told(ids=(11, 12, 13), text="abc"), stop=("b",))
-    with_ids = [one.event.index for one in late.choices[0].emissions if "output_ids" in one.pointers]
+    with_ids = [
+        emission.event.index for emission in late.choices[0].emissions if "output_ids" in emission.pointers
+    ]
     [found] = seen("nothing-follows-a-stop-string", late)
     assert (found.holds, found.place.event) == (False, with_ids[-1])
     [choice] = late.choices
-    without = tuple(replace(one, pointers={}) for one in choice.emissions)
+    without = tuple(replace(emission, pointers={}) for emission in choice.emissions)
     [found] = seen(
         "nothing-follows-a-stop-string", replace(late, choices=(replace(choice, emissions=without),))
     )

@@ -167,7 +167,7 @@ def streams(draw: st.DrawFn) -> Stream:
     choices = tuple(
         Choice(index, delivery, emissions=own)
         for index in (0, 1)
-        if (own := tuple(one for one in emissions if one.choice == index))
+        if (own := tuple(emission for emission in emissions if emission.choice == index))
     )
     exchange = replace(
         base.exchange,

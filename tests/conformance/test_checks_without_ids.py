@@ -41,13 +41,15 @@ def completed(
 def streamed(said: dict[str, Any], *pieces: dict[str, Any], label: str, counted: int | None = None) -> Stream:
     said = {**said, "stream": True}
     last = [{**document(counted=counted), "choices": []}] if counted is not None else []
-    return answered(COMPLETIONS, said, *(document(one) for one in pieces), *last, DONE, label=label)
+    return answered(COMPLETIONS, said, *(document(piece) for piece in pieces), *last, DONE, label=label)
 
 
 def held(requirement: str, *subjects: Any) -> bool:
     """Whether something was seen, and nothing of it violated."""
-    seen = [one for subject in subjects for one in look(requirement, subject)]
-    return bool([one for one in seen if not one.condition_only]) and all(one.holds for one in seen)
+    seen = [item for subject in subjects for item in look(requirement, subject)]
+    return bool([observation for observation in seen if not observation.condition_only]) and all(
+        observation.holds for observation in seen
+    )
 
 
 UNSTOPPED = completed(body(), choice(" is blue and deep", "length"), label="unstopped")
@@ -157,9 +159,10 @@ def test_the_alternatives_of_an_echoed_prompt_belong_to_their_tokens(
     said = body("The sea", echo=True, logprobs=1, max_tokens=1)
     echoed = choice("The sea is", logprobs=lists("The ", "sea", " is", top=top))
     stream = completed(said, echoed, label="echo", counted=1)
-    assert [fault in one.message for one in violated("prompt-top-logprobs-belong-to-position", stream)] == (
-        [True] if fault else []
-    )
+    assert [
+        fault in observation.message
+        for observation in violated("prompt-top-logprobs-belong-to-position", stream)
+    ] == ([True] if fault else [])
     assert len(look("prompt-top-logprobs-belong-to-position", stream)) == 1
 
 
@@ -242,7 +245,7 @@ def test_a_dialect_that_takes_texts_has_another_in_words() -> None:
     assert not in_words.takes_ids
     assert in_words.in_words is None
     assert dialects["sglang-completions"].in_words is not None  # as behind a router that takes no ids
-    assert all(one.in_words is None for one in dialects.values() if one.chat)
+    assert all(dialect.in_words is None for dialect in dialects.values() if dialect.chat)
     assert dialects["vllm-generate"].in_words is None
 
 

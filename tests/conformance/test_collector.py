@@ -35,7 +35,7 @@ def test_checks_may_leave_cycles_which_the_collector_frees(monkeypatch: pytest.M
         left.append(weakref.ref(cycle))
         del cycle
         kept.extend([number] for number in range(200_000))
-        yield expect(stream.events[0].place, 1, sum(one() is not None for one in left))
+        yield expect(stream.events[0].place, 1, sum(item() is not None for item in left))
 
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=leave_a_cycle))
     (judged,) = judge([Run((ids_stream([1], [2]),))], [row()])

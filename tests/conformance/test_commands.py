@@ -82,7 +82,7 @@ def test_settings_are_defaults_that_the_command_line_beats(tokenwire, bad: Path,
     reports = {
         name: json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in ("core", "metadata")
     }
-    judged = {name: {row["requirement"] for row in each["verdicts"]} for name, each in reports.items()}
+    judged = {name: {row["requirement"] for row in report["verdicts"]} for name, report in reports.items()}
     assert "done-ends-the-stream" in judged["core"]
     assert "logprobs-whole" in judged["metadata"]
     assert not judged["core"] & judged["metadata"]
@@ -105,7 +105,7 @@ def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
     assert said(one).count("MUSTs") == 1, "one count on a screen"
     assert "good: does not show openai" in told
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
-    assert [(each["name"], each["shown"]) for each in report["profiles"]] == [
+    assert [(profile["name"], profile["shown"]) for profile in report["profiles"]] == [
         ("core", True),
         ("openai", False),
     ]
@@ -217,7 +217,7 @@ def test_known_failures_do_not_fail_a_run_and_are_told_everywhere(
     assert "What is known" in (tmp_path / "out/report.html").read_text("utf-8")
     results = json.loads((tmp_path / "out/report.sarif").read_text("utf-8"))["runs"][0]["results"]
     assert results
-    assert all(each["suppressions"] for each in results if each["level"] == "error")
+    assert all(result["suppressions"] for result in results if result["level"] == "error")
 
 
 def test_a_baseline_that_has_become_stale_fails_the_run(tokenwire, known: Path, tmp_path: Path) -> None:

@@ -204,13 +204,13 @@ def test_one_difference_in_many_exchanges_is_one_finding(tmp_path: Path) -> None
 def test_a_verdict_that_differs_decides_where_both_sides_could_see(tmp_path: Path) -> None:
     good, bad = (streamed("s"),), (streamed("s", forgets_an_id=True),)
     report = compared(tmp_path, good, bad)
-    (row,) = [each for each in report.verdicts if each.requirement == "cumulative-ids-extend"]
+    (row,) = [verdict for verdict in report.verdicts if verdict.requirement == "cumulative-ids-extend"]
     assert (row.one, row.other, row.decides) == ("PASS", "FAIL", True)
     assert row.why_other.startswith("s: ")
     never_asked = compare_sides(
         side(tmp_path / "g", streamed("t")), side(tmp_path / "b", streamed("s", forgets_an_id=True))
     )
-    (row,) = [each for each in never_asked.verdicts if each.requirement == "cumulative-ids-extend"]
+    (row,) = [verdict for verdict in never_asked.verdicts if verdict.requirement == "cumulative-ids-extend"]
     assert not row.decides
     assert never_asked.only_one == ("t",)
     assert never_asked.only_other == ("s",)
@@ -249,7 +249,9 @@ def test_json_and_terminal_tell_the_same(tmp_path: Path, capsys: pytest.CaptureF
     told = json.loads(json.dumps(as_json(report)))
     assert told["same"] is False
     assert told["footer"] is True
-    assert {each["kind"] for each in told["differences"]} == {each.first.kind for each in report.findings}
+    assert {difference["kind"] for difference in told["differences"]} == {
+        finding.first.kind for finding in report.findings
+    }
     print_difference(make_console(), report)
     printed = capsys.readouterr().out
     assert "ids output_ids: output id 3" in printed
@@ -261,14 +263,16 @@ def test_json_and_terminal_tell_the_same(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_new_object_is_one_difference(tmp_path: Path) -> None:
     new = {"a": 1, "b": 2, "c": 3, "d": 4}
     report = compared(tmp_path, (answered("w"),), (answering(answered("w"), _set("meta_info/new", new)),))
-    fields = [each.first for each in report.findings if each.first.kind == "field"]
-    assert [(each.subject, each.message) for each in fields] == [("/meta_info/new/*", "only in B: 4 fields")]
+    fields = [finding.first for finding in report.findings if finding.first.kind == "field"]
+    assert [(field.subject, field.message) for field in fields] == [
+        ("/meta_info/new/*", "only in B: 4 fields")
+    ]
     few = compared(
         tmp_path / "few",
         (answered("w"),),
         (answering(answered("w"), _set("meta_info/new", {"a": 1, "b": 2})),),
     )
-    subjects = [each.first.subject for each in few.findings if each.first.kind == "field"]
+    subjects = [finding.first.subject for finding in few.findings if finding.first.kind == "field"]
     assert subjects == ["/meta_info/new/a", "/meta_info/new/b"]
 
 

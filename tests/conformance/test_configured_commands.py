@@ -108,7 +108,7 @@ def test_the_command_line_of_a_watcher_beats_the_file(servers: Sequence[Server],
     write(tmp_path, f'target = "{servers[0].url}"\n[watch]\nlisten = "192.0.2.1:1"\n')
     with watching(tmp_path, "--listen", "127.0.0.1:0", "--target", servers[1].url) as lines:
         loopback.get(f"{lines[0].split()[1]}/health")
-    assert [len(one.heads) for one in servers] == [0, 1]
+    assert [len(server.heads) for server in servers] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,10 @@ def test_the_headers_of_the_file_go_to_its_target_alone(
     )
     for one, other in (servers, servers[::-1]):
         tokenwire("compare", one.url, other.url, "--header", "X-Said: here", "--timeout", "5", "--trust")
-    seen = [{name: {head.get(name) for head in one.heads} for name in ("x-own", "x-said")} for one in servers]
+    seen = [
+        {name: {head.get(name) for head in server.heads} for name in ("x-own", "x-said")}
+        for server in servers
+    ]
     assert seen == [{"x-own": {None}, "x-said": {"here"}}, {"x-own": {"mine"}, "x-said": {"here"}}]
 
 

@@ -67,7 +67,7 @@ def test_a_target_that_answers_otherwise_now_is_not(answers: Callable[[Stream, i
 
 def test_answers_that_were_repeated_in_the_run_are_asked_again_too() -> None:
     """Two of them may be alike by chance as well."""
-    repeated = [named(one, f"{one.exchange.name}-again") for one in (WHOLE, STREAM)]
+    repeated = [named(answer, f"{answer.exchange.name}-again") for answer in (WHOLE, STREAM)]
     verdict, asked = after_asking_again(WHOLE, STREAM, *repeated, answers=as_whole)
     assert verdict is Verdict.WARN
     assert asked.total() > 0
@@ -103,8 +103,8 @@ def test_once_one_difference_fell_the_others_are_asked_again() -> None:
 
 def test_a_target_that_does_not_repeat_itself_elsewhere_is_asked_more_often() -> None:
     elsewhere = [
-        named(whole(told, key="other", prompt_key="q"), f"sglang-generate/one/other-{number}")
-        for number, told in enumerate((Told(), GOES_ANOTHER_WAY))
+        named(whole(item, key="other", prompt_key="q"), f"sglang-generate/one/other-{number}")
+        for number, item in enumerate((Told(), GOES_ANOTHER_WAY))
     ]
     _, asked = after_asking_again(WHOLE, STREAM, *elsewhere, answers=lambda stream, _: stream)
     assert asked == {"whole": 6, "stream": 6}
@@ -112,10 +112,10 @@ def test_a_target_that_does_not_repeat_itself_elsewhere_is_asked_more_often() ->
 
 def test_two_alike_answers_are_too_few_where_a_target_does_not_repeat_itself_elsewhere() -> None:
     """What there was no more time to ask again is left open: in a crowd, two may be alike by chance."""
-    twins = [named(one, f"{one.exchange.name}-twin") for one in (WHOLE, STREAM)]
+    twins = [named(answer, f"{answer.exchange.name}-twin") for answer in (WHOLE, STREAM)]
     elsewhere = [
-        named(whole(told, key="other", prompt_key="q"), f"sglang-generate/one/other-{number}")
-        for number, told in enumerate((Told(), GOES_ANOTHER_WAY))
+        named(whole(item, key="other", prompt_key="q"), f"sglang-generate/one/other-{number}")
+        for number, item in enumerate((Told(), GOES_ANOTHER_WAY))
     ]
     row = load_requirements()["stream-ids-equal-whole"]
 
@@ -131,7 +131,7 @@ def test_two_alike_answers_are_too_few_where_a_target_does_not_repeat_itself_els
 def test_a_request_with_an_id_of_its_own_is_asked_again_too() -> None:
     """Each of the two was repeated in the run, and yet by chance: the answers of a crowd fall into two."""
     own_id = named(incremental(GOES_ANOTHER_WAY, prompt_key="p", request_id="a1"), STREAM.exchange.name)
-    twins = [named(one, f"{one.exchange.name}-twin") for one in (WHOLE, own_id)]
+    twins = [named(answer, f"{answer.exchange.name}-twin") for answer in (WHOLE, own_id)]
     verdict, asked = after_asking_again(WHOLE, own_id, *twins, answers=as_whole)
     assert (verdict, asked["stream"] > 0) == (Verdict.WARN, True)
 
@@ -152,15 +152,15 @@ def test_what_is_seen_only_in_answers_to_what_was_asked_again_is_confirmed_too()
     ]
     alike = {"key": "other", "prompt_key": "q"}
     later = [
-        named(one, f"sglang-generate/two/{one.delivery}-{number}")
-        for one in (whole(**alike), incremental(GOES_ANOTHER_WAY, **alike))
+        named(item, f"sglang-generate/two/{item.delivery}-{number}")
+        for item in (whole(**alike), incremental(GOES_ANOTHER_WAY, **alike))
         for number in range(2)
     ]
     all_of_it = list(texts)
 
     async def ask_again(stream: Stream, turn: int) -> None:
         if turn == 1 and stream.asked.key != "other":
-            all_of_it.extend(one for one in later if one not in all_of_it)
+            all_of_it.extend(item for item in later if item not in all_of_it)
         answer = whole(**alike) if stream.asked.key == "other" and not stream.asked.stream else stream
         if stream.asked.key == "other" and stream.asked.stream:
             answer = incremental(**alike)
@@ -178,9 +178,10 @@ def test_a_gateway_and_its_worker_are_each_asked_again(repeats: bool) -> None:
     theirs = {WORKER: WHOLE, GATEWAY: whole(GOES_ANOTHER_WAY, prompt_key="p")}
     said = {
         side: [
-            with_exchange(named(one, f"sglang-generate/{side}/{name}"), scenario=side) for name in ("a", "b")
+            with_exchange(named(event, f"sglang-generate/{side}/{name}"), scenario=side)
+            for name in ("a", "b")
         ]
-        for side, one in theirs.items()
+        for side, event in theirs.items()
     }
 
     async def ask_again(stream: Stream, turn: int) -> None:

@@ -112,11 +112,15 @@ def test_of_sixteen_requests_that_a_death_cut_the_bad_one_is_named_and_nothing_e
     assert death.early
     assert death.final
     broken = judge([seen], [load_requirements()[BROKEN]])
-    failed = [one for one in broken if one.verdict is Verdict.FAIL]
-    assert [one.scenario for one in failed] == ["unknown-ids"]
-    assert [each.place.exchange for each in failed[0].violations] == [death.name]
+    failed = [judgement for judgement in broken if judgement.verdict is Verdict.FAIL]
+    assert [judgement.scenario for judgement in failed] == ["unknown-ids"]
+    assert [violation.place.exchange for violation in failed[0].violations] == [death.name]
     assert failed[0].violations[0].actual == "the server died"
-    red = {one.requirement.id for one in judge([seen]) if one.verdict in {Verdict.FAIL, Verdict.WARN}}
+    red = {
+        judgement.requirement.id
+        for judgement in judge([seen])
+        if judgement.verdict in {Verdict.FAIL, Verdict.WARN}
+    }
     assert red == {BROKEN}, "what the death cut is no violation of anything else"
 
 
@@ -235,7 +239,9 @@ def test_each_life_has_its_own_death_and_what_killed_again_is_the_cause_of_the_f
 def test_a_server_that_was_started_again_after_all_deaths_leaves_nothing_open() -> None:
     bad = exchange("negative-ids/whole", 1, ids=(1, -1), how=NOBODY)
     control = exchange("negative-ids/whole-control", 2, how=NOBODY)
-    told = run(*PROBES, bad, control, restarted(9), *[replace(one, name=f"{one.name}-2") for one in PROBES])
+    told = run(
+        *PROBES, bad, control, restarted(9), *[replace(item, name=f"{item.name}-2") for item in PROBES]
+    )
     assert told.died is None
     assert verdict(BROKEN, told) is Verdict.FAIL
     (judgement,) = judge([told], [load_requirements()["wrong-types-refused"]])
@@ -249,7 +255,7 @@ def test_the_gravest_failure_is_shown_first() -> None:
     told = run(*PROBES, failed, silent, exchange("no-prompt/control", 65), *dead)
     red = [judgement for judgement in judge([told], [load_requirements()[BROKEN]]) if judgement.violations]
     assert [one.scenario for one in red] == ["negative-ids", "no-prompt"]
-    assert [str(each.actual)[:7] for each in red[1].violations] == ["timeout", "status "]
+    assert [str(violation.actual)[:7] for violation in red[1].violations] == ["timeout", "status "]
 
 
 def hears(told: Run, name: str) -> list[Stream]:
@@ -299,7 +305,7 @@ def test_a_failure_counts_as_no_refusal_only_where_the_good_request_behind_it_wa
     bad = exchange("negative-ids/whole", 1, ids=(1, -1), how=failing, body=UPSTREAM)
     control = exchange("negative-ids/whole-control", 2, how=failing, body=UPSTREAM)
     answered = exchange("negative-ids/whole-control", 2)
-    back = [replace(one, name=f"{one.name}-2", started="2026-11-22T03:00:00+00:00") for one in PROBES]
+    back = [replace(item, name=f"{item.name}-2", started="2026-11-22T03:00:00+00:00") for item in PROBES]
     requirement = "unknown-prompt-ids-refused"
     assert verdict(requirement, run(*PROBES, bad, answered, *back)) is Verdict.FAIL
     assert verdict(requirement, run(*PROBES, bad, control, *back)) is Verdict.INCONCLUSIVE

@@ -32,7 +32,7 @@ def judged(requirement: str, *streams: Stream) -> list[Judgement]:
 
 
 def verdicts(requirement: str, *streams: Stream) -> set[Verdict]:
-    return {one.verdict for one in judged(requirement, *streams)}
+    return {judgement.verdict for judgement in judged(requirement, *streams)}
 
 
 def copies(stream: Stream, names: Iterable[str]) -> list[Stream]:
@@ -49,7 +49,7 @@ def of_ids(ids: Sequence[int], text: str = "abcxyz", **told: object) -> Told:
 @pytest.mark.parametrize("name", ["sglang_forgets_the_seed", "llamacpp_moves_with_its_cache"])
 def test_a_server_that_does_not_repeat_itself_here_is_not_failed(name: str) -> None:
     found = judge(replay([RECORDINGS / f"{name}.jsonl"]).runs)
-    assert [one.name for one in found if one.verdict is Verdict.FAIL] == []
+    assert [judgement.name for judgement in found if judgement.verdict is Verdict.FAIL] == []
 
 
 # Two answers to one greedy request.
@@ -79,25 +79,27 @@ def test_the_doubt_names_the_whole_answers() -> None:
     streams = [*copies(whole(), "ab"), *copies(other, "c"), *copies(third, "d")]
     (judgement,) = judged("stream-ids-equal-whole", *streams)
     assert "generate/b and generate/c are one request" in judgement.message
-    assert [one.place.exchange for one in judgement.doubted] == ["generate/d"]
+    assert [observation.place.exchange for observation in judgement.doubted] == ["generate/d"]
 
 
 def test_a_race_among_streams_is_told_and_more_than_chance_is_a_failure() -> None:
     """Streams that differ from each other do not excuse that they differ from what is repeated."""
-    answers = [one for key in "abcdefgh" for one in copies(whole(key=key), (f"{key}{n}" for n in range(6)))]
+    answers = [copy for key in "abcdefgh" for copy in copies(whole(key=key), (f"{key}{n}" for n in range(6)))]
     right = [named(incremental(key=key), f"generate/s{key}") for key in "abcdefgh"]
     wrong = [
         named(incremental(of_ids([*IDS[:3], 80 + n, 95, 96]), key=key), f"generate/s{key}")
         for n, key in enumerate("abcdefgh")
     ]
     once = judged("stream-ids-equal-whole", *answers, *right[1:], wrong[0])
-    assert {one.verdict for one in once} == {Verdict.WARN}
+    assert {judgement.verdict for judgement in once} == {Verdict.WARN}
     assert "1 of 8 answers differ from one that was repeated, and 0 of 40 repetitions" in once[0].message
-    assert {one.verdict for one in judged("stream-ids-equal-whole", *answers, *wrong)} == {Verdict.FAIL}
+    assert {judgement.verdict for judgement in judged("stream-ids-equal-whole", *answers, *wrong)} == {
+        Verdict.FAIL
+    }
 
 
 def test_chance_explains_as_many_differences_as_whole_answers_show() -> None:
-    answers = [one for key in "abcd" for one in copies(whole(key=key), (f"{key}{n}" for n in range(3)))]
+    answers = [copy for key in "abcd" for copy in copies(whole(key=key), (f"{key}{n}" for n in range(3)))]
     flipping = copies(whole(of_ids(APART), key="d"), ["d3"])
     stream = named(incremental(of_ids(APART), key="a"), "generate/s")
     (judgement,) = judged("stream-ids-equal-whole", *answers, *flipping, stream)
@@ -246,7 +248,7 @@ def test_candidates_and_prompts_show_how_far_numbers_lie_apart(where: str) -> No
 def test_a_dialect_whose_numbers_were_never_repeated_is_held_to_what_the_others_show() -> None:
     """One server computes them all. Answers that were repeated without numbers show nothing."""
     first, second = (named(whole(moved(by)), f"generate/{by}") for by in (0.0, 0.002))
-    silent = [replace(one, dialect="sglang-chat") for one in copies(whole(), "ab")]
+    silent = [replace(copy, dialect="sglang-chat") for copy in copies(whole(), "ab")]
     noise = determinism([first, second, *silent]).noise
     assert noise.rounding(silent[0], "output_token_logprobs") == pytest.approx(0.008)
     assert determinism(silent).noise == Noise()
@@ -271,7 +273,7 @@ def test_one_request_whose_numbers_jump_widens_no_other_comparison() -> None:
 
 def test_noise_of_one_kind_or_endpoint_is_not_that_of_another() -> None:
     first, second = (whole(moved(by)) for by in (0.0, 0.002))
-    there = [replace(one, dialect="sglang-chat") for one in (*copies(first, "c"), *copies(first, "d"))]
+    there = [replace(copy, dialect="sglang-chat") for copy in (*copies(first, "c"), *copies(first, "d"))]
     noise = determinism([*copies(first, "a"), *copies(second, "b"), *there]).noise
     assert noise.rounding(first, "output_token_logprobs") == pytest.approx(0.008)
     assert noise.rounding(there[0], "output_token_logprobs") == ROUNDING
@@ -370,9 +372,9 @@ def test_a_delivery_that_is_not_legal_names_the_whole_answer_too() -> None:
 
 
 def test_a_side_that_answers_in_two_ways_elsewhere_is_no_measure_for_what_differs_by_chance() -> None:
-    elsewhere = [whole(told, key="other") for told in (Told(), of_ids(APART), of_ids(APART))]
-    flips = [named(one, f"generate/elsewhere-{number}") for number, one in enumerate(elsewhere)]
-    ours, theirs = (copies(whole(told), "x1234567") for told in (Told(), of_ids(APART)))
+    elsewhere = [whole(item, key="other") for item in (Told(), of_ids(APART), of_ids(APART))]
+    flips = [named(item, f"generate/elsewhere-{number}") for number, item in enumerate(elsewhere)]
+    ours, theirs = (copies(whole(item), "x1234567") for item in (Told(), of_ids(APART)))
     (calm, *_) = side_by_side(ours[:1], theirs[:1])
     (known, *_) = side_by_side([*ours, *flips], theirs)
     assert (calm.steady, known.steady) == (True, True)

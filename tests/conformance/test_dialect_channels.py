@@ -38,7 +38,7 @@ def streamed(dialect: str, *chunks: dict[str, Any]) -> Choice:
 
 
 def told(choice: Choice) -> tuple[Any, ...]:
-    return choice.reasoning, choice.text, [(one.index, one.name, one.arguments) for one in choice.calls]
+    return choice.reasoning, choice.text, [(call.index, call.name, call.arguments) for call in choice.calls]
 
 
 def sglang(index: int, arguments: str, name: str | None = None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_sglangs_channels_are_the_same_whole_and_joined() -> None:
     assert told(whole("sglang-chat", message)) == expected
     joined = streamed("sglang-chat", *SGLANG_STREAM)
     assert told(joined) == expected
-    assert [one.id for one in joined.calls] == ["call_0", "call_1"]
+    assert [call.id for call in joined.calls] == ["call_0", "call_1"]
     assert joined.parsed
     emission, piece = joined.calls[0].pieces[2]
     assert (emission.event.index, piece.pointer) == (5, "/choices/0/delta/tool_calls/0")
@@ -119,7 +119,7 @@ def test_what_is_no_call_is_none() -> None:
     """A call without fields keeps its place; what is no object is no call."""
     calls = [7, {}, {"index": "x", "id": 3, "function": {"name": ["n"], "arguments": {"a": 1}}}, None]
     choice = whole("sglang-chat", {"content": "", "tool_calls": calls})
-    assert [(one.index, one.id, one.name, one.arguments) for one in choice.calls] == [
+    assert [(call.index, call.id, call.name, call.arguments) for call in choice.calls] == [
         (1, None, None, ""),
         (2, 3, ["n"], ""),
     ]

@@ -97,7 +97,7 @@ def test_what_the_server_says_stands_unless_all_evidence_is_against_it(said: Del
     assert infer_delivery([against], said) is shown
     assert infer_delivery([against, for_it], said) is said
     assert infer_delivery([against[:2]], said) is shown
-    texts = [[replace(one, output_ids=None, counters={}) for one in against[:2]]]
+    texts = [[replace(item, output_ids=None, counters={}) for item in against[:2]]]
     assert infer_delivery(texts, said) is said
     assert infer_delivery([], said) is said
 
@@ -119,6 +119,6 @@ def test_only_ids_that_are_exactly_as_many_as_counted_tell_a_mode() -> None:
 def test_two_votes_are_enough_against_the_server() -> None:
     votes = [emission([1], "a", 1), emission([1, 2], None, 2), emission([1, 2, 3], None, 3)]
     for count in (1, 2):
-        pieces = [replace(one, counters={}) for one in votes[: count + 1]]
+        pieces = [replace(vote, counters={}) for vote in votes[: count + 1]]
         told = Delivery.INCREMENTAL if count == 1 else Delivery.CUMULATIVE
         assert infer_delivery([pieces], Delivery.INCREMENTAL) is told

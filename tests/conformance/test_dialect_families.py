@@ -37,7 +37,9 @@ def asked(dialect: Dialect, value: Any, *headers: tuple[str, str]) -> Asked:
 def read(dialect: Dialect, request: Mapping[str, Any], *answers: Any) -> Stream:
     """A stream of some events, or the whole answer where there is one and the request asks for no stream."""
     if request.get("stream"):
-        data = b"".join(f"data: {json.dumps(one)}\n\n".encode() for one in answers) + b"data: [DONE]\n\n"
+        data = (
+            b"".join(f"data: {json.dumps(answer)}\n\n".encode() for answer in answers) + b"data: [DONE]\n\n"
+        )
     else:
         data = json.dumps(answers[0]).encode()
     media_type = "text/event-stream" if request.get("stream") else "application/json"
@@ -52,7 +54,9 @@ def recorded(name: str, file: str = "vllm/0.32.0-cpu/si1") -> Stream:
         if exchange.name == name:
             family = file.partition("/")[0]
             (dialect,) = (
-                one for one in DIALECTS.values() if one.family == family and exchange.request in one.endpoint
+                item
+                for item in DIALECTS.values()
+                if item.family == family and exchange.request in item.endpoint
             )
             return dialect.read(exchange)
     raise AssertionError(f"{file} holds no {name}")

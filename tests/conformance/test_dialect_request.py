@@ -298,7 +298,7 @@ def test_every_field_that_asks_to_be_told_is_sent_as_a_flag(name: str) -> None:
     assert {str(at[-1]).replace("_", "-") for at in dialect.asks} <= labels.keys()
     for label, ask in labels.items():
         wanted = asked(dialect, body(dialect, ask)).wanted
-        assert [one.wire_name.replace("_", "-") for one in wanted] == [label] * len(wanted)
+        assert [item.wire_name.replace("_", "-") for item in wanted] == [label] * len(wanted)
 
 
 @pytest.mark.parametrize("name", sorted(load_dialects()))

@@ -75,7 +75,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_asked(
 ) -> None:
     ran = run(*words)
     assert ran.exit_code == ExitStatus.USAGE, ran.output
-    assert any(each in said(ran) for each in ("cannot be written: ", "is a folder", "is not an empty folder"))
+    assert any(item in said(ran) for item in ("cannot be written: ", "is a folder", "is not an empty folder"))
     assert "Nothing answers" not in said(ran)
     assert (here / "file").read_text() == "old"
 

@@ -150,7 +150,7 @@ def test_what_was_written_is_read(events: list[tuple[list[str], str]], line_ends
 @given(data=st.lists(_LINE, max_size=6))
 @settings(deadline=None)
 def test_line_ends_change_nothing_but_offsets(data: list[str]) -> None:
-    lines = [line for one in data for line in (f"data: {one}", "")]
+    lines = [line for item in data for line in (f"data: {item}", "")]
     read = [
         [
             replace(event, start=0, end=0)

@@ -49,7 +49,7 @@ HELD_TOGETHER = FIXTURES / "sglang" / "0.5.12.post1" / "live-cumulative.jsonl.gz
 def report(subject: Subject, judgements: list[Judgement]) -> tuple[object, ...]:
     """What all its forms are made from."""
     told = document(subject, judgements, 0)
-    violated = [one for one in judgements if one.violations]
+    violated = [judgement for judgement in judgements if judgement.violations]
     return told, playbacks(violated), trace("all", judgements)
 
 
@@ -64,8 +64,8 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
         stream = read(self, exchange, delivery_hint=delivery_hint)
-        alive.extend(weakref.ref(one) for one in (stream.choices or (stream,))[:1])
-        alive[:] = [one for one in alive if one() is not None]
+        alive.extend(weakref.ref(choice) for choice in (stream.choices or (stream,))[:1])
+        alive[:] = [item for item in alive if item() is not None]
         counts.append(len(alive))
         return stream
 
@@ -76,7 +76,7 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_finish_is_unpickled_with_all_its_fields() -> None:
     """Its status above all: by that an abort is known as a failure."""
     told = {"type": "abort", "matched": 7, "length": 3, "raw": {"status_code": 400}, "code": 400}
-    assert told.keys() == {one.name for one in fields(Finish)}
+    assert told.keys() == {field.name for field in fields(Finish)}
     finish = Finish(**told)
     again = pickle.loads(pickle.dumps(finish))
     assert (again, again.failed) == (finish, True)
@@ -172,7 +172,7 @@ def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_a
 
 def test_where_an_answer_ends_is_known_without_its_content(most_alive: list[int]) -> None:
     (run,) = replay([HELD_TOGETHER], store=nothing_held()).runs
-    choices = [one for stream in run.streams for one in stream.choices if one.ends_with("output_ids")]
+    choices = [item for stream in run.streams for item in stream.choices if item.ends_with("output_ids")]
     due = [bringing(choice.load(), "output_ids") for choice in choices]
     most_alive.clear()
     assert [bringing(choice, "output_ids") for choice in choices] == due
@@ -197,7 +197,7 @@ def test_answers_that_are_held_together_are_each_read_once(monkeypatch: pytest.M
     assert pairs > 10
     names.clear()
     judged = judge([run], [row])
-    assert sum(one.witnesses for one in judged) > pairs
+    assert sum(observation.witnesses for observation in judged) > pairs
     assert len(names) <= len(run.streams) + pairs
 
 
@@ -210,14 +210,14 @@ def test_facts_are_the_same_in_memory_and_evicted() -> None:
     (evicted,), (held,) = (replay([CAPTURE], store=store).runs for store in (nothing_held(), AnswerStore()))
     names = [field.name for field in fields(ChoiceFacts) if field.name != "cache"]
     assert len(evicted.streams) == len(held.streams)
-    for one, other in zip(evicted.streams, held.streams, strict=True):
+    for stream, other in zip(evicted.streams, held.streams, strict=True):
         for name in (*Answer.__annotations__, "answered"):
             if name not in {"exchange", "choices"}:
-                assert repr(getattr(one, name)) == repr(getattr(other, name))
+                assert repr(getattr(stream, name)) == repr(getattr(other, name))
         for name in (*ExchangeHead.__annotations__, "size", "last_read", "label", "busy"):
             if name != "request":
-                assert getattr(one.exchange, name) == getattr(other.exchange, name)
-        for ours, theirs in zip(one.choices, other.choices, strict=True):
+                assert getattr(stream.exchange, name) == getattr(other.exchange, name)
+        for ours, theirs in zip(stream.choices, other.choices, strict=True):
             assert [repr(getattr(ours, n)) for n in names] == [repr(getattr(theirs, n)) for n in names]
 
 
@@ -326,26 +326,26 @@ def test_an_exchange_is_read_again_from_its_lines(tmp_path: Path, zipped: bool) 
     data = b"\n".join(lines)[:-30]
     path = tmp_path / ("cut.jsonl.gz" if zipped else "cut.jsonl")
     path.write_bytes(gzip.compress(data)[:-3] if zipped else data)
-    located = [one for chunk in capture_chunks(path) for one in chunk.located()]
-    assert [one.exchange.name for one in located] == list("abc")
-    assert [one.exchange.ending for one in located] == [
+    located = [item for chunk in capture_chunks(path) for item in chunk.located()]
+    assert [answer.exchange.name for answer in located] == list("abc")
+    assert [answer.exchange.ending for answer in located] == [
         Ending.COMPLETE,
         Ending.CANCELLED,
         Ending.CANCELLED,
     ]
     captures = CaptureReader()
     captures.add(path)
-    again = [captures.exchange(one.exchange.name, one.span) for one in reversed(located)]
-    assert again == [one.exchange for one in reversed(located)]
-    assert "".join(one.detail for one in again).count("cut off in line") == 1
+    again = [captures.exchange(answer.exchange.name, answer.span) for answer in reversed(located)]
+    assert again == [answer.exchange for answer in reversed(located)]
+    assert "".join(item.detail for item in again).count("cut off in line") == 1
 
 
 def test_all_exchanges_of_a_recording_are_read_again() -> None:
-    located = [one for chunk in any_chunks(CAPTURE) for one in chunk.located()]
+    located = [item for chunk in any_chunks(CAPTURE) for item in chunk.located()]
     captures = CaptureReader()
     captures.add(CAPTURE)
-    again = [captures.exchange(one.exchange.name, one.span) for one in located]
-    assert again == [one.exchange for one in located]
+    again = [captures.exchange(answer.exchange.name, answer.span) for answer in located]
+    assert again == [answer.exchange for answer in located]
 
 
 @pytest.mark.parametrize("change", ["removed", "shortened", "rewritten", "other"])

@@ -54,7 +54,7 @@ def test_an_exchange(tmp_path: Path) -> None:
         "POST", "/generate", {"stream": True}, None, (("Authorization", REDACTED),)
     )
     assert exchange.server.flags == ("--stream-interval", "4")
-    assert [(one.time, len(one.data)) for one in exchange.reads] == [(0.1, 11), (0.25, 14)]
+    assert [(item.time, len(item.data)) for item in exchange.reads] == [(0.1, 11), (0.25, 14)]
     assert exchange.body.decode() == _BODY
     assert (exchange.ending, exchange.detail, exchange.duration) == (Ending.COMPLETE, "", 0.25)
 
@@ -75,14 +75,14 @@ def test_reads_cut_inside_a_character(tmp_path: Path) -> None:
 
 def test_lengths_that_do_not_add_up_cut_nothing(tmp_path: Path) -> None:
     (exchange,) = read(tmp_path / "x.jsonl", line(http_chunks_ms_len=[[10, 5], [30, 5]]))
-    assert [(one.time, one.data.decode()) for one in exchange.reads] == [(0.03, _BODY)]
+    assert [(item.time, item.data.decode()) for item in exchange.reads] == [(0.03, _BODY)]
 
 
 def test_arrivals_with_the_framing(tmp_path: Path) -> None:
     raw = line(recv_s_len=[[0.1, 182], [0.4, 50]], http_chunk_sizes=[11, 14])
     del raw["response"]["http_chunks_ms_len"]
     (exchange,) = read(tmp_path / "x.jsonl", raw)
-    assert [(one.time, len(one.data)) for one in exchange.reads] == [(0.4, 11), (0.4, 14)]
+    assert [(item.time, len(item.data)) for item in exchange.reads] == [(0.4, 11), (0.4, 14)]
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_either_form_is_told_by_its_first_line(tmp_path: Path) -> None:
 def test_an_exchange_is_read_again_from_its_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     ours = read(path, line(), line(status=400), line(body={"text": "好" * 9}))
-    located = [one for chunk in foreign_chunks(path) for one in chunk.located()]
+    located = [item for chunk in foreign_chunks(path) for item in chunk.located()]
     captures = CaptureReader()
     captures.add(path)
-    assert [captures.exchange("b_stream", one.span) for one in reversed(located)] == ours[::-1]
+    assert [captures.exchange("b_stream", item.span) for item in reversed(located)] == ours[::-1]
     path.write_text(path.read_text().replace("b_stream", "c_stream"))
     with pytest.raises(CaptureError, match=r"x\.jsonl has changed"):
         captures.exchange("b_stream", located[0].span)

@@ -42,8 +42,8 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("trials")
     with contextlib.ExitStack() as servers:
         asked = {
-            name: (servers.enter_context(HostileServer(one)).url, time_limit(one))
-            for name, one in HOSTILE.items()
+            name: (servers.enter_context(HostileServer(item)).url, time_limit(item))
+            for name, item in HOSTILE.items()
         }
         ran = subprocess.run(
             [sys.executable, str(Path(hostile_trial.__file__)), str(folder)],
@@ -78,5 +78,5 @@ def test_bounded_time(name: str, trials: dict[str, Any]) -> None:
 def test_bounded_memory(trials: dict[str, Any]) -> None:
     """All targets in one process: what one leaves behind counts for the next."""
     assert {
-        name: one["most_memory"] for name, one in trials.items() if one["most_memory"] > MOST_MEMORY
+        name: trial["most_memory"] for name, trial in trials.items() if trial["most_memory"] > MOST_MEMORY
     } == {}

@@ -35,7 +35,7 @@ ACTIVE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 def active(text: str) -> set[str]:
     """The characters of a text that something would act on instead of showing them."""
-    return {one for one in text if unicodedata.category(one) in ACTIVE} - {"\n", "\t", "\r"}
+    return {item for item in text if unicodedata.category(item) in ACTIVE} - {"\n", "\t", "\r"}
 
 
 @given(st.text(st.characters(exclude_categories=())))

@@ -276,7 +276,7 @@ def test_a_greedy_probe_does_not_speak_for_sampled_requests(register) -> None:
     probes = [ids_stream([7], name=f"p{i}", stream=False, scenario="probe", key="probe") for i in range(2)]
     pair = [ids_stream([1, 2], name="w", stream=False), ids_stream([1], [2], name="s")]
     assert only(across, compared(*pair, *probes)).verdict is Verdict.PASS
-    sampled = [replace(each, asked=replace(each.asked, greedy=False, seed=7)) for each in pair]
+    sampled = [replace(item, asked=replace(item.asked, greedy=False, seed=7)) for item in pair]
     assert only(across, compared(*sampled, *probes)).verdict is Verdict.INCONCLUSIVE
     assert only(across, compared(*sampled, renamed(sampled[0], "w-2"))).verdict is Verdict.PASS
 
@@ -347,8 +347,8 @@ def test_processes_that_share_the_work_give_the_same_verdicts() -> None:
     alone = judge(subject.runs, rows)
     shared = judge(subject.runs, iter(rows), jobs=2)
     assert shared == alone
-    assert all(one.run is other.run for one, other in zip(shared, alone, strict=True))
-    assert {one.verdict for one in shared} >= {Verdict.PASS, Verdict.UNSUPPORTED}
+    assert all(item.run is other.run for item, other in zip(shared, alone, strict=True))
+    assert {judgement.verdict for judgement in shared} >= {Verdict.PASS, Verdict.UNSUPPORTED}
 
 
 def test_a_process_that_is_killed_ends_the_judging(register) -> None:

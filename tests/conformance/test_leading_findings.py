@@ -31,7 +31,7 @@ RUN = Run(())
 def seen(requirement: str, stream: Stream) -> list[Any]:
     observe = CHECKS[requirement].observe
     assert observe is not None
-    return [one for one in observe(stream, Target()) if not one.holds]
+    return [observation for observation in observe(stream, Target()) if not observation.holds]
 
 
 def test_choices_under_one_index_are_not_an_ignored_n() -> None:
@@ -70,11 +70,11 @@ def test_what_nothing_explains_is_shown_first_and_a_requirement_has_one_cause() 
     found = causes([broken, mixed, explained])
     assert found.leading(1, mixed).message == "/temperature is wrong"
     report = document(Subject(url="http://h:1", runs=(RUN,)), [broken, mixed, explained], 1)
-    assert {one["requirement"]: one["follow"] for one in report["causes"]} == {
+    assert {cause["requirement"]: cause["follow"] for cause in report["causes"]} == {
         "finish-comes-last": [],
         "request-id-constant": [],
     }
-    shown = {one.requirement: one.shown for one in overview(report).summaries}
+    shown = {summary.requirement: summary.shown for summary in overview(report).summaries}
     assert [row["exhibit"]["message"] for row in shown["request-id-constant"]] == ["/temperature is wrong"]
 
 
@@ -85,7 +85,7 @@ def test_a_server_that_fails_and_what_fits_no_schema_lead(leading: str) -> None:
         violated(leading, Place("a/two", 0, "/y")),
     ]
     report = document(Subject(url="http://h:1", runs=(RUN,)), every, 1)
-    assert [one["requirement"] for one in report["causes"]] == [leading, "finish-comes-last"]
+    assert [cause["requirement"] for cause in report["causes"]] == [leading, "finish-comes-last"]
 
 
 def test_the_first_illegal_event_is_that_of_all_choices() -> None:
@@ -97,7 +97,7 @@ def test_the_first_illegal_event_is_that_of_all_choices() -> None:
     both = replace(late, choices=(*late.choices[:2], choice))
     row = ROWS["one-finish-per-choice"]
     (judgement,) = judge([Run((both,))], [row])
-    events = [one.place.event for one in judgement.violations]
+    events = [violation.place.event for violation in judgement.violations]
     assert len(events) == 2
     assert events == sorted(events)
 

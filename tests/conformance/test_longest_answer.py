@@ -26,14 +26,14 @@ def asked() -> Iterator[tuple[str, Asked]]:
     transcript = Transcript()
     conversations = [
         Conversation(
-            each.name,
+            scenario.name,
             load_dialects()["sglang-generate"],
             CannedSender(),
             Advertised(context_length=4096),
             transcript,
         )
-        for each in load_scenarios().values()
-        if not each.chat
+        for scenario in load_scenarios().values()
+        if not scenario.chat
     ]
 
     async def talk() -> None:
@@ -41,7 +41,7 @@ def asked() -> Iterator[tuple[str, Asked]]:
             await load_scenarios()[conversation.scenario].run(conversation)
 
     asyncio.run(talk())
-    return ((one.exchange.name, one.asked) for one in transcript.streams if one.asked.stream)
+    return ((stream.exchange.name, stream.asked) for stream in transcript.streams if stream.asked.stream)
 
 
 def longest(asked: Asked) -> tuple[int, int]:

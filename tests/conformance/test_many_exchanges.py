@@ -42,15 +42,15 @@ def runs() -> tuple[Run, ...]:
         return replace(
             recorded,
             streams=tuple(
-                replace(one, exchange=later(one.exchange, time))
+                replace(stream, exchange=later(stream.exchange, time))
                 for time in range(times)
-                for one in recorded.streams
-                if one.exchange.scenario in SCENARIOS
+                for stream in recorded.streams
+                if stream.exchange.scenario in SCENARIOS
             ),
             calls=tuple(
-                replace(one, exchange=later(one.exchange, time))
+                replace(call, exchange=later(call.exchange, time))
                 for time in range(times)
-                for one in recorded.calls
+                for call in recorded.calls
             ),
         )
 

@@ -43,7 +43,7 @@ def faults(requirement: str, *streams: Stream) -> list[str]:
 def wrong(run: Run) -> dict[str, str]:
     """What is violated, or broken in the suite, with the reason."""
     bad = (Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR)
-    return {each.name: each.message for each in judge([run]) if each.verdict in bad}
+    return {judgement.name: judgement.message for judgement in judge([run]) if judgement.verdict in bad}
 
 
 def test_a_correct_server_is_asked_for_chat_and_completions() -> None:
@@ -135,7 +135,7 @@ def test_the_habit_of_a_family_is_no_fault(habits: Habits) -> None:
 
 
 def informed(run: Run) -> set[str]:
-    return {each.requirement.id for each in judge([run]) if each.verdict is Verdict.INFO}
+    return {judgement.requirement.id for judgement in judge([run]) if judgement.verdict is Verdict.INFO}
 
 
 def test_what_families_do_differently_is_told_as_information() -> None:
@@ -186,8 +186,10 @@ def test_a_stop_that_ends_the_thoughts_is_told_as_that() -> None:
     stop = (said.choices[0].reasoning or "").split()[2]
     again = text_asked(server, ask, "unstopped-again")
     run = Run((said, again, text_asked(server, replace(ask, stop=(stop,)), "stopped")))
-    told = [each for each in judge([run]) if each.requirement.id == "stop-string-ends-generation"]
-    assert [each.verdict for each in told] == [Verdict.WARN], told[0].message
+    told = [
+        judgement for judgement in judge([run]) if judgement.requirement.id == "stop-string-ends-generation"
+    ]
+    assert [judgement.verdict for judgement in told] == [Verdict.WARN], told[0].message
     assert told[0].message == f"the stop string {stop!r} ended the thoughts of the choice, before its content"
 
 
@@ -326,7 +328,7 @@ def test_lmdeploy_is_judged_by_its_own_contract() -> None:
     asyncio.run(talk())
     run = Run(tuple(transcript.streams))
     assert wrong(run) == {}
-    passed = {each.requirement.id for each in judge([run]) if each.verdict is Verdict.PASS}
+    passed = {judgement.requirement.id for judgement in judge([run]) if judgement.verdict is Verdict.PASS}
     assert passed >= {
         "ids-are-counted",
         "logprobs-name-their-ids",
@@ -384,7 +386,7 @@ def test_usage_counts_what_came_from_the_cache_and_the_ids_of_a_whole_answer() -
 def test_the_request_after_a_bad_one_is_judged_without_ids() -> None:
     run = OpenAIServer().run("wrong-types", "probe")
     assert wrong(run) == {}
-    passed = {each.requirement.id for each in judge([run]) if each.verdict is Verdict.PASS}
+    passed = {judgement.requirement.id for judgement in judge([run]) if judgement.verdict is Verdict.PASS}
     assert "refused-request-harms-nobody" in passed
 
 

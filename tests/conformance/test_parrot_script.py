@@ -180,7 +180,9 @@ def test_an_id_that_ends_too_early_gives_way_to_the_next_best() -> None:
     assert found.ids == (*tail[:2], second, *tail[3:])
     assert (found.finish, found.barred) == ("stop", True)
     late = true_record("", tail=(*tail[:2], EOS), min_new_tokens=2)
-    assert (late.ids, late.barred) == (tail[:3], True), "of 'a' a server may tell the logprob without the ends"
+    assert (late.ids, late.barred) == (tail[:3], True), (
+        "of 'a' a server may tell the logprob without the ends"
+    )
     unending = Asked(greedy=True, max_new_tokens=2, min_new_tokens=2, ignore_eos=True)
     free = truth(LAW, WORDS, Script(tail[:2]).prompt(LAW, byte(126)), unending)
     assert free is not None and not free.barred

@@ -170,18 +170,18 @@ def test_a_script_that_no_text_becomes_is_not_said_in_words() -> None:
 @pytest.mark.parametrize(("name", "most"), [("sglang-generate", 64), (IDS_CHAT, 48), ("openai-chat", 48)])
 def test_scenarios_of_scripts_are_asked_of_parrots_alone_and_take_few_requests(name: str, most: int) -> None:
     dialect, sender = load_dialects()[name], CannedSender()
-    told = {each.name: each for each in load_scenarios().values() if each.parrot}
+    told = {item.name: item for item in load_scenarios().values() if item.parrot}
 
     def talk(scenario: str, speaker: Speaker | None) -> Conversation:
         return Conversation(scenario, dialect, sender, Advertised(), Transcript(), parrot=speaker)
 
-    for each in told.values():
-        asyncio.run(each.run(talk(each.name, None)))
+    for item in told.values():
+        asyncio.run(item.run(talk(item.name, None)))
     assert sender.names == []
-    for each in told.values():
-        asyncio.run(each.run(talk(each.name, speaker_of(Vocabulary.BYTE_LEVEL))))
+    for item in told.values():
+        asyncio.run(item.run(talk(item.name, speaker_of(Vocabulary.BYTE_LEVEL))))
     in_words = {"script-abort", "script-prompts"}
     """No text becomes these scripts, or the family knows no abort."""
-    asked = {one.split("/")[1] for one in sender.names}
+    asked = {item.split("/")[1] for item in sender.names}
     assert asked == told.keys() - (in_words if name == "openai-chat" else set())
     assert len(sender.names) == len(set(sender.names)) <= most

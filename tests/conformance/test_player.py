@@ -182,7 +182,7 @@ def test_a_pause_is_drawn_and_leaves_room_for_the_events():
 
 def violated(stream: Stream, *others: Stream, event: int, pointer: str = "/output_ids", **row) -> Judgement:
     """A made-up violation at an event of a stream."""
-    place = next(one for one in stream.events if one.index == event).place.at(pointer)
+    place = next(item for item in stream.events if item.index == event).place.at(pointer)
     seen = expect(place, "x", EVIL, "wrong", holds=False)
     run = Run((stream, *others))
     return Judgement(made_up_row(**row), "one", Verdict.FAIL, 1, "wrong", (seen,), run=run)
@@ -244,7 +244,7 @@ def test_without_a_whole_answer_a_series_is_held_against_the_ids():
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("named_ids", [True, False])
 def test_entries_that_come_again_are_shown_where_they_come(known, named_ids):
-    entries = [[-0.5, one, None] for one in (11, 12, 13)] if named_ids else [1, 2, 3]
+    entries = [[-0.5, item, None] for item in (11, 12, 13)] if named_ids else [1, 2, 3]
     told = Told(ids=(11, 12, 13), text="abc", series={"mirror": entries})
     stream = incremental(told)
     for at in (1, 2):
@@ -327,8 +327,8 @@ def test_what_is_long_is_cut_around_the_first_illegal_event():
     row = played.ribbons[0]["rows"][0]
     by_id = {cell[0]: cell[2] for cell in row["cells"]}
     assert by_id["250"] == 30
-    assert {by_id[one] for one in by_id if int(one) < 220} == {0}
-    assert {by_id[one] for one in by_id if int(one) > 280} == {59}
+    assert {by_id[item] for item in by_id if int(item) < 220} == {0}
+    assert {by_id[item] for item in by_id if int(item) > 280} == {59}
 
 
 def test_a_page_holds_no_more_than_it_has_room_for(monkeypatch):
@@ -409,7 +409,7 @@ def test_a_page_runs_its_own_script_alone_whatever_the_server_wrote():
     assert not re.search(r"[^\x20-\x7e]", data[1])
     shown = json.loads(data[1])
     assert "\x1b" not in json.dumps(shown, ensure_ascii=False)
-    assert not any(one in json.dumps(shown, ensure_ascii=False) for one in "\u202e\u2028")
+    assert not any(item in json.dumps(shown, ensure_ascii=False) for item in "\u202e\u2028")
     assert "alert(1)" in json.dumps(shown)
 
 
@@ -448,7 +448,7 @@ def test_the_trace_has_a_slice_for_each_request_and_an_instant_for_each_event(tm
         "args": 0,
     }
     assert slices["generate/one"]["args"]["violates"] == ["made-up"]
-    assert [(one["ts"], one["tid"]) for name, one in slices.items() if name != "generate/one"] == [
+    assert [(span["ts"], span["tid"]) for name, span in slices.items() if name != "generate/one"] == [
         (1_000_000, 2),
         (3_000_000, 1),
         (3_500_000, 1),
@@ -456,8 +456,12 @@ def test_the_trace_has_a_slice_for_each_request_and_an_instant_for_each_event(tm
     ]
     instants = [event for event in events if event["ph"] == "i" and "ids" in event["args"]]
     assert sum(event["args"]["ids"] for event in instants) == 5 * 6
-    assert [one["ts"] for one in instants if one["ts"] >= 3_000_000] == [3_000_000, 3_500_000, 4_001_000]
-    assert [one["ts"] for one in instants if one["tid"] == 1][:3] == [0, 100_000, 200_000]
+    assert [instant["ts"] for instant in instants if instant["ts"] >= 3_000_000] == [
+        3_000_000,
+        3_500_000,
+        4_001_000,
+    ]
+    assert [instant["ts"] for instant in instants if instant["tid"] == 1][:3] == [0, 100_000, 200_000]
     assert [event["name"] for event in events if event.get("cname")] == ["generate/one", "event 2 (illegal)"]
     assert "\x1b" not in json.dumps(events, ensure_ascii=False)
     assert json.loads(trace("", []))["traceEvents"] == []

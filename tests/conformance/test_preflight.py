@@ -158,13 +158,13 @@ def test_an_endpoint_that_fails_is_there_and_its_failure_is_judged() -> None:
     assert "sglang-generate" in spoken
     assert any(dialect.chat for dialect in found.speaks), "it is asked what it can still answer"
     assert "sglang-completions" not in spoken
-    assert sorted(one.exchange.request.path for one in found.failures) == [CHAT, "/v1/completions"]
+    assert sorted(failure.exchange.request.path for failure in found.failures) == [CHAT, "/v1/completions"]
     good = found.speaks[0].read(
         asyncio.run(Choosy(without_tokenizer).send("x/y", "y", found.answered[spoken[0]]))
     )
     run = Run((*found.failures, good))
     broken = judge([run], [load_requirements()["requests-do-not-break-the-server"]])
-    assert {one.scenario for one in broken if one.verdict is Verdict.FAIL} == {"preflight"}
+    assert {judgement.scenario for judgement in broken if judgement.verdict is Verdict.FAIL} == {"preflight"}
 
 
 def test_a_server_that_has_no_room_yet_is_asked_again_until_patience_ends(
@@ -181,7 +181,7 @@ def test_a_server_that_has_no_room_yet_is_asked_again_until_patience_ends(
         full = {"error": {"message": "all circuits open or unhealthy"}}
         return (200, document(IDS, finished=True)) if times > 9 else (503, full)
 
-    assert [one.name for one in first_words(loading, patience_s=60.0).speaks] == ["sglang-generate"]
+    assert [dialect.name for dialect in first_words(loading, patience_s=60.0).speaks] == ["sglang-generate"]
     times = -(10**9)
     told = first_words(lambda request: loading(request) or (503, {}), patience_s=0.0).diagnosis
     assert "no room for a request (status 503)" in told

@@ -137,8 +137,8 @@ def test_only_what_fails_becomes_an_item_where_all_is_told(
     assert run_items(judgements, subject) == (judgements, pytest.ExitCode.TESTS_FAILED)
     assert made == ["made-up[bad]", "made-up[crash]"]
     again, _ = run_items(judgements, subject, last_failed=True)
-    assert [one.name for one in again] == ["made-up[bad]", "made-up[crash]"]
-    mended = [replace(one, verdict=Verdict.PASS) for one in judgements]
+    assert [item.name for item in again] == ["made-up[bad]", "made-up[crash]"]
+    mended = [replace(judgement, verdict=Verdict.PASS) for judgement in judgements]
     made.clear()
     assert run_items(mended, subject) == (mended, pytest.ExitCode.OK)
     assert made == ["made-up[bad]", "made-up[crash]"]  # which pytest forgets now

@@ -48,7 +48,7 @@ def exchanges(capture: Path) -> list[dict[str, Any]]:
                 found.append(line | {"status": None})
             elif line["kind"] == "response":
                 found[-1]["status"] = line["status"]
-    return [one for one in found if one["method"] == "POST" and _is_of_a_dialect(one)]
+    return [item for item in found if item["method"] == "POST" and _is_of_a_dialect(item)]
 
 
 def _is_of_a_dialect(one: Mapping[str, Any]) -> bool:
@@ -74,19 +74,19 @@ def test_every_count_and_name_in_a_reason_is_that_of_the_capture(
     judged: tuple[list[dict[str, Any]], list[Judgement]],
 ) -> None:
     asked, judgements = judged
-    answered = {one["scenario"] for one in asked if one["status"] is not None}
+    answered = {item["scenario"] for item in asked if item["status"] is not None}
     counted = named = 0
     for judgement in judgements:
         if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.doubted:
             continue
         scenarios = scenarios_for().get(judgement.requirement.id, ())
-        mine = [one for one in asked if not scenarios or one["scenario"] in scenarios]
-        right = {"asked": mine, "answered": [one for one in mine if one["status"] is not None]}
+        mine = [item for item in asked if not scenarios or item["scenario"] in scenarios]
+        right = {"asked": mine, "answered": [item for item in mine if item["status"] is not None]}
         reason = judgement.message.partition("a PASS needs; ")[2] or judgement.message
         for count, stage in said(reason):
             if stage in right:
                 # Which family a request of the preflight belongs to, its answer decides.
-                unsure = sum(one["scenario"] in OF_THE_SUITE for one in right[stage])
+                unsure = sum(item["scenario"] in OF_THE_SUITE for item in right[stage])
                 assert 0 <= len(right[stage]) - count <= unsure, (judgement.name, reason)
                 counted += 1
         for names in _NOT_ASKED.findall(reason):
@@ -148,7 +148,7 @@ def test_what_is_left_out_of_one_scenario_does_not_come_before_what_is_seen_in_a
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_run=first_leaves_out))
     run = Run((ids_stream([1], name="a", scenario="first"), ids_stream([1], name="b", scenario="second")))
     judged = judge([run], [row()])
-    assert [(one.scenario, one.verdict) for one in judged] == [
+    assert [(judgement.scenario, judgement.verdict) for judgement in judged] == [
         ("second", Verdict.PASS),
         ("first", Verdict.PASS),
     ]

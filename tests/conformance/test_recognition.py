@@ -188,7 +188,7 @@ def test_an_exchange_of_our_own_is_read_by_the_dialect_that_asked() -> None:
     asked = replace(chat(answer(), "sglang-chat/probe/first"), scenario="probe")
     exchanges = [asked, chat(answer(), "preflight/sglang-chat")]
     resolver = DialectResolver(exchanges)
-    assert [resolver.dialect_of(one) for one in exchanges] == [SGLANG, OPENAI]
+    assert [resolver.dialect_of(exchange) for exchange in exchanges] == [SGLANG, OPENAI]
     assert resolver.dialect_of(replace(exchanges[0], request=HttpRequest("GET", CHAT))) is None
 
 
@@ -273,7 +273,7 @@ def test_a_watched_endpoint_keeps_the_family_whose_mark_was_seen() -> None:
     """Not every answer carries a mark: a refusal does not."""
     bench = Bench()
     heard = [chat(answer()), chat(answer(matched_stop=None)), chat(answer())]
-    assert [bench.judge(one).dialect for one in heard] == [
+    assert [bench.judge(item).dialect for item in heard] == [
         "openai-chat",
         "sglang-chat",
         "sglang-chat",

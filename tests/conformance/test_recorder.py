@@ -268,10 +268,10 @@ def test_tls(certificate: tuple[Path, Path], trusted: bool, monkeypatch: pytest.
 
     exchanges = asyncio.run(run())
     if trusted:
-        assert [each.ending for each in exchanges] == [Ending.COMPLETE, Ending.TRUNCATED] * 2
-        assert {each.body for each in exchanges} == {b"data: 1\n\n"}
+        assert [exchange.ending for exchange in exchanges] == [Ending.COMPLETE, Ending.TRUNCATED] * 2
+        assert {exchange.body for exchange in exchanges} == {b"data: 1\n\n"}
     else:
-        assert {each.ending for each in exchanges} == {Ending.UNREACHABLE}
+        assert {exchange.ending for exchange in exchanges} == {Ending.UNREACHABLE}
         assert "CERTIFICATE_VERIFY_FAILED" in exchanges[0].detail
 
 

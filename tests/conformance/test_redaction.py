@@ -128,7 +128,7 @@ def test_a_value_cut_over_reads_is_found_and_no_cut_moves(pieces: list[str], cut
     edges = [0, *sorted(cut for cut in cuts if cut < len(body)), len(body)]
     reads = [Read(float(i), body[a:b]) for i, (a, b) in enumerate(pairwise(edges))]
     masked = MaskedReads(mask)
-    given = [one for read in reads for one in masked.feed(read)]
+    given = [item for read in reads for item in masked.feed(read)]
     given += masked.rest()
     assert [(read.time, len(read.data)) for read in given] == [(read.time, len(read.data)) for read in reads]
     assert b"".join(read.data for read in given) == mask.body(body)

@@ -30,7 +30,7 @@ ASKS = (Ask(input_ids=((1, 2, 3),)), Ask(text=("Hello",)), Ask(messages=({"role"
 
 def requests(dialect: str, **words: Any) -> list[HttpRequest]:
     every = (DIALECTS[dialect].render(Ask(**{**vars(ask), **words})) for ask in ASKS)
-    return [one for one in every if isinstance(one, HttpRequest)]
+    return [item for item in every if isinstance(item, HttpRequest)]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -73,7 +73,7 @@ def test_a_run_asks_no_more_than_was_planned() -> None:
     real = Counter((stream.dialect, stream.exchange.scenario) for stream in streams)
     assert real.keys() <= asked.keys()
     assert {key for key, count in real.items() if count > asked[key].requests} == set()
-    scenarios = [one.requests for (dialect, _), one in asked.items() if dialect in DIALECTS]
+    scenarios = [item.requests for (dialect, _), item in asked.items() if dialect in DIALECTS]
     assert sum(scenarios) <= 1.5 * sum(real.values())
 
 

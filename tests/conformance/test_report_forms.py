@@ -195,7 +195,7 @@ def test_sarif_holds_a_rule_for_each_requirement_and_a_result_for_each_violation
     assert place["region"]["byteOffset"] + place["region"]["byteLength"] == evidence["end"]
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is False
-    assert [one["descriptor"]["id"] for one in invocation["toolExecutionNotifications"]] == ["crashed"]
+    assert [notice["descriptor"]["id"] for notice in invocation["toolExecutionNotifications"]] == ["crashed"]
 
 
 def test_a_result_keeps_its_fingerprint_from_run_to_run(report, subject, judgements):
@@ -207,7 +207,7 @@ def test_a_result_keeps_its_fingerprint_from_run_to_run(report, subject, judgeme
     assert fingerprint(report) == fingerprint(document(subject, judgements, 1))
     assert fingerprint(report) == fingerprint(document(subject, elsewhere, 1)), "which is first may vary"
     assert fingerprint(report) != fingerprint(document(subject, other, 1))
-    known, known_elsewhere = ([replace(one, known="why")] for one in (judgements[0], elsewhere[0]))
+    known, known_elsewhere = ([replace(item, known="why")] for item in (judgements[0], elsewhere[0]))
     assert fingerprint(document(subject, known, 0)) != fingerprint(document(subject, known_elsewhere, 0))
 
 
@@ -254,14 +254,17 @@ def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
 
 def test_every_profile_is_a_level_with_a_sentence():
     told = dated_levels(dict.fromkeys(load_requirements(), Verdict.PASS), {"sglang"})
-    assert [one.name for one in told] == list(load_profiles())
-    assert all(one.holds == one.of > 0 and one.shown for one in told)
-    assert all(one.means.endswith(".") and one.title.lower() == one.name for one in told)
+    assert [item.name for item in told] == list(load_profiles())
+    assert all(observation.holds == observation.of > 0 and observation.shown for observation in told)
+    assert all(item.means.endswith(".") and item.title.lower() == item.name for item in told)
 
 
 def test_the_contract_of_a_family_is_shown_by_its_dialects_and_others_have_fewer_musts():
     every = dict.fromkeys(load_requirements(), Verdict.PASS)
-    of = {family: {one.name: one for one in dated_levels(every, {family})} for family in ("sglang", "vllm")}
+    of = {
+        family: {level.name: level for level in dated_levels(every, {family})}
+        for family in ("sglang", "vllm")
+    }
     assert of["sglang"]["sglang"].shown
     assert not of["vllm"]["sglang"].shown
     assert of["vllm"]["openai"].shown

@@ -220,7 +220,7 @@ def test_what_is_perilous_is_asked_last_one_talk_at_a_time_and_the_most_perilous
 
     made_up = [noting("deadly", perilous=2), noting("risky", perilous=True), noting("alone", alone=True)]
     made_up += [noting("first"), noting("second")]
-    scenarios = {"probe": load_scenarios()["probe"]} | {each.name: each for each in made_up}
+    scenarios = {"probe": load_scenarios()["probe"]} | {item.name: item for item in made_up}
     monkeypatch.setattr("tokenwire.asking.run.load_scenarios", lambda: scenarios)
     run(Plan(Settings(target=serve(lambda n: True))))
     assert order == ["first", "second", "alone", "risky", "deadly"]
@@ -228,7 +228,7 @@ def test_what_is_perilous_is_asked_last_one_talk_at_a_time_and_the_most_perilous
 
 def test_scenarios_are_left_out_one_by_one_or_with_all_that_is_too_much_for_a_shared_server() -> None:
     def names(**how: Any) -> set[str]:
-        return {each.name for each in chosen(Settings(**how))}
+        return {item.name for item in chosen(Settings(**how))}
 
     everything = names()
     assert everything - names(without=("crowd", "probe")) == {"crowd", "probe"}

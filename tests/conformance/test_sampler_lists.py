@@ -34,7 +34,9 @@ def answers(*sizes: tuple[int, int]) -> tuple[Stream, ...]:
 def red(run: Run) -> set[str]:
     rows = [row for row in load_requirements().values() if row.chapter in {"metadata", "delivery", "record"}]
     return {
-        one.requirement.id for one in judge([run], rows) if one.verdict in RED and "histogram" in one.message
+        judgement.requirement.id
+        for judgement in judge([run], rows)
+        if judgement.verdict in RED and "histogram" in judgement.message
     }
 
 

@@ -29,7 +29,7 @@ def test_what_is_shared_is_what_was_read(value: Any, before: Any) -> None:
 def test_a_list_that_goes_on_keeps_the_entries_of_the_one_before(before: list[Any], more: list[Any]) -> None:
     again = loads(json.dumps(before + more))
     shared = sharing({"ids": again}, {"ids": before})["ids"]
-    assert all(map(lambda one, other: one is other, shared, before))
+    assert all(map(lambda item, other: item is other, shared, before))
     assert (shared is before) == (not more)
 
 

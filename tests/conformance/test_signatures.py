@@ -158,9 +158,9 @@ CASES = [
 def test_the_pattern_of_a_bug_is_seen_and_another_violation_is_not_taken_for_it(case: Case) -> None:
     upstream = {
         thread
-        for one in load_signatures()
-        if one.pattern == case.pattern and case.requirement in one.requirements
-        for thread in one.upstream
+        for signature in load_signatures()
+        if signature.pattern == case.pattern and case.requirement in signature.requirements
+        for thread in signature.upstream
     }
     assert upstream
     assert set(threads(case.requirement, case.bug)) == upstream
@@ -204,14 +204,17 @@ def test_a_promise_that_was_not_kept_looks_like_no_bug() -> None:
 
 
 def test_every_signature_is_of_a_row_that_names_its_threads() -> None:
-    for one in load_signatures():
-        assert one.bug.endswith(".")
-        assert one.upstream
-        for requirement in one.requirements:
-            assert set(one.upstream) <= set(ROWS[requirement].upstream), (one.pattern, requirement)
+    for signature in load_signatures():
+        assert signature.bug.endswith(".")
+        assert signature.upstream
+        for requirement in signature.requirements:
+            assert set(signature.upstream) <= set(ROWS[requirement].upstream), (
+                signature.pattern,
+                requirement,
+            )
 
 
 def test_every_predicate_belongs_to_a_signature_and_has_a_case() -> None:
-    named = {one.pattern for one in load_signatures()}
+    named = {signature.pattern for signature in load_signatures()}
     assert named == set(PATTERNS)
     assert named - {case.pattern for case in CASES} == {"id-begins-with-the-aborted-one"}, "has its own test"

@@ -66,9 +66,9 @@ def test_of_many_violations_of_one_answer_the_first_of_each_gravity_are_kept_and
     seen = tally(look, position=0)
     assert seen.witnesses == 1001
     assert len(seen.differing) == 201
-    assert sum(one.observation.witnesses for one in seen.differing) == 1001
-    assert [one.observation.place.event for one in seen.differing] == [*range(200), 1000]
-    assert [one.observation.witnesses for one in seen.differing[-3:]] == [401, 401, 1]
+    assert sum(counted.observation.witnesses for counted in seen.differing) == 1001
+    assert [counted.observation.place.event for counted in seen.differing] == [*range(200), 1000]
+    assert [counted.observation.witnesses for counted in seen.differing[-3:]] == [401, 401, 1]
 
 
 def test_of_several_crashes_the_first_of_the_run_is_told_in_whatever_order_they_come() -> None:
@@ -80,14 +80,20 @@ def test_of_several_crashes_the_first_of_the_run_is_told_in_whatever_order_they_
 @given(answers)
 def test_a_tally_counts_what_its_parts_saw(told: Any) -> None:
     whole = built(tallies(told))
-    every = [observed(at, event, value) for at, own in enumerate(told) for event, value in own]
-    telling = [one for one in every if one.place.exchange != "generate/3" and not one.condition_only]
-    holding = [one for one in telling if one.holds]
-    furthest = max(holding, key=lambda one: one.place.event or 0, default=None)
+    every = [observed(at, event, value) for at, item in enumerate(told) for event, value in item]
+    telling = [
+        observation
+        for observation in every
+        if observation.place.exchange != "generate/3" and not observation.condition_only
+    ]
+    holding = [observation for observation in telling if observation.holds]
+    furthest = max(holding, key=lambda observation: observation.place.event or 0, default=None)
     assert whole.saw == bool(every)
     assert whole.witnesses == len(telling)
     assert (whole.furthest.observation if whole.furthest else None) == furthest
-    assert [seen.observation for seen in whole.differing] == [one for one in every if not one.holds]
+    assert [seen.observation for seen in whole.differing] == [
+        observation for observation in every if not observation.holds
+    ]
 
 
 def test_a_check_that_raises_keeps_what_it_saw_before() -> None:

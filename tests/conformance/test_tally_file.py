@@ -57,7 +57,9 @@ def report(replayed: Replayed) -> dict[str, Any]:
         "document": as_json(told),
         "page": page(told, playbacks(judgements)),
         "bodies": [
-            one.run.by_exchange[one.violations[0].place.exchange] for one in judgements if one.violations
+            judgement.run.by_exchange[judgement.violations[0].place.exchange]
+            for judgement in judgements
+            if judgement.violations
         ],
         "known failures": outcomes_of(judgements),
     }

@@ -206,7 +206,9 @@ BY_TOKENIZER = [row for row in load_requirements().values() if row.oracle == "to
 def test_without_a_tokenizer_nothing_is_said_but_how_to_get_one() -> None:
     run = Run((incremental(stream=True),))
     judged = judge([run], [row for row in BY_TOKENIZER if row.id == "text-is-what-its-ids-say"])
-    assert [(one.verdict, one.scenario) for one in judged] == [(Verdict.NOT_TESTABLE, NO_SCENARIO)]
+    assert [(judgement.verdict, judgement.scenario) for judgement in judged] == [
+        (Verdict.NOT_TESTABLE, NO_SCENARIO)
+    ]
     assert judged[0].message == HOW_TO_ENABLE
 
 

@@ -311,7 +311,7 @@ def test_rewriting_keeps_what_people_wrote_and_removes_what_has_gone(known: Path
     assert "# About the kept.\n[[failure]]" in text
     assert "# and more of it" in text
     assert 'reason = "upstream is asked"' in text
-    assert [each.kind for each in parse_baseline(known, text).entries] == [KIND, OTHER]
+    assert [item.kind for item in parse_baseline(known, text).entries] == [KIND, OTHER]
     assert rewrite(known, report(KIND, OTHER)) == text
 
 
@@ -372,11 +372,11 @@ def test_a_table_loses_what_has_gone_and_gets_nothing_that_nobody_gave_a_reason(
     change = updated(known, {"r.json": later})
     assert (change.kept, change.removed) == (2, (f"{ID}[greedy-stream]",))
     old, new = parse_baseline(known, change.text).tables()
-    assert [(each.scenario, each.reason) for each in old] == [
+    assert [(judgement.scenario, judgement.reason) for judgement in old] == [
         ("probe", "upstream is asked"),
         ("samples", "upstream is asked"),
     ]
-    assert [(each.scenario, each.reason) for each in new] == [("cached-prompt", "")]
+    assert [(judgement.scenario, judgement.reason) for judgement in new] == [("cached-prompt", "")]
     assert "# Ours.\n[[failure]]" in change.text
     assert "# and more of it" in change.text
 

@@ -335,7 +335,7 @@ def test_nobody_is_read_while_the_other_takes_nothing(full: int) -> None:
         for side, transport in zip(pair, transports, strict=True):
             side.connection_made(transport)
         pair[full].pause_writing()
-        assert [each.notes for each in transports] == ([[], ["pause"]] if full == 0 else [["pause"], []])
+        assert [item.notes for item in transports] == ([[], ["pause"]] if full == 0 else [["pause"], []])
         pair[full].resume_writing()
         assert transports[1 - full].notes == ["pause", "resume"]
         assert transports[full].notes == []

@@ -432,7 +432,7 @@ def test_bytes_and_bodies_are_the_same_however_they_come(
                 assert bytes(pair.client.sent) == pair.told
         watched.judge_all()
         assert watched.hung_up <= 1
-        expected = sorted(one for each in bodies for one in each)
+        expected = sorted(item for item in bodies for item in item)
         gaps = watched.counts.gaps
         if segments == 200:
             assert sorted(watched.bodies) == expected
@@ -507,9 +507,9 @@ def records(spool: Spool) -> list[tuple[int, Kind, bytes]]:
 def test_records_keep_their_order_and_positions_name_them_once() -> None:
     spool = Spool(8 * SEGMENT)
     data = [body(number, number * 9_001) for number in range(40)]
-    for number, each in enumerate(data):
-        assert spool.append(number, Kind.SENT, each)
-    assert records(spool) == [(number, Kind.SENT, each) for number, each in enumerate(data)]
+    for number, item in enumerate(data):
+        assert spool.append(number, Kind.SENT, item)
+    assert records(spool) == [(number, Kind.SENT, item) for number, item in enumerate(data)]
     reader = SpoolReader(spool.fd, spool.size)
     found = [record for batch in spool.batches for record in reader.records(*batch[:3])]
     positions = [record.position for record in found]

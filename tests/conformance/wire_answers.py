@@ -29,18 +29,18 @@ def answered(
     `named`: events have their type as their name where the dialect names them.
     """
     spoken = load_dialects()[dialect]
-    written = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in said]
+    written = [item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in said]
     streams = bool(body.get("stream")) and status == 200
     has_names = named and spoken.has_items
-    names = [f"event: {one['type']}\n" if has_names and "type" in one else "" for one in said]
-    data = [f"{name}data: {one}\n\n" if streams else one for name, one in zip(names, written, strict=True)]
+    names = [f"event: {item['type']}\n" if has_names and "type" in item else "" for item in said]
+    data = [f"{name}data: {item}\n\n" if streams else item for name, item in zip(names, written, strict=True)]
     exchange = Exchange(
         f"{dialect}/{scenario}/{label}",
         HttpRequest(spoken.endpoint.methods[0], spoken.endpoint.path, body),
         scenario,
         status,
         (("content-type", "text/event-stream" if streams else "application/json"),),
-        tuple(Read(0.1 * number, one.encode()) for number, one in enumerate(data, 1)),
+        tuple(Read(0.1 * number, item.encode()) for number, item in enumerate(data, 1)),
         Ending.COMPLETE,
         duration=0.1 * len(data),
         started=clock(at),

@@ -61,7 +61,7 @@ def test_every_command_line_can_be_parsed(line, tmp_path, monkeypatch):
     known = {"requirement": load_requirements(), "profile": load_profiles()}
     for option, names in known.items():
         given = context.params.get(option) or ()
-        assert {one for one in ([given] if isinstance(given, str) else given) if one != "ID"} <= set(names)
+        assert {item for item in ([given] if isinstance(given, str) else given) if item != "ID"} <= set(names)
 
 
 def test_there_are_command_lines():
@@ -83,13 +83,13 @@ def test_the_readme_counts_no_more_defects_than_there_are():
 
 def test_settings_in_the_guides_are_settings():
     files = [tomllib.loads(text) for _, text in blocks("toml")]
-    settings = [one for one in files if "target" in one]
+    settings = [file for file in files if "target" in file]
     assert settings
-    for one in settings:
-        assert set(one) <= set(KEYS)
-        assert all(value_of(KEYS[key])[1](value) for key, value in one.items())
-        assert set(one["capabilities"]) <= set(known_capabilities())
-        assert set(one["profiles"]) <= set(load_profiles())
+    for setting in settings:
+        assert set(setting) <= set(KEYS)
+        assert all(value_of(KEYS[key])[1](value) for key, value in setting.items())
+        assert set(setting["capabilities"]) <= set(known_capabilities())
+        assert set(setting["profiles"]) <= set(load_profiles())
 
 
 def test_known_failures_in_the_guides_are_written_as_baselines_are(tmp_path):

@@ -33,8 +33,8 @@ def test_the_smallest_server_conforms(url: str, tmp_path: Path) -> None:
     ran = subprocess.run([*check, "--json", str(report)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
     verdicts = json.loads(report.read_text("utf-8"))["verdicts"]
-    assert {one["requirement"] for one in verdicts if one["verdict"] in {"FAIL", "WARN"}} == set()
-    held = {one["requirement"] for one in verdicts if one["verdict"] == "PASS"}
+    assert {verdict["requirement"] for verdict in verdicts if verdict["verdict"] in {"FAIL", "WARN"}} == set()
+    held = {verdict["requirement"] for verdict in verdicts if verdict["verdict"] == "PASS"}
     assert {
         "ids-are-counted",
         "cumulative-text-extends",

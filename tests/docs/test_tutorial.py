@@ -14,9 +14,9 @@ def test_the_commands_print_what_the_tutorial_shows(start_reference, tmp_path):
     url = start_reference("--model", MODEL, *SERVER_FLAGS)
     every = shown(TEXT)
     assert len(every) == 5
-    for one in every:
-        assert list(comparable(printed(one.command, url, tmp_path))) == list(comparable(one.printed)), (
-            one.command
+    for item in every:
+        assert list(comparable(printed(item.command, url, tmp_path))) == list(comparable(item.printed)), (
+            item.command
         )
     assert (tmp_path / "tokenwire.toml").exists()
 

@@ -138,8 +138,8 @@ class ValueComparison:
                 for key in theirs.keys() & mine.keys() - VOLATILE:
                     yield from self._unequal(f"{path}.{key}", theirs[key], mine[key])
             case list(), list() if len(theirs) == len(mine):
-                for one, other in zip(theirs, mine, strict=True):
-                    yield from self._unequal(f"{path}[]", one, other)
+                for event, other in zip(theirs, mine, strict=True):
+                    yield from self._unequal(f"{path}[]", event, other)
             case str(), str() if path.endswith("id") and MADE_UP_ID.fullmatch(theirs):
                 pass
             case float(), float():

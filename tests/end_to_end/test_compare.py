@@ -33,7 +33,7 @@ def test_a_faulty_fork_differs_from_its_upstream(
     told = json.loads((tmp_path / "difference.json").read_text("utf-8"))
     assert told["same"] is False
     assert told["compared"]["exchanges"] > 0
-    assert "ids" in {each["kind"] for each in told["differences"]}
+    assert "ids" in {difference["kind"] for difference in told["differences"]}
     live = tokenwire("compare", url, "upstream", *FEW)
     assert live.returncode == ExitStatus.CONFORMS, live.stdout + live.stderr
 

@@ -36,16 +36,16 @@ def judged(plan: Plan) -> tuple[Subject, list[Judgement]]:
 def verdicts(judgements: list[Judgement]) -> dict[str, Verdict]:
     """By requirement; without those whose condition depends on timing, as coalescing does."""
     every: dict[str, set[Verdict]] = {}
-    for one in judgements:
-        if not one.requirement.condition:
-            every.setdefault(one.requirement.id, set()).add(one.verdict)
+    for judgement in judgements:
+        if not judgement.requirement.condition:
+            every.setdefault(judgement.requirement.id, set()).add(judgement.verdict)
     return {name: overall(seen) for name, seen in every.items()}
 
 
 def killers(judgements: list[Judgement]) -> list[str]:
     """The exchanges that a server died of, by what the report shows."""
-    broken = [one for one in judgements if one.requirement.id == BROKEN]
-    return sorted(each.place.exchange for one in broken for each in one.violations)
+    broken = [judgement for judgement in judgements if judgement.requirement.id == BROKEN]
+    return sorted(violation.place.exchange for judgement in broken for violation in judgement.violations)
 
 
 def asking(fault: str) -> tuple[tuple[str, str], ...]:
@@ -85,7 +85,9 @@ def test_a_death_is_one_failure_and_changes_no_other_verdict(
     if fault == "dies-of-an-unknown-id":
         # Nobody is left to refuse such ids, and the most perilous request was not sent any more.
         expected["unknown-prompt-ids-refused"] = Verdict.INCONCLUSIVE
-        (unasked,) = [one for one in judgements if one.requirement.id == "unknown-prompt-ids-refused"]
+        (unasked,) = [
+            judgement for judgement in judgements if judgement.requirement.id == "unknown-prompt-ids-refused"
+        ]
         assert f"the server died of {killer} before this was asked" in unasked.message
     assert {name: (told[name], expected[name]) for name in told if told[name] is not expected[name]} == {}
 

@@ -32,9 +32,9 @@ def requests(subject: Subject) -> dict[str, Any]:
 def violations(subject: Subject) -> dict[str, list[str]]:
     """The exchanges of the exploration that violate a requirement."""
     return {
-        each.requirement.id: [one.place.exchange for one in each.violations]
-        for each in judge(subject.runs)
-        if each.verdict is Verdict.FAIL and each.scenario == EXPLORATION
+        judgement.requirement.id: [violation.place.exchange for violation in judgement.violations]
+        for judgement in judge(subject.runs)
+        if judgement.verdict is Verdict.FAIL and judgement.scenario == EXPLORATION
     }
 
 

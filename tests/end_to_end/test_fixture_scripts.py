@@ -85,11 +85,11 @@ def test_bulk_is_dropped_and_the_verdicts_stay(script):
     shorten = script("shorten")
     crowd = [answer(f"crowd/{n}", noise(n), started=n) for n in range(12)]
     kept = shorten.shortened([answer("plain/one", "hi"), *crowd], None)
-    names = [one.name for one in kept]
+    names = [item.name for item in kept]
     assert names[0] == "openai-chat/plain/one"
     assert 1 < len(names) < 12, "some of the crowd fit"
-    assert names[1:] == [one.name for one in crowd[: len(names) - 1]], "the first of them, in their order"
-    assert [one.name for one in shorten.shortened([answer("plain/one", "hi"), *crowd], None)] == names
+    assert names[1:] == [item.name for item in crowd[: len(names) - 1]], "the first of them, in their order"
+    assert [item.name for item in shorten.shortened([answer("plain/one", "hi"), *crowd], None)] == names
 
 
 def test_a_choice_names_each_exchange_and_misses_none(script):
@@ -97,7 +97,7 @@ def test_a_choice_names_each_exchange_and_misses_none(script):
     recorded = [answer(label, "hi") for label in ("st-cjk/c-w", "st-cjk/c-w", "st-at-51/c-w", "u-nul/c-w")]
     keep = {"stops": "*/st-cjk/* */st-at-5?/c-w"}
     kept = list(choose.chosen(recorded, keep))
-    assert [one.name.partition("/")[2] for one in kept] == ["st-cjk/c-w", "st-cjk/c-w-2", "st-at-51/c-w"]
+    assert [item.name.partition("/")[2] for item in kept] == ["st-cjk/c-w", "st-cjk/c-w-2", "st-at-51/c-w"]
     with pytest.raises(ValueError, match=r"no exchange is named \*/gone/\*"):
         list(choose.chosen(recorded, {**keep, "more": "*/gone/*"}))
 
@@ -107,7 +107,7 @@ def test_what_was_under_way_at_a_death_stays(script):
     crowd = [answer(f"crowd/{n}", noise(n), started=n, duration=0.5) for n in range(10)]
     culprit = answer("crowd/10", noise(10), started=10, duration=5.0)
     dead = answer("crowd/11", noise(11), started=11, ending=Ending.TRUNCATED)
-    names = [one.name for one in shorten.shortened([*crowd, culprit, dead], None)]
+    names = [item.name for item in shorten.shortened([*crowd, culprit, dead], None)]
     assert names[-2:] == ["openai-chat/crowd/10", "openai-chat/crowd/11"]
     assert "openai-chat/crowd/9" not in names
 

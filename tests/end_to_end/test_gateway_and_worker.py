@@ -95,7 +95,7 @@ def refuses_in_its_own_words(status: int, body: bytes) -> tuple[int, bytes]:
 
 def judged(subject: object) -> dict[str, Verdict]:
     assert isinstance(subject, Subject), subject
-    return {each.requirement.id: each.verdict for each in judge(subject.runs, ROWS)}
+    return {judgement.requirement.id: judgement.verdict for judgement in judge(subject.runs, ROWS)}
 
 
 def asked(url: str, *, record: Path | None = None, **options: Any) -> dict[str, Verdict]:

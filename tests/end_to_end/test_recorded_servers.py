@@ -91,7 +91,7 @@ CUSTOMIZED = {"customized-info-whole", "whole-accumulates", "coalescing-keeps-al
 
 def violated(capture: str) -> set[str]:
     outcomes = read_expected(FIXTURES / expected_file(capture)).outcomes
-    return {name for name, one in outcomes.items() if one.verdict in {Verdict.FAIL, Verdict.WARN}}
+    return {name for name, outcome in outcomes.items() if outcome.verdict in {Verdict.FAIL, Verdict.WARN}}
 
 
 @pytest.mark.parametrize("case", ["cumul_int1", "incr_int1", "incr_int4"])
@@ -227,7 +227,7 @@ TOLD_WHAT_TO_SAY = {
 def test_what_known_texts_show_is_found_where_it_is(capture: str) -> None:
     outcomes = read_expected(FIXTURES / f"{capture}.expected.yaml").outcomes
     for exchange, rows in TOLD_WHAT_TO_SAY[capture].items():
-        found = {row for row, one in outcomes.items() if exchange in one.exchanges}
+        found = {row for row, outcome in outcomes.items() if exchange in outcome.exchanges}
         assert found >= rows, exchange
         assert rows or not found, exchange
 
@@ -237,7 +237,7 @@ def test_right_answers_to_known_texts_violate_nothing(capture: str) -> None:
     kept = yaml.safe_load((FIXTURES / "scripts.yaml").read_text("utf-8"))[capture]["keep"]
     right = (*kept["texts that arrive as they were said"].split(), *kept["stops that are found"].split())
     outcomes = read_expected(FIXTURES / f"{capture}.expected.yaml").outcomes
-    blamed = {exchange for one in outcomes.values() for exchange in one.exchanges}
+    blamed = {exchange for outcome in outcomes.values() for exchange in outcome.exchanges}
     wrong = {exchange for exchange in blamed if any(fnmatch(exchange, pattern) for pattern in right)}
     assert wrong == set()
 

@@ -19,7 +19,7 @@ from tokenwire.judging.reasons import scenarios_for
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
 
-STANDARD = [name for name, each in CONFIGURATIONS.items() if "standard" in each.words]
+STANDARD = [name for name, item in CONFIGURATIONS.items() if "standard" in item.words]
 BAD = {Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR}
 INCREMENTAL = ["incremental", "every fourth token"]
 """Configurations without any cumulative stream. Chat streams are incremental everywhere."""
@@ -75,15 +75,15 @@ def test_nothing_that_applies_stays_undecided(checked: Callable[[str], tuple[Rep
     seen = [verdicts(checked(name)[0]) for name in STANDARD]
     undecided = {
         row
-        for each in seen
-        for row in each
-        if Verdict.INCONCLUSIVE in each[row] and known[row].contract == "blackbox"
+        for item in seen
+        for row in item
+        if Verdict.INCONCLUSIVE in item[row] and known[row].contract == "blackbox"
     }
     decided = {
         row
-        for each in [*seen, verdicts(checked("experts")[0])]
-        for row in each
-        if each[row] & {Verdict.PASS, Verdict.INFO}
+        for item in [*seen, verdicts(checked("experts")[0])]
+        for row in item
+        if item[row] & {Verdict.PASS, Verdict.INFO}
     }
     assert undecided - decided == set()
 

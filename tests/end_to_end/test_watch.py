@@ -80,7 +80,9 @@ def test_faults_are_found_in_what_passes_and_kept(reference: str, tmp_path: Path
     kept = [dict(stream.exchange.request.headers) for stream in subject.runs[0].streams]
     assert {headers["x-tokenwire-fault"] for headers in kept} == set(faults)
     assert {headers["authorization"] for headers in kept} == {"[redacted]"}
-    failed = {each.requirement.id for each in judge(subject.runs) if each.verdict is Verdict.FAIL}
+    failed = {
+        judgement.requirement.id for judgement in judge(subject.runs) if judgement.verdict is Verdict.FAIL
+    }
     told = {line.split(": ")[1] for line in watched.written.splitlines() if line.startswith("MUST")}
     assert told
     assert told <= failed

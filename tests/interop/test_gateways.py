@@ -223,7 +223,7 @@ def test_the_ids_are_those_of_a_worker(routed: Routed) -> None:
     told = [generate(url, return_logprob=True).json() for url in (routed.url, routed.worker)]
     for name in ("output_ids", "text"):
         assert told[0][name] == told[1][name]
-    logprobs = [one["meta_info"]["output_token_logprobs"] for one in told]
+    logprobs = [item["meta_info"]["output_token_logprobs"] for item in told]
     assert logprobs[0] == logprobs[1]
 
 

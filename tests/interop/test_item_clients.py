@@ -93,7 +93,7 @@ def test_the_message_that_a_client_joins_is_the_whole_one(anthropic: Anthropic) 
     with anthropic.messages.stream(**message_asked()) as stream:
         joined = stream.get_final_message()
     contents = [
-        [block.to_dict() | {"id": "", "signature": ""} for block in one.content] for one in (whole, joined)
+        [block.to_dict() | {"id": "", "signature": ""} for block in item.content] for item in (whole, joined)
     ]
     assert contents[0] == contents[1]
     assert [block.type for block in joined.content] == ["thinking", "text", "tool_use", "tool_use"]

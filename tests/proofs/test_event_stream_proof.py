@@ -160,5 +160,5 @@ def test_what_is_held_back_is_bounded_by_the_event_under_way() -> None:
     held = set()
     for _ in range(200):
         assert len(parser.feed(event)) == 1
-        held.add(sum(len(one) for one in vars(parser).values() if isinstance(one, bytearray | list)))
+        held.add(sum(len(buffer) for buffer in vars(parser).values() if isinstance(buffer, bytearray | list)))
     assert held == {0}

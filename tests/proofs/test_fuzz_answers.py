@@ -21,10 +21,10 @@ def test_damaged_answers_are_judged_without_a_fault_of_our_own(examined) -> None
 
 
 def test_the_seeds_are_of_many_kinds() -> None:
-    exchanges = [one for seed in seeds() for one in seed]
-    assert len({one.request.path for one in exchanges}) >= 10
-    assert {200, 400, 404} <= {one.status for one in exchanges}
-    assert any(b"data:" in one.body for one in exchanges)
+    exchanges = [item for seed in seeds() for item in seed]
+    assert len({exchange.request.path for exchange in exchanges}) >= 10
+    assert {200, 400, 404} <= {exchange.status for exchange in exchanges}
+    assert any(b"data:" in exchange.body for exchange in exchanges)
 
 
 def test_an_edit_does_what_it_says() -> None:

@@ -232,7 +232,7 @@ def test_what_follows_from_another_requirement_is_seen_with_it():
     rows, named = load_requirements(), {name: set(fault.kills) for name, fault in load_faults().items()}
     broken = [{*kills, *read(learnt.CONSEQUENCES).get(fault, ())} for fault, kills in named.items()]
     fixtures = (spec_root().parent / "fixtures").rglob("*.expected.yaml")
-    broken += [{*told.get("FAIL", ()), *told.get("WARN", ())} for told in map(read_yaml, fixtures)]
+    broken += [{*item.get("FAIL", ()), *item.get("WARN", ())} for item in map(read_yaml, fixtures)]
     pairs = {(name, cause) for name, row in rows.items() for cause in row.implied_by}
     unseen = {pair for pair in pairs if not any({*pair} <= seen for seen in [*broken, *families()])}
     assert unseen == SEEN_LIVE

@@ -67,7 +67,7 @@ def test_a_mutant_changes_its_place_and_nothing_else() -> None:
 
 def test_a_change_of_other_lines_leaves_the_sample_as_it_is() -> None:
     lines = [f"x{number} = {number + 2}" for number in range(50)]
-    before, after = ("\n".join(each).encode() for each in (lines, ["import a", *lines[:20], *lines[21:]]))
+    before, after = ("\n".join(item).encode() for item in (lines, ["import a", *lines[:20], *lines[21:]]))
     drawn = [{mutant.text for mutant in sampled(mutants_of("a.py", code), 10, 0)} for code in (before, after)]
     assert len(drawn[0] & drawn[1]) >= 8
     assert drawn[0] != {mutant.text for mutant in sampled(mutants_of("a.py", before), 10, 1)}
@@ -111,8 +111,8 @@ def test_again_tries_only_what_an_earlier_run_named(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason() -> None:
     listed = yaml.safe_load(EQUIVALENT.read_text("utf-8"))
-    assert all(each["reason"] for each in listed)
-    for name in {each["file"] for each in listed}:
+    assert all(item["reason"] for item in listed)
+    for name in {item["file"] for item in listed}:
         every = mutants_of(name, (ROOT / name).read_bytes())
-        made = {(each.text, change) for each in every for change in (each.change, ANY)}
-        assert {(each["line"], each["mutation"]) for each in listed if each["file"] == name} <= made, name
+        made = {(mutant.text, change) for mutant in every for change in (mutant.change, ANY)}
+        assert {(item["line"], item["mutation"]) for item in listed if item["file"] == name} <= made, name

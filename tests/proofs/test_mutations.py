@@ -109,14 +109,14 @@ def test_a_check_that_crashes_is_no_catch(every, monkeypatch):
 
     def crashed(runs):
         return [
-            type(each)(
-                each.requirement,
-                each.scenario,
+            type(judgement)(
+                judgement.requirement,
+                judgement.scenario,
                 Verdict.HARNESS_ERROR,
                 message="Oops",
-                violations=each.violations,
+                violations=judgement.violations,
             )
-            for each in judged(runs)
+            for judgement in judged(runs)
         ]
 
     monkeypatch.setattr(trial, "judge", crashed)

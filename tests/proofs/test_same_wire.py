@@ -15,9 +15,9 @@ def stream(*events, status=200):
 
 
 def test_every_door_is_asked_and_some_hundred_requests():
-    asked = [one for setup in setups().values() for one in setup.asked]
+    asked = [item for setup in setups().values() for item in setup.asked]
     assert len(asked) > 500
-    assert {one.path for one in asked} >= {
+    assert {item.path for item in asked} >= {
         *("/generate", "/v1/completions", "/v1/chat/completions", "/inference/v1/generate"),
         *("/tokenize", "/detokenize", "/v1/embeddings", "/encode", "/abort_request", "/openapi.json"),
     }

@@ -86,7 +86,7 @@ def judged(exchanges: list[Exchange], model: str, answers: list[Exchange]) -> se
     run, _ = read_run(
         answers, DialectResolver(exchanges), "audit", LocalTokenizer(FIXTURES / "models" / model)
     )
-    return {(each.requirement.id, each.verdict) for each in judge([run])}
+    return {(judgement.requirement.id, judgement.verdict) for judgement in judge([run])}
 
 
 @pytest.mark.parametrize("status", [200, 400, None], ids=["all 200", "all 400", "status as it was"])

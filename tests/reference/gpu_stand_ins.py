@@ -55,8 +55,8 @@ class PretendedCuda(TorchFunctionMode):
             raise RuntimeError(f"{func.__name__} of tensors on two devices: {shapes}")
         target = CPU if func is Tensor.cpu else named.get("device")
         if func is Tensor.to:
-            target = next((each for each in args[1:] if isinstance(each, str | torch.device)), target)
-            args = [CPU if _is_cuda(each) else each for each in args]
+            target = next((arg for arg in args[1:] if isinstance(arg, str | torch.device)), target)
+            args = [CPU if _is_cuda(arg) else arg for arg in args]
         if _is_cuda(target) and "device" in named:
             named["device"] = CPU
         result = func(*args, **named)

@@ -186,7 +186,7 @@ def test_a_model_that_needs_the_host_decodes_without_graphs(
 ) -> None:
     few = [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
     expected = [
-        record(each) for each in arriving(make_engine(small, extra=ExtraArgs(disable_cuda_graph=True)), few)
+        record(item) for item in arriving(make_engine(small, extra=ExtraArgs(disable_cuda_graph=True)), few)
     ]
     # Another one: what the first one does is on its tapes.
     other = load_model("builtin:tiny", context_length=512)
@@ -196,7 +196,7 @@ def test_a_model_that_needs_the_host_decodes_without_graphs(
         again = arriving(
             make_engine(other), [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
         )
-    assert [record(each) for each in again] == expected
+    assert [record(item) for item in again] == expected
     assert captured == []
     assert "builtin:tiny decodes without CUDA graphs: aten._local_scalar_dense.default needs" in caplog.text
 
@@ -261,8 +261,8 @@ def test_an_engine_runs_by_the_triton_kernel(monkeypatch: pytest.MonkeyPatch) ->
     def few() -> list[Request]:
         return [ask(f"r{i}", range(5, 8 + 9 * i), 4) for i in range(3)]
 
-    expected = [each.output_ids for each in arriving(make_engine(load_model("builtin:tiny")), few())]
+    expected = [emission.output_ids for emission in arriving(make_engine(load_model("builtin:tiny")), few())]
     monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)
     engine = make_engine(model)
-    assert [each.output_ids for each in arriving(engine, few())] == expected
+    assert [emission.output_ids for emission in arriving(engine, few())] == expected
     assert not engine._passes.refused

@@ -542,8 +542,8 @@ class TestIsolation:
         assert (len(prompt) + len(bad.output_ids)) % engine.scheduler.pool.page_size == 0
         turn = (*prompt, *bad.output_ids, 40, 41, 42)
         warm, cold = (
-            run_to_end(one, scored(prompt=turn, logprob_start_len=-1))[0]
-            for one in (engine, make_engine(tiny))
+            run_to_end(item, scored(prompt=turn, logprob_start_len=-1))[0]
+            for item in (engine, make_engine(tiny))
         )
         assert warm.cached_tokens == 80
         assert record(warm) == record(cold)
@@ -565,7 +565,7 @@ class TestIsolation:
     ) -> None:
         """Neither those that run beside it nor those that get its pages afterwards see a NaN."""
         model = load_model("builtin:tiny", device=device)
-        expected = [record(one) for one in run_to_end(make_engine(model), *neighbours())]
+        expected = [record(item) for item in run_to_end(make_engine(model), *neighbours())]
         broken = 733
         model.module.get_input_embeddings().weight.data[broken] = float("nan")
         engine = make_engine(model)
@@ -576,7 +576,7 @@ class TestIsolation:
             assert bad.finish.message is not None
             assert "the model's logits" in bad.finish.message
             assert bad.output_ids == []
-            assert [record(one) for one in good] == expected
+            assert [record(item) for item in good] == expected
 
     def test_a_broken_cache_ends_the_engine(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         def lost(*_: object) -> Any:
@@ -615,7 +615,7 @@ class TestEmbeddings:
 
     def test_depends_on_neither_neighbours_nor_chunks(self, tiny: LoadedModel, run_to_end: Run) -> None:
         prompts = (PROMPT, PROMPT[:-1], PROMPT[40:])
-        alone = [self.embeddings(make_engine(tiny), run_to_end, one)[0] for one in prompts]
+        alone = [self.embeddings(make_engine(tiny), run_to_end, prompt)[0] for prompt in prompts]
         assert self.embeddings(make_engine(tiny), run_to_end, *prompts) == alone
         assert (
             self.embeddings(make_engine(tiny, EngineArgs(chunked_prefill_size=32)), run_to_end, *prompts)
@@ -669,4 +669,7 @@ def test_a_sampling_mask_holds_the_id_that_was_chosen(tiny: LoadedModel, run_to_
     masks = request.series["output_token_sampling_mask"]
     assert [token_id in mask for token_id, mask in zip(request.output_ids, masks, strict=True)] == [True] * 12
     assert {len(mask) for mask in masks} == {3}
-    assert all(math.isfinite(one) and one <= 0 for one in request.series["output_token_sampling_logprobs"])
+    assert all(
+        math.isfinite(logprob) and logprob <= 0
+        for logprob in request.series["output_token_sampling_logprobs"]
+    )

@@ -231,7 +231,7 @@ def with_layer(tiny: LoadedModel) -> Iterator[Callable[[nn.Linear], LoadedModel]
 
 def exact(layer: nn.Linear) -> nn.Linear:
     """A layer whose own products are the same on every processor: it adds up zeros."""
-    return layer.requires_grad_(requires_grad=False).apply(lambda own: nn.init.zeros_(own.weight))
+    return layer.requires_grad_(requires_grad=False).apply(lambda item: nn.init.zeros_(item.weight))
 
 
 def test_numbers_of_rows_that_disagree_are_not_used(

@@ -50,9 +50,9 @@ def test_every_position_is_computed_once_in_order(
 ) -> None:
     scheduler = Scheduler(PagePool(pages, PAGE), max_running_requests=most, chunked_prefill_size=CHUNK)
     sequences = [sequence(f"r{i}", prompt, new) for i, (prompt, new) in enumerate(shapes)]
-    for each in sequences:
-        scheduler.add(each)
-    reached = {each.request.rid: 0 for each in sequences}
+    for item in sequences:
+        scheduler.add(item)
+    reached = {exchange.request.rid: 0 for exchange in sequences}
     admitted: list[str] = []
     for _ in range(1000):
         step = scheduler.next_step()
@@ -75,8 +75,8 @@ def test_every_position_is_computed_once_in_order(
         if scheduler.running and data.draw(st.integers(0, 9)) == 0:
             scheduler.retract(data.draw(st.sampled_from(scheduler.running)))
             scheduler.check_integrity()
-    assert admitted == [each.request.rid for each in sequences]
-    assert [len(each.request.output_ids) for each in sequences] == [new for _, new in shapes]
+    assert admitted == [exchange.request.rid for exchange in sequences]
+    assert [len(exchange.request.output_ids) for exchange in sequences] == [new for _, new in shapes]
     assert scheduler.pool.available == pages - 1
 
 
@@ -134,9 +134,9 @@ def test_a_retracted_sequence_is_first_in_line_again() -> None:
     for rid, group in (("a0", "a"), ("b0", "b"), ("a1", "a")):
         scheduler.add(sequence(rid, 2, 5, group=group))
     run_step(scheduler, scheduler.next_step())
-    assert [each.request.rid for each in scheduler.waiting] == ["b0", "a1"]
+    assert [exchange.request.rid for exchange in scheduler.waiting] == ["b0", "a1"]
     scheduler.retract(scheduler.running[0])
-    assert [each.request.rid for each in scheduler.waiting] == ["a0", "a1", "b0"]
+    assert [exchange.request.rid for exchange in scheduler.waiting] == ["a0", "a1", "b0"]
     scheduler.check_integrity()
 
 
@@ -146,7 +146,7 @@ def test_a_request_waits_until_all_its_pages_are_there() -> None:
     scheduler.add(sequence("b", 4, 9))
     scheduler.add(sequence("c", 1, 1))
     assert [s.sequence.request.rid for s in scheduler.next_step()] == ["a"]
-    assert [each.request.rid for each in scheduler.waiting] == ["b", "c"]
+    assert [exchange.request.rid for exchange in scheduler.waiting] == ["b", "c"]
 
 
 def test_a_request_that_no_pool_holds_is_refused() -> None:

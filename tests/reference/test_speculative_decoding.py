@@ -31,8 +31,8 @@ def count_steps(engine: Engine, *requests: Request) -> int:
         engine.check_integrity()
         steps += 1
         # Accepted drafts are not computed again.
-        generating = [each for each in engine.scheduler.running if each.request.output_ids]
-        assert all(each.computed == len(each.token_ids) - 1 for each in generating)
+        generating = [exchange for exchange in engine.scheduler.running if exchange.request.output_ids]
+        assert all(item.computed == len(item.token_ids) - 1 for item in generating)
     return steps
 
 

@@ -142,7 +142,7 @@ def test_an_engine_says_the_same_by_tape(tiny: LoadedModel, run_to_end: Run) -> 
     plain = load_model("builtin:tiny", device=str(tiny.device))
     assert isinstance(plain, LoadedModel)
     plain.tapes.refused = True
-    assert [record(each) for each in run_to_end(make_engine(plain), *neighbours(6))] == list(
+    assert [record(item) for item in run_to_end(make_engine(plain), *neighbours(6))] == list(
         map(record, played)
     )
     assert tiny.tapes.refused is False

@@ -55,8 +55,8 @@ def sealed(rows: Iterable[Requirement], version: str) -> str:
     for profile in [*subjects, *CONTRACT_PROFILES, *PURPOSES]:
         members[profile] = [row for row in rows if profile in row.profiles]
     lines = [f"version: {version}", "profiles:"]
-    for profile, own in members.items():
-        lines += [f"  {profile}:", *(f'    {row.id}: "{seal(row)}"' for row in own)]
+    for profile, member in members.items():
+        lines += [f"  {profile}:", *(f'    {row.id}: "{seal(row)}"' for row in member)]
     return _HEADING + "\n".join(lines) + "\n"
 
 
@@ -77,7 +77,7 @@ def meaning() -> dict[str, Any]:
     sections = {words.partition("\n")[0]: words for words in chapter.split("\n## ")}
     tables = sorted((spec_root() / "dialects").glob("*.yaml"))
     return {
-        "tolerances": {name: one.value for name, one in load_tolerances().items()},
+        "tolerances": {name: tolerance.value for name, tolerance in load_tolerances().items()},
         "terms": {name: _digest(sections[name])[:12] for name in TERMS},
         "policies": {path.stem: yaml.safe_load(path.read_text("utf-8")).get("policy", {}) for path in tables},
     }

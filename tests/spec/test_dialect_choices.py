@@ -32,7 +32,9 @@ def test_every_field_of_a_policy_says_what_it_means_and_is_chosen_otherwise_by_s
     assert dialect_choices.meanings().keys() == {*fields, "nulls"}
     policies = [dialect.policy for dialect in load_dialects().values()]
     usual = Policy()
-    same = {name for name in fields if all(getattr(one, name) == getattr(usual, name) for one in policies)}
+    same = {
+        name for name in fields if all(getattr(policy, name) == getattr(usual, name) for policy in policies)
+    }
     assert same == set(), "no dialect needs the choice"
 
 

@@ -112,7 +112,7 @@ def test_another_meaning_breaks_the_seal(kind, name, value):
     now = meaning()
     words = [*changed_meaning(now, {**now, kind: {**now[kind], name: value}})]
     assert words
-    assert all(name in one and "a new id in a new version" in one for one in words)
+    assert all(name in word and "a new id in a new version" in word for word in words)
 
 
 def test_a_dialect_may_have_more_finish_types():
@@ -143,4 +143,4 @@ def test_a_published_version_is_not_written_again(files, monkeypatch, tmp_path):
         draft = (folder / "v2.yaml").read_text("utf-8")
         assert list(broken_seals(draft, rows)) == []
         members = yaml.safe_load(draft)["profiles"].values()
-        assert {name for own in members for name in own} == set(rows)
+        assert {name for member in members for name in member} == set(rows)

@@ -71,6 +71,6 @@ def test_the_examples_of_the_schemas_are_answers_that_the_chapter_shows():
         for event in stream.events
     ]
     without = {name for name, _ in WITHOUT_RECORDING}
-    for dialect in (one for one in dialects() if one["name"] not in without):
+    for dialect in (item for item in dialects() if item["name"] not in without):
         for mode in ("whole", "stream"):
-            assert all(one in shown for one in load_schema(dialect["schemas"][mode])["examples"])
+            assert all(item in shown for item in load_schema(dialect["schemas"][mode])["examples"])

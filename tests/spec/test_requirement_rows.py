@@ -45,8 +45,8 @@ def test_there_is_a_specification_to_speak_of(rows):
 
 def test_ids_are_unique_slugs(rows):
     ids = [row["id"] for row in rows]
-    assert [one for one in ids if ids.count(one) > 1] == []
-    assert [one for one in ids if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one)] == []
+    assert [token for token in ids if ids.count(token) > 1] == []
+    assert [token for token in ids if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", token)] == []
 
 
 def test_rows_have_the_keys_that_the_readme_explains_and_no_others(rows, prose):
@@ -163,14 +163,14 @@ def test_a_row_that_follows_from_nothing_known_or_from_itself_is_found():
 def test_every_row_names_whose_contract_it_states(rows):
     for row in rows:
         assert row["basis"], row["id"]
-        assert list(load_requirements()[row["id"]].basis) == [Basis(one) for one in row["basis"]]
+        assert list(load_requirements()[row["id"]].basis) == [Basis(basis) for basis in row["basis"]]
 
 
 def test_a_row_allows_by_name_what_the_chapter_on_comparisons_shows(rows, prose):
     known = load_tolerances()
     shown = re.findall(r"^\| `(\w+)` \| ([\d.e+-]+) \| (.+) \|$", prose["record.md"], re.MULTILINE)
     assert [(name, float(value), says) for name, value, says in shown] == [
-        (one.name, one.value, one.allows) for one in known.values()
+        (item.name, item.value, item.allows) for item in known.values()
     ]
     assert {name for row in rows for name in row.get("tolerances", [])} == set(known)
 

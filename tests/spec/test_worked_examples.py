@@ -23,7 +23,9 @@ def violated(example: WorkedExample) -> set[str]:
     run, _ = read_run(example.exchanges, DialectResolver(example.exchanges), "example")
     assert run.streams or run.beside, "no dialect knows the exchange"
     judged = judge([run], list(load_requirements().values()))
-    return {one.requirement.id for one in judged if one.verdict in RED and one.violations}
+    return {
+        judgement.requirement.id for judgement in judged if judgement.verdict in RED and judgement.violations
+    }
 
 
 @pytest.mark.parametrize(("chapter", "example"), SHOWN, ids=[f"{name}-{one.caption}" for name, one in SHOWN])

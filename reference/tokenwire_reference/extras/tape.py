@@ -153,14 +153,14 @@ def _played(calls: Sequence[Call], inputs: Sequence[Any], result: Tensor, weight
             case slice():
                 return f"slice({read(value.start)}, {read(value.stop)}, {read(value.step)})"
             case list() | tuple() if type(value) in {list, tuple}:
-                return f"{type(value).__name__}(({''.join(read(each) + ', ' for each in value)}))"
+                return f"{type(value).__name__}(({''.join(read(item) + ', ' for item in value)}))"
         return constant(value)
 
     def write(value: Any) -> str:
         if isinstance(value, Tensor):
             return names.setdefault(id(value), f"tensor_{len(names)}")
         if isinstance(value, list | tuple):
-            return f"({''.join(write(each) + ', ' for each in value)})"
+            return f"({''.join(write(item) + ', ' for item in value)})"
         return "_"
 
     lines = [f"def again({', '.join(names.values())}):"]

@@ -109,7 +109,7 @@ def named_in(entry) -> dict[str, set[str]]:
 
 def test_the_table_names_every_primitive_and_none_that_there_is_not():
     named = [named_in(entry) for entry in ENTRIES.values()]
-    used = {kind: {name for one in named for name in one[kind]} for kind in named[0]}
+    used = {kind: {name for item in named for name in item[kind]} for kind in named[0]}
     in_code = {"same"}
     assert used["changes"] == (PRIMITIVES.keys() | CUTS) - in_code
     assert used["places"] == PLACES.keys() - {""}

@@ -76,7 +76,9 @@ def test_only_what_supervisors_ask_is_open(answers, call, scripted_engine):
     ]
     calls.append(call("/nowhere", method="GET"))
     responses = answers(scripted_engine([[5]]), *calls, api_key="the-key", enable_metrics=True)
-    opened = {one.path for one, response in zip(calls, responses, strict=True) if response.status_code != 401}
+    opened = {
+        item.path for item, response in zip(calls, responses, strict=True) if response.status_code != 401
+    }
     assert opened == OPEN_PATHS == {"/health", "/health_generate", "/ping", "/ready", "/metrics"}
 
 
@@ -86,7 +88,7 @@ def test_the_page_on_security_names_what_is_open_and_flags_that_are_there():
     opened, _, _ = rest.partition(". With")
     assert set(re.findall(r"`([^`]+)`", opened)) == OPEN_PATHS
     flags = set(re.findall(r"`--([a-z-]+)`", page.partition("## The reference engine")[2]))
-    assert {flag.replace("-", "_") for flag in flags} <= {one.name for one in fields(ServerArgs)}
+    assert {flag.replace("-", "_") for flag in flags} <= {field.name for field in fields(ServerArgs)}
 
 
 CONTROL = {

@@ -175,7 +175,7 @@ def test_a_long_body_is_read_beside_the_event_loop(answer, scripted_engine, monk
     engine = scripted_engine([[5]])
     body = {"input_ids": [5], "rid": "short", "text": "x" * 40_000}
     assert len(json.dumps(body)) > 32 * 1024
-    long, short = (answer(engine, "/generate", one).json() for one in (body, {**body, "text": "x"}))
+    long, short = (answer(engine, "/generate", item).json() for item in (body, {**body, "text": "x"}))
     assert long["output_ids"] == short["output_ids"] == [5]
 
 

@@ -243,7 +243,7 @@ def test_what_fails_in_writing_at_once_fails_in_the_stream_alone():
         other = manager.submit([Request("other", (7,), SamplingParams(), stream=True)])
         connection.write = None
         manager.deliver([row("r0", None, start=1), row("other", None)])
-        assert [each.output_ids for each in other.take(Delivery.INCREMENTAL)] == [[5]]
+        assert [emission.output_ids for emission in other.take(Delivery.INCREMENTAL)] == [[5]]
 
     with pytest.raises(TypeError):
         streamed(connection, script)

@@ -154,7 +154,9 @@ def test_computed_and_delivered_records_are_one(tell, asked: list[tuple[str, Ask
         (prompt,) = MODEL.prompts(stream)
         assert prompt is not None
         readings = [truth(LAW, WORDS, prompt, stream.asked, unheeded=n) for n in deaf_to_stops(stream.asked)]
-        told = [one for one in readings if one is not None and token_ids(stream) in {one.ids, ()}]
+        told = [
+            reading for reading in readings if reading is not None and token_ids(stream) in {reading.ids, ()}
+        ]
         assert told, (stream.asked, token_ids(stream))
         known = told[0]
         finish, text = stream.choices[0].finish, stream.choices[0].text
@@ -170,8 +172,8 @@ def look(stream: Stream) -> list[str]:
     for name in ROWS:
         on_stream = CHECKS[name].on_stream
         assert on_stream is not None
-        for one in on_stream(stream, Target(model=MODEL)):
-            assert one.holds, (name, one)
+        for observation in on_stream(stream, Target(model=MODEL)):
+            assert observation.holds, (name, observation)
             seen.append(name)
     return seen
 

@@ -308,12 +308,12 @@ def test_the_time_between_tokens_begins_with_the_row_before(monkeypatch):
         (reader,) = manager.submit([ask()]).readers
         reader.started = 100.0
         monkeypatch.setattr(reader_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-        for each in (row(0, "a"), row(1, "b"), row(2, "cd", finish=END)):
-            manager.deliver([each])
+        for item in (row(0, "a"), row(1, "b"), row(2, "cd", finish=END)):
+            manager.deliver([item])
         return manager.meters
 
     meters = run(scenario)
-    totals = [each.total for each in (meters.first_token, meters.between_tokens, meters.end_to_end)]
+    totals = [item.total for item in (meters.first_token, meters.between_tokens, meters.end_to_end)]
     assert totals == [3.0, 1.5, 4.5]
     assert (meters.requests, meters.aborted) == (1, 0)
 

@@ -104,9 +104,9 @@ def _message(choices: Sequence[Emission], call: ItemCall, served: Served) -> dic
         blocks.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
     if said.content:
         blocks.append({"type": "text", "text": said.content})
-    for each in said.calls:
-        block = {"type": "tool_use", "id": new_id("toolu"), "name": each.name}
-        blocks.append({**block, "input": orjson.loads(each.arguments) if each.whole else {}})
+    for item in said.calls:
+        block = {"type": "tool_use", "id": new_id("toolu"), "name": item.name}
+        blocks.append({**block, "input": orjson.loads(item.arguments) if item.whole else {}})
     return {
         **_head(call),
         "content": blocks,
