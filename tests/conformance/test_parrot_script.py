@@ -185,7 +185,8 @@ def test_an_id_that_ends_too_early_gives_way_to_the_next_best() -> None:
     )
     unending = Asked(greedy=True, max_new_tokens=2, min_new_tokens=2, ignore_eos=True)
     free = truth(LAW, WORDS, Script(tail[:2]).prompt(LAW, byte(126)), unending)
-    assert free is not None and not free.barred
+    assert free is not None
+    assert not free.barred
     prompt = Script(tail).prompt(LAW, byte(126))
     ignoring = Asked(greedy=True, max_new_tokens=4, min_new_tokens=4, ignore_eos=True)
     assert truth(LAW, WORDS, prompt, ignoring) is None, "SGLang bars an end that is ignored, vLLM does not"

@@ -72,7 +72,7 @@ class Truth:
     by_runs: tuple[str, ...] = ()
     """The text where its vocabulary decodes bytes in runs, of which one bad byte spoils all."""
     barred: bool = False
-    """Some ids may not end it so early: servers tell the logprobs with or without these, and none are known."""
+    """Some ids may not end it so early: servers tell logprobs with or without these, and none are known."""
 
     @property
     def matched(self) -> frozenset[int | str]:
