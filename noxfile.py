@@ -238,6 +238,7 @@ def regenerate(session: nox.Session) -> None:
     session.run("python", "-m", "docs_build.violations")
     session.run("python", "tests/end_to_end/traceability.py")
     session.run("python", "-m", "docs_build.tutorial")
+    session.run("python", "-m", "proofs.vectors")
     session.run("ruff", "format", ".")
 
 

@@ -45,6 +45,7 @@ LONG: Mapping[str, str] = {
     "proofs/test_kill_matrix.py": r"agrees\[others\]",
     "proofs/test_same_evidence.py": r"was_written_down\[sglang",
     "proofs/test_small_scope.py": r"decided_for_every_delivery\[-3\]",
+    "proofs/test_vectors.py": r"judge_says_what.*\[(?!openai-completions)",
     "proofs/test_witness_audit.py": r"\[(cumulative|incremental|vllm)-.*-(all 400|status as it was)\]",
     "reference/faults/test_faulty_wire.py": r"over_with_its_request\[[d-z]",
     "reference/serving/test_serve.py": r"slow_reader.*\[True\]",

@@ -16,13 +16,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-_IN_WHEEL = Path(__file__).parent / "spec"
-_IN_REPOSITORY = Path(__file__).parents[2] / "spec"
+_PACKAGE = Path(__file__).parent
+
+
+def beside_packages(name: str) -> Path:
+    """A folder of data: inside the wheel, or at the top of the repository."""
+    in_wheel = _PACKAGE / name
+    return in_wheel if in_wheel.is_dir() else _PACKAGE.parents[1] / name
 
 
 def spec_root() -> Path:
     """The folder that holds `requirements/`, `schemas/`, `dialects/` and the chapters."""
-    return _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY
+    return beside_packages("spec")
 
 
 @cache

@@ -1,0 +1,116 @@
+"""What a client holds in the end, and how it differs from what a correct one holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tokenwire.record import Choice, Stream, as_list
+
+SINGLE = (
+    "text",
+    "reasoning",
+    "calls",
+    "output_ids",
+    "logprobs",
+    "customized_info",
+    "weight_versions",
+    "finish",
+)
+"""What a choice may be told to hold; what a client does not report is not judged."""
+_FINISHES = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "completed": "stop",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "incomplete": "length",
+    "tool_use": "tool_calls",
+}
+"""The record's words for what endpoints call a finish; a client may report either."""
+_COUNTED = ("prompt_tokens", "completion_tokens")
+
+
+class Difference(NamedTuple):
+    """One field that a client holds otherwise."""
+
+    field: str
+    choice: int | None
+    expected: Any
+    actual: Any
+
+    @property
+    def position(self) -> int | None:
+        """The first entry that differs; None where there are no entries to count."""
+        if not (isinstance(self.expected, str | list) and isinstance(self.actual, str | list)):
+            return None
+        pairs = zip(self.expected, self.actual, strict=False)
+        short = min(len(self.expected), len(self.actual))
+        return next((at for at, (one, other) in enumerate(pairs) if one != other), short)
+
+
+def _plain(field: str, value: Any) -> Any:
+    """A value with one form for what has several: nothing at all, and the words of a finish."""
+    if field == "finish":
+        return _FINISHES.get(value, value) or None
+    if field == "calls":
+        return [{key: call.get(key) for key in ("id", "name", "arguments")} for call in value or ()]
+    return value or None
+
+
+def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Difference]:
+    """Where a report differs from the right record, field by field."""
+    if record["error"] is not None:  # then it is told, and what came before it is no answer
+        if not report.get("error"):
+            yield Difference("error", None, record["error"], report.get("error"))
+        return
+    if report.get("error"):
+        yield Difference("error", None, None, report["error"])
+        return
+    held = {choice.get("index", 0): choice for choice in report.get("choices", ())}
+    for choice in record["choices"]:
+        index = choice["index"]
+        if index not in held:
+            yield Difference("choices", index, choice["text"], None)
+            continue
+        for field in (name for name in SINGLE if name in choice and name in held[index]):
+            expected, actual = _plain(field, choice[field]), _plain(field, held[index][field])
+            if expected != actual:
+                yield Difference(field, index, expected, actual)
+    for index in sorted(held.keys() - {choice["index"] for choice in record["choices"]}):
+        yield Difference("choices", index, None, held[index].get("text"))
+    if record["usage"] and "usage" in report:
+        counts = [
+            {name: (usage or {}).get(name) for name in _COUNTED}
+            for usage in (record["usage"], report["usage"])
+        ]
+        if counts[0] != counts[1]:
+            yield Difference("usage", None, *counts)
+
+
+def finished(record: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
+    """Whether a client takes what it holds for a whole answer: no error, and a finish for each choice."""
+    held = {choice.get("index", 0): choice.get("finish") for choice in report.get("choices", ())}
+    return not report.get("error") and all(held.get(choice["index"]) for choice in record["choices"])
+
+
+def held_by(stream: Stream) -> dict[str, Any]:
+    """What our own reader holds of an answer, as a client reports it."""
+    usage = {name: stream.usage.get(name) for name in _COUNTED} if stream.usage else None
+    return {"choices": [_held(choice) for choice in stream.choices], "usage": usage, "error": stream.error}
+
+
+def _held(choice: Choice) -> dict[str, Any]:
+    logprobs = choice.series("logprobs_content") or choice.series("output_token_logprobs")
+    told = [versions for versions in choice.details("weight_versions") if versions is not None]
+    return {
+        "index": choice.index,
+        "text": choice.text,
+        "reasoning": choice.reasoning,
+        "calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in choice.calls],
+        "output_ids": choice.output_ids,
+        "logprobs": [entry["logprob"] if isinstance(entry, dict) else entry[0] for entry in logprobs or ()],
+        "customized_info": {name: as_list(choice.series(name)) for name in choice.customized},
+        "weight_versions": told[-1] if told else None,
+        "finish": choice.finish.type if choice.finish else None,
+    }

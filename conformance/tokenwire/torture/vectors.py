@@ -1,0 +1,126 @@
+"""The vectors as they are released: cases by door, their reads as bytes and their records as values."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from tokenwire.requirement import Level
+from tokenwire.spec_files import beside_packages, read_yaml, spec_root
+from tokenwire.typed_table import typed
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+
+RESULTS = ("valid", "acceptable", "invalid")
+
+
+def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
+    """The reads that rules make: a text, bytes in base64, a text that is cut or one that comes many times."""
+    for rule in rules:
+        if isinstance(rule, str):
+            yield rule.encode()
+        elif "base64" in rule:
+            yield base64.b64decode(rule["base64"])
+        elif "every" in rule:
+            data, size = rule["text"].encode(), rule["every"]
+            yield from (data[at : at + size] for at in range(0, len(data), size))
+        else:
+            numbers = range(rule["first"], rule["first"] + rule["times"])
+            yield from (rule["text"].replace("{n}", str(number)).encode() for number in numbers)
+
+
+def whole(value: Any) -> Any:
+    """A value of a record, what is repeated in it spelled out."""
+    if isinstance(value, list):
+        return [whole(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    if "join" in value:
+        return reduce(add, (whole(part) for part in value["join"]))
+    if "repeat" in value:
+        return value["repeat"] * value["times"]
+    return {key: whole(entry) for key, entry in value.items()}
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One case of a door, as its file has it."""
+
+    id: str
+    comment: str
+    flags: tuple[str, ...]
+    """The sentence for clients that it is about, first."""
+    result: str
+    request: Mapping[str, Any] = field(repr=False)
+    reads: tuple[Any, ...] = field(repr=False)
+    record: Any = field(repr=False)
+    """What a correct client holds in the end; of an invalid case what was to be told."""
+    requirement: str = ""
+    """The requirement of servers that it breaks; for an acceptable one a SHOULD or MAY."""
+    follows: str = ""
+    """The case that it is made from: what fails there fails here for the same reason."""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
+    ending: str = Ending.COMPLETE.value
+
+    @property
+    def sentence(self) -> str:
+        return self.flags[0]
+
+    def exchange(self, door: Door) -> Exchange:
+        """The case as the judge reads it."""
+        reads = tuple(Read(number / 1000, read) for number, read in enumerate(reads_of(self.reads)))
+        return Exchange(
+            f"{door.dialect}/{door.name}/{self.id}",
+            HttpRequest("POST", door.path, self.request),
+            door.name,
+            self.status,
+            tuple(self.headers.items()),
+            reads,
+            Ending(self.ending),
+            started="2026-01-01T00:00:00.000000+00:00",
+        )
+
+
+@dataclass(frozen=True)
+class Door:
+    """An endpoint of a family, and all cases there, by id."""
+
+    name: str
+    dialect: str
+    path: str
+    cases: Mapping[str, Vector] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What a client must do (`spec/clients.yaml`)."""
+
+    level: Level
+    sentence: str
+
+
+@cache
+def sentences() -> dict[str, Sentence]:
+    """The sentences for clients, by name."""
+    table = read_yaml(spec_root() / "clients.yaml")
+    return {name: typed(Sentence, row, f"sentence {name!r}") for name, row in table.items()}
+
+
+def read_door(file: Path) -> Door:
+    """The cases of one file. Raises OSError, ValueError."""
+    document = json.loads(file.read_text("utf-8"))
+    cases = [typed(Vector, row, f"case {row['id']!r} in {file.name}") for row in document["cases"]]
+    return Door(document["door"], document["dialect"], document["path"], {case.id: case for case in cases})
+
+
+@cache
+def load_doors() -> dict[str, Door]:
+    """All doors by name."""
+    files = sorted(beside_packages("vectors").glob("*-*.json"))
+    return {door.name: door for door in map(read_door, files)}

@@ -1,0 +1,127 @@
+"""Write the vectors for clients, one file for each door.
+
+python -m proofs.vectors                          all doors
+python -m proofs.vectors --door openai-chat       these; repeatable
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from proofs.vectors.broken import broken_cases
+from proofs.vectors.doors import DOORS, Door
+from proofs.vectors.suite import MEDIA_TYPE, Case, legal_cases, long_case, refused_cases, settled
+from tokenwire.torture.vectors import sentences
+from tokenwire.wire.exchange import Ending
+
+FOLDER = Path(__file__).parents[2] / "vectors"
+DATE = "2026-11-25"
+_SHORT = 1000
+"""So many events are judged in the place of the longest stream."""
+_SEVERAL = 3
+"""A text that is cut into so many reads of one size is written once, with the size."""
+
+
+def cases_of(door: Door) -> Iterator[Case]:
+    """All cases of a door, without what the judge says of them."""
+    legal = {case.id: case for case in legal_cases(door)}
+    yield from (*legal.values(), *refused_cases(door), *broken_cases(door, legal))
+    yield long_case(door)
+
+
+def judged(door: Door) -> list[Case]:
+    """All cases of a door, each with the result that the judge gives it; the long one as its short form."""
+    short = settled(long_case(door, _SHORT))
+    return [
+        replace(case, result=short.result, requirement=short.requirement) if case.rules else settled(case)
+        for case in cases_of(door)
+    ]
+
+
+def _rules(reads: Sequence[bytes]) -> list[Any]:
+    """The reads of a case as its file has them."""
+    body, size = b"".join(reads), len(reads[0])
+    if len(reads) >= _SEVERAL and all(len(read) == size for read in reads[:-1]) and len(reads[-1]) <= size:
+        return [{"text": body.decode(), "every": size}]
+    return [_rule(read) for read in reads]
+
+
+def _rule(read: bytes) -> Any:
+    try:
+        return read.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(read).decode()}
+
+
+def row(case: Case) -> dict[str, Any]:
+    """A case as its file has it: without what is as in most cases."""
+    headers = dict(case.headers)
+    made: dict[str, Any] = {
+        "id": case.id,
+        "comment": case.comment,
+        "flags": [case.sentence],
+        "result": case.result,
+        "requirement": case.requirement,
+        "follows": case.follows,
+        "status": case.status,
+        "headers": headers if headers != {"content-type": MEDIA_TYPE} else None,
+        "ending": case.ending.value,
+        "request": case.request,
+        "reads": list(case.rules) or _rules(case.reads),
+        "record": case.record,
+    }
+    usual = {
+        "requirement": "",
+        "follows": "",
+        "status": 200,
+        "headers": None,
+        "ending": Ending.COMPLETE.value,
+    }
+    return {key: value for key, value in made.items() if key not in usual or value != usual[key]}
+
+
+def document(door: Door, cases: Sequence[Case]) -> str:
+    """The text of a file: its head, and a case a line."""
+    flags = {case.sentence for case in cases}
+    head = {
+        "schema": "schema.json",
+        "generator": "tokenwire, python -m proofs.vectors",
+        "license": "Apache-2.0",
+        "date": DATE,
+        "door": door.name,
+        "dialect": door.dialect,
+        "path": door.path,
+        "number_of_cases": len(cases),
+        "results": dict(sorted(Counter(case.result for case in cases).items())),
+        "flags": {
+            name: f"{row.sentence} ({row.level.value})" for name, row in sentences().items() if name in flags
+        },
+    }
+    written = json.dumps(head, ensure_ascii=False, indent=1)
+    rows = ",\n".join(json.dumps(row(case), ensure_ascii=False) for case in cases)
+    return f'{written[:-2]},\n "cases": [\n{rows}\n ]\n}}\n'
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--door", action="append", choices=DOORS)
+    for name in parser.parse_args(arguments).door or DOORS:
+        door = DOORS[name]
+        text = document(door, judged(door))
+        (FOLDER / f"{name}.json").write_text(text, "utf-8")
+        print(f"{name}: {text.count(chr(10) + '{')} cases", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""The base answers: what is told, token by token, before any server writes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+TEXT, REASONING = "text", "reasoning"
+PROMPT = (34, 35, 36, 37, 38)
+STOP_ID = 2
+"""Ends a choice, and has no text."""
+_FIRST_ID = 300
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token, the channel that its text goes to, and the text that it completes."""
+
+    id: int
+    text: str
+    channel: str | int
+    """`TEXT`, `REASONING`, or the number of a tool call."""
+
+    @property
+    def logprob(self) -> float:
+        """Any number that no other token near it has."""
+        return -(self.id % 97) / 64 - 0.125
+
+
+@dataclass(frozen=True)
+class Told:
+    """One choice of an answer."""
+
+    tokens: tuple[Token, ...]
+    finish: str = "stop"
+    matched: str | None = None
+    """The stop string that ended it."""
+    calls: tuple[str, ...] = ()
+    """The names of the functions that it calls."""
+    failed: bool = False
+    """An error takes the place of its finish."""
+
+    def joined(self, channel: str | int) -> str:
+        return "".join(token.text for token in self.tokens if token.channel == channel)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A base answer: its choices, and the sentence for clients that it is about."""
+
+    name: str
+    comment: str
+    sentence: str
+    choices: tuple[Told, ...]
+    asks: Mapping[str, Any] = field(default_factory=dict)
+    """What else is asked for: `logprobs`, `customized`."""
+    doors: frozenset[str] | None = None
+    """The doors that can tell it; all where None."""
+
+    @property
+    def size(self) -> int:
+        return sum(len(choice.tokens) for choice in self.choices)
+
+    @property
+    def failed(self) -> bool:
+        return any(choice.failed for choice in self.choices)
+
+
+def call_id(choice: int, call: int) -> str:
+    return f"call_{choice}{call}"
+
+
+def _told(
+    *,
+    reasoning: str = "",
+    text: str = "",
+    calls: tuple[tuple[str, str], ...] = (),
+    first: int = 0,
+    **end: Any,
+) -> Told:
+    """A choice from the pieces of its channels, a bar between tokens."""
+    ids = count(_FIRST_ID + first)
+
+    def tokens(pieces: str, channel: str | int) -> Iterator[Token]:
+        yield from (Token(next(ids), piece, channel) for piece in pieces.split("|") if pieces)
+
+    told = [*tokens(reasoning, REASONING), *tokens(text, TEXT)]
+    for number, (_, arguments) in enumerate(calls):
+        told += tokens(arguments, number)
+    end = {"finish": "tool_calls" if calls else "stop", **end}
+    if end["finish"] == "stop" and not end.get("matched") and not end.get("failed"):
+        told.append(Token(STOP_ID, "", TEXT))
+    return Told(tuple(told), calls=tuple(name for name, _ in calls), **end)
+
+
+GENERATE = frozenset({"sglang-generate-cumulative", "sglang-generate-incremental"})
+CHAT = frozenset({"sglang-chat", "vllm-chat", "openai-chat"})
+ITEMS = frozenset({"openai-responses", "anthropic-messages"})
+COMPLETIONS = frozenset({"openai-completions"})
+DOORS = (*sorted(GENERATE), *sorted(CHAT), *COMPLETIONS, *sorted(ITEMS))
+_PARSED = CHAT | ITEMS
+_SEVERAL = GENERATE | CHAT | COMPLETIONS
+_WORDS = "Tok|ens| come| in| pieces|,| of| any| size|."
+_WEATHER = ("get_weather", '{"ci|ty": "Par|is"|}')
+_TIME = ("get_time", '{"zone"|: "CE|T"}')
+
+ANSWERS = (
+    Answer("text", "A short text", "every-delta-is-kept", (_told(text=_WORDS),)),
+    Answer(
+        "characters",
+        "Characters of two, three and four bytes; one of them takes two tokens",
+        "characters-are-joined",
+        (_told(text="na|ï|ve| 日|本|語| ||👍🏽| ⟨é⟩|!"),),
+    ),
+    Answer(
+        "markup",
+        "Text that looks like the stream around it: an end mark, a field, line ends, quotes and brackets",
+        "text-is-only-text",
+        (_told(text='[DONE]|\n\n|data: {|"a": "\\"|}\r\n|: |\u2028event: |error|\t<think>| [DONE]'),),
+    ),
+    Answer(
+        "spaces",
+        "Tokens of white space alone, at the beginning and at the end",
+        "every-delta-is-kept",
+        (_told(text=" |\n|\n |a|  |b| |\n"),),
+    ),
+    Answer(
+        "length", "An answer that its budget ended", "finish-is-kept", (_told(text=_WORDS, finish="length"),)
+    ),
+    Answer(
+        "stop-string",
+        "An answer that a stop string ended",
+        "finish-is-kept",
+        (_told(text="One| two| three", matched="four"),),
+    ),
+    Answer(
+        "choices",
+        "Two choices of different length",
+        "choices-are-kept-apart",
+        (_told(text="left| le|ft"), _told(text="right| ri|ght| right", first=40, finish="length")),
+        doors=_SEVERAL,
+    ),
+    Answer(
+        "three-choices",
+        "Three choices, one of which is finished at once",
+        "choices-are-kept-apart",
+        (_told(text="a|b|c|d"), _told(text="A", first=20), _told(text="1|2|3", first=40)),
+        doors=_SEVERAL,
+    ),
+    Answer(
+        "reasoning",
+        "Reasoning before the answer",
+        "reasoning-is-kept-apart",
+        (_told(reasoning="Is| it|?|\n", text="Yes|, it| is|."),),
+        doors=_PARSED,
+    ),
+    Answer(
+        "call",
+        "A tool call, its arguments in pieces",
+        "calls-are-joined",
+        (_told(calls=(_WEATHER,)),),
+        doors=_PARSED,
+    ),
+    Answer(
+        "calls",
+        "Text, then two tool calls at once",
+        "calls-are-joined",
+        (_told(text="Let| me|.", calls=(_WEATHER, _TIME)),),
+        doors=_PARSED,
+    ),
+    Answer(
+        "agent",
+        "Reasoning, text and a tool call in one answer",
+        "calls-are-joined",
+        (_told(reasoning="Hm|m|.", text="So|:", calls=(_TIME,)),),
+        doors=_PARSED,
+    ),
+    Answer(
+        "logprobs",
+        "A text with the logprob of each token",
+        "lists-stay-in-step",
+        (_told(text=_WORDS),),
+        {"logprobs": True},
+        doors=GENERATE | CHAT,
+    ),
+    Answer(
+        "rollout",
+        "Ids, logprobs, a sampler's list that begins late, and two versions of the weights",
+        "lists-stay-in-step",
+        (_told(text=_WORDS, finish="length"),),
+        {"logprobs": True, "customized": True},
+        doors=GENERATE,
+    ),
+    Answer(
+        "aborted",
+        "An answer that an abort ended: what was made before it is there",
+        "finish-is-kept",
+        (_told(text="Half| an| an", finish="abort"),),
+        {"logprobs": True},
+        doors=GENERATE,
+    ),
+    Answer(
+        "failure",
+        "An error in the stream after some tokens",
+        "errors-are-told",
+        (_told(text="Half| an| an", failed=True),),
+    ),
+)
+
+
+def answers_of(door: str) -> list[Answer]:
+    """The answers that a door can tell."""
+    return [answer for answer in ANSWERS if answer.doors is None or door in answer.doors]
+
+
+def record_of(answer: Answer, door: str) -> dict[str, Any]:
+    """What a correct client holds in the end: from the answer alone, whatever the way it came."""
+    choices = []
+    for index, told in enumerate(answer.choices):
+        held: dict[str, Any] = {"index": index, "text": told.joined(TEXT)}
+        if door in _PARSED:
+            held["reasoning"] = told.joined(REASONING)
+            held["calls"] = [
+                {"id": call_id(index, number), "name": name, "arguments": told.joined(number)}
+                for number, name in enumerate(told.calls)
+            ]
+        if door in GENERATE or door == "vllm-chat":
+            held["output_ids"] = [token.id for token in told.tokens]
+        if answer.asks.get("logprobs"):
+            held["logprobs"] = [token.logprob for token in told.tokens]
+        if answer.asks.get("customized"):
+            held["customized_info"] = {"margin": margins(told)}
+            held["weight_versions"] = versions(told)
+        held["finish"] = None if told.failed else told.finish
+        choices.append(held)
+    counted = door not in GENERATE and not answer.failed
+    usage = {"prompt_tokens": len(PROMPT), "completion_tokens": answer.size} if counted else None
+    return {"choices": choices, "usage": usage, "error": FAILURE["message"] if answer.failed else None}
+
+
+FAILURE = {"message": "no word fits the grammar", "type": "BadRequestError", "param": None, "code": 400}
+LATE = 3
+"""From this token on the sampler has something to say of each; before, its entries are null."""
+
+
+def margins(told: Told) -> list[float | None]:
+    """The entries of the sampler's list."""
+    return [None if at < LATE else token.id / 1000 for at, token in enumerate(told.tokens)]
+
+
+def versions(told: Told) -> list[dict[str, Any]]:
+    """Which weights made which tokens: they were updated after half of them."""
+    half, size = len(told.tokens) // 2, len(told.tokens)
+    return [{"version": "7", "start": 0, "end": half}, {"version": "8", "start": half, "end": size}]

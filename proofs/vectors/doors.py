@@ -1,0 +1,395 @@
+"""How each door writes an answer down: events, in the order in which steps deliver it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proofs.vectors.answers import (
+    FAILURE,
+    PROMPT,
+    REASONING,
+    STOP_ID,
+    TEXT,
+    Answer,
+    Token,
+    Told,
+    call_id,
+    margins,
+    versions,
+)
+
+DONE = "[DONE]"
+Event = dict[str, Any] | str
+
+
+@dataclass(frozen=True)
+class Step:
+    """Tokens of one choice that an event delivers."""
+
+    choice: int
+    start: int
+    end: int
+    last: bool = False
+    """The choice is finished with them."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a server may write in one way or another."""
+
+    usage: str = "alone"
+    """`alone` in an event, with the `last` finish, or in `each` event."""
+    role: str = "alone"
+    """In an event of its own, or `with` the first content."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """An endpoint of a family: how it is asked, and how its streams are written."""
+
+    name: str
+    dialect: str
+    path: str
+    write: Callable[[Door, Answer, Sequence[Step], Shape], Iterator[Event]]
+    reasoning: str = ""
+    matched: str = ""
+    """What it calls the reasoning, and what ended a choice."""
+    named: bool = False
+    """Its events have names."""
+
+    @property
+    def cumulative(self) -> bool:
+        return self.name.endswith("-cumulative")
+
+
+def _usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": len(PROMPT), "completion_tokens": tokens, "total_tokens": len(PROMPT) + tokens}
+
+
+def _generate(door: Door, answer: Answer, steps: Sequence[Step], _: Shape) -> Iterator[Event]:
+    for step in steps:
+        told = answer.choices[step.choice]
+        tokens = told.tokens[0 if door.cumulative else step.start : step.end]
+        finish: dict[str, Any] = {"type": told.finish}
+        if told.finish == "length":
+            finish["length"] = len(told.tokens)
+        elif told.finish == "stop":
+            finish["matched"] = told.matched or STOP_ID
+        elif told.finish == "abort":
+            finish["message"] = "aborted"
+        meta: dict[str, Any] = {
+            "id": f"r{step.choice}",
+            "finish_reason": finish if step.last and not told.failed else None,
+            "prompt_tokens": len(PROMPT),
+            "completion_tokens": step.end,
+            "cached_tokens": 0,
+            "weight_version": "8" if step.end > len(told.tokens) // 2 else "7",
+        }
+        if answer.asks.get("logprobs"):
+            meta["output_token_logprobs"] = [[token.logprob, token.id, None] for token in tokens]
+        if answer.asks.get("customized"):
+            meta["margin"] = margins(told)[0 if door.cumulative else step.start : step.end]
+            if step.last:
+                meta["weight_versions"] = versions(told)
+        event = {"text": "".join(token.text for token in tokens), "output_ids": [t.id for t in tokens]}
+        yield {**event, "meta_info": meta, **({"index": step.choice} if len(answer.choices) > 1 else {})}
+    if answer.failed:
+        yield {"error": FAILURE}
+    yield DONE
+
+
+def _delta(door: Door, told: Told, step: Step) -> dict[str, Any]:
+    """What a chat delta holds of some tokens."""
+    delta: dict[str, Any] = {}
+    tokens = told.tokens[step.start : step.end]
+    for channel, key in ((REASONING, door.reasoning), (TEXT, "content")):
+        if any(token.channel == channel for token in tokens):
+            delta[key] = "".join(token.text for token in tokens if token.channel == channel)
+    for call, name in enumerate(told.calls):
+        mine = [token for token in tokens if token.channel == call]
+        if not mine:
+            continue
+        first = next(token for token in told.tokens if token.channel == call) in mine
+        piece: dict[str, Any] = {"index": call}
+        if first:
+            piece |= {"id": call_id(step.choice, call), "type": "function", "function": {"name": name}}
+        piece.setdefault("function", {})["arguments"] = "".join(token.text for token in mine)
+        delta.setdefault("tool_calls", []).append(piece)
+    return delta or {"content": ""}
+
+
+def _entry(token: Token) -> dict[str, Any]:
+    return {
+        "token": token.text,
+        "logprob": token.logprob,
+        "bytes": list(token.text.encode()),
+        "top_logprobs": [],
+    }
+
+
+def _chat(door: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> Iterator[Event]:
+    told_so_far, begun = 0, set[int]()
+    last = max(position for position, step in enumerate(steps) if step.last)
+    common = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+    def chunk(step: Step, delta: dict[str, Any], tokens: Sequence[Token]) -> dict[str, Any]:
+        told = answer.choices[step.choice]
+        finished = step.last and not told.failed
+        choice: dict[str, Any] = {"index": step.choice, "delta": delta, "logprobs": None}
+        if tokens and answer.asks.get("logprobs"):
+            choice["logprobs"] = {"content": [_entry(token) for token in tokens]}
+        choice["finish_reason"] = told.finish if finished else None
+        if door.matched:
+            choice[door.matched] = told.matched if finished else None
+        if door.name == "vllm-chat" and (tokens or step.last):
+            choice["token_ids"] = [token.id for token in tokens]
+        made: dict[str, Any] = {**common, "choices": [choice]}
+        if door.name == "vllm-chat" and "role" in delta:
+            made["prompt_token_ids"] = list(PROMPT)
+        return made
+
+    for position, step in enumerate(steps):
+        told = answer.choices[step.choice]
+        role: dict[str, Any] = {}
+        if step.choice not in begun:
+            begun.add(step.choice)
+            role = {"role": "assistant"}
+            if shape.role == "alone":
+                first = Step(step.choice, 0, 0)
+                made = chunk(first, role | {"content": ""}, ())
+                yield made | ({"usage": _usage(0)} if shape.usage == "each" else {})
+                role = {}
+        told_so_far += step.end - step.start
+        made = chunk(step, role | _delta(door, told, step), told.tokens[step.start : step.end])
+        if shape.usage == "each" or (shape.usage == "last" and position == last):
+            made["usage"] = _usage(told_so_far)
+        yield made
+    yield from _ending(answer, common, shape)
+
+
+def _ending(answer: Answer, common: dict[str, Any], shape: Shape) -> Iterator[Event]:
+    if answer.failed:
+        yield {"error": FAILURE}
+    elif shape.usage != "last":
+        yield {**common, "choices": [], "usage": _usage(answer.size)}
+    yield DONE
+
+
+def _completions(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> Iterator[Event]:
+    common = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
+    last, so_far = max(position for position, step in enumerate(steps) if step.last), 0
+    for position, step in enumerate(steps):
+        told = answer.choices[step.choice]
+        so_far += step.end - step.start
+        text = "".join(token.text for token in told.tokens[step.start : step.end])
+        finish = told.finish if step.last and not told.failed else None
+        choice = {"index": step.choice, "text": text, "logprobs": None, "finish_reason": finish}
+        made: dict[str, Any] = {**common, "choices": [choice]}
+        if shape.usage == "each" or (shape.usage == "last" and position == last):
+            made["usage"] = _usage(so_far)
+        yield made
+    yield from _ending(answer, common, shape)
+
+
+def _segments(told: Told) -> list[tuple[int, int, str | int]]:
+    """Where each channel begins and ends, in tokens."""
+    found: list[tuple[int, int, str | int]] = []
+    for at, token in enumerate(told.tokens):
+        if found and found[-1][2] == token.channel:
+            found[-1] = (found[-1][0], at + 1, token.channel)
+        else:
+            found.append((at, at + 1, token.channel))
+    return found
+
+
+def _pieces(told: Told, steps: Sequence[Step]) -> Iterator[tuple[str, int, str | int, str]]:
+    """What happens to the items of an answer, one after another: `open`, `delta` and `close`, and `idle`."""
+    segments = _segments(told)
+    for step in steps:
+        if step.start == step.end and not step.last:
+            yield "idle", 0, "", ""
+        for number, (start, end, channel) in enumerate(segments):
+            tokens = told.tokens[max(start, step.start) : min(end, step.end)]
+            if not tokens or step.end <= start or step.start >= end:
+                continue
+            if step.start <= start:
+                yield "open", number, channel, ""
+            yield "delta", number, channel, "".join(token.text for token in tokens)
+            if step.end >= end:
+                whole = "".join(token.text for token in told.tokens[start:end])
+                yield "close", number, channel, whole
+
+
+def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> Iterator[Event]:
+    (told,) = answer.choices
+    usage = {"input_tokens": len(PROMPT), "output_tokens": 0}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+    begin = {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}
+    yield {"type": "message_start", "message": begin}
+    for what, number, channel, text in _pieces(told, steps):
+        at: dict[str, Any] = {"index": number}
+        if what == "idle":
+            yield {"type": "ping"}
+        elif what == "close":
+            yield {"type": "content_block_stop", **at}
+        elif what == "open":
+            block: dict[str, Any] = {"type": "text", "text": ""}
+            if channel == REASONING:
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+            elif isinstance(channel, int):
+                block = {
+                    "type": "tool_use",
+                    "id": call_id(0, channel),
+                    "name": told.calls[channel],
+                    "input": {},
+                }
+            yield {"type": "content_block_start", **at, "content_block": block}
+        else:
+            delta = {"type": "input_json_delta", "partial_json": text}
+            if channel in {TEXT, REASONING}:
+                kind = "text" if channel == TEXT else "thinking"
+                delta = {"type": f"{kind}_delta", kind: text}
+            yield {"type": "content_block_delta", **at, "delta": delta}
+    if told.failed:
+        yield {"type": "error", "error": {"type": "api_error", "message": FAILURE["message"]}}
+        return
+    words = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+    reason = "stop_sequence" if told.matched else words[told.finish]
+    counts = {"output_tokens": answer.size} | ({"input_tokens": len(PROMPT)} if shape.usage == "each" else {})
+    end = {"stop_reason": reason, "stop_sequence": told.matched}
+    yield {"type": "message_delta", "delta": end, "usage": counts}
+    yield {"type": "message_stop"}
+
+
+def _item(told: Told, number: int, channel: str | int, text: str, status: str) -> dict[str, Any]:
+    """An item of a response, as far as it is told."""
+    if isinstance(channel, int):
+        call = {"call_id": call_id(0, channel), "name": told.calls[channel], "arguments": text}
+        return {"id": f"fc_{number}", "type": "function_call", "status": status, **call}
+    part = [_part(channel, text)] if status != "in_progress" else []
+    if channel == REASONING:
+        return {"id": f"rs_{number}", "type": "reasoning", "status": status, "summary": [], "content": part}
+    return {"id": f"msg_{number}", "type": "message", "status": status, "role": "assistant", "content": part}
+
+
+def _part(channel: str | int, text: str) -> dict[str, Any]:
+    if channel == REASONING:
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _responses(_: Door, answer: Answer, steps: Sequence[Step], __: Shape) -> Iterator[Event]:
+    numbered = -1
+    for event in _response_events(answer, steps):
+        numbered += 1
+        yield {"type": event.pop("type"), "sequence_number": numbered, **event}
+
+
+def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
+    (told,) = answer.choices
+    common = {
+        **{"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "error": None},
+        **{"incomplete_details": None, "instructions": None, "metadata": {}, "parallel_tool_calls": True},
+        **{"temperature": 0.0, "tool_choice": "auto", "tools": [], "top_p": 1.0},
+    }
+    begun = {**common, "status": "in_progress", "output": [], "usage": None}
+    yield {"type": "response.created", "response": begun}
+    closed: list[dict[str, Any]] = []
+    cut = told.finish == "length"
+    count = len(_segments(told))
+    for what, number, channel, text in _pieces(told, steps):
+        at: dict[str, Any] = {"output_index": number}
+        kind = {TEXT: "output_text", REASONING: "reasoning_text"}.get(str(channel), "function_call_arguments")
+        status = "incomplete" if cut and number == count - 1 else "completed"
+        item = _item(told, number, channel, text, status if what == "close" else "in_progress")
+        inside = {"item_id": item["id"], **at}
+        if not isinstance(channel, int):
+            inside["content_index"] = 0
+        logprobs: dict[str, Any] = {"logprobs": []} if channel == TEXT else {}
+        if what == "idle":
+            yield {"type": "response.in_progress", "response": begun}
+        elif what == "open":
+            yield {"type": "response.output_item.added", **at, "item": item}
+            if not isinstance(channel, int):
+                yield {"type": "response.content_part.added", **inside, "part": _part(channel, "")}
+        elif what == "delta":
+            yield {"type": f"response.{kind}.delta", **inside, "delta": text, **logprobs}
+        else:
+            whole = "arguments" if isinstance(channel, int) else "text"
+            name = {"name": told.calls[channel]} if isinstance(channel, int) else {}
+            yield {"type": f"response.{kind}.done", **inside, whole: text, **name, **logprobs}
+            if not isinstance(channel, int):
+                yield {"type": "response.content_part.done", **inside, "part": _part(channel, text)}
+            yield {"type": "response.output_item.done", **at, "item": item}
+            closed.append(item)
+    counts: dict[str, Any] = {"input_tokens": len(PROMPT), "output_tokens": answer.size}
+    counts |= {"total_tokens": len(PROMPT) + answer.size, "input_tokens_details": {"cached_tokens": 0}}
+    counts["output_tokens_details"] = {
+        "reasoning_tokens": sum(token.channel == REASONING for token in told.tokens)
+    }
+    status = "failed" if told.failed else "incomplete" if cut else "completed"
+    end = {**common, "status": status, "output": closed, "usage": None if told.failed else counts}
+    if told.failed:
+        end["error"] = {"code": "server_error", "message": FAILURE["message"]}
+    if cut:
+        end["incomplete_details"] = {"reason": "max_output_tokens"}
+    yield {"type": f"response.{status}", "response": end}
+
+
+_CHAT = "/v1/chat/completions"
+DOORS = {
+    door.name: door
+    for door in (
+        Door("sglang-generate-cumulative", "sglang-generate", "/generate", _generate),
+        Door("sglang-generate-incremental", "sglang-generate", "/generate", _generate),
+        Door("sglang-chat", "sglang-chat", _CHAT, _chat, "reasoning_content", "matched_stop"),
+        Door("vllm-chat", "vllm-chat", _CHAT, _chat, "reasoning", "stop_reason"),
+        Door("openai-chat", "openai-chat", _CHAT, _chat, "reasoning_content"),
+        Door("openai-completions", "openai-completions", "/v1/completions", _completions),
+        Door("openai-responses", "openai-responses", "/v1/responses", _responses, named=True),
+        Door("anthropic-messages", "anthropic-messages", "/v1/messages", _message_events, named=True),
+    )
+}
+_TOOLS = (("get_weather", "city"), ("get_time", "zone"))
+
+
+def request(door: Door, answer: Answer) -> dict[str, Any]:
+    """The body that asks for an answer."""
+    budget = max(len(told.tokens) for told in answer.choices)
+    if not any(told.finish == "length" for told in answer.choices):
+        budget += 16
+    stops = [told.matched for told in answer.choices if told.matched]
+    several = {"n": len(answer.choices)} if len(answer.choices) > 1 else {}
+    logprobs = bool(answer.asks.get("logprobs"))
+    if door.dialect == "sglang-generate":
+        sampling = {
+            "max_new_tokens": budget,
+            "temperature": 0.5,
+            **several,
+            **({"stop": stops} if stops else {}),
+        }
+        asked = {"input_ids": list(PROMPT), "sampling_params": sampling, "stream": True}
+        return asked | ({"return_logprob": True} if logprobs else {})
+    says = [{"role": "user", "content": "Say it."}]
+    body: dict[str, Any] = {"model": "m", "stream": True, "temperature": 0.5}
+    schemas = [
+        (name, {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]})
+        for name, key in _TOOLS
+    ]
+    called = any(told.calls for told in answer.choices)
+    if door.name == "anthropic-messages":
+        body |= {"max_tokens": budget, "messages": says, **({"stop_sequences": stops} if stops else {})}
+        tools: list[dict[str, Any]] = [{"name": name, "input_schema": schema} for name, schema in schemas]
+    elif door.name == "openai-responses":
+        body |= {"max_output_tokens": budget, "input": says, "store": False}
+        tools = [{"type": "function", "name": name, "parameters": schema} for name, schema in schemas]
+    else:
+        body |= {"max_tokens": budget, **several, "stream_options": {"include_usage": True}}
+        body |= {"prompt": "Say it."} if door.name == "openai-completions" else {"messages": says}
+        body |= ({"stop": stops} if stops else {}) | ({"logprobs": True} if logprobs else {})
+        body |= {"return_token_ids": True} if door.name == "vllm-chat" else {}
+        functions = [{"name": name, "parameters": schema} for name, schema in schemas]
+        tools = [{"type": "function", "function": function} for function in functions]
+    return body | ({"tools": tools} if called else {})

@@ -1,0 +1,272 @@
+"""What a server and a network may do to an answer: none of it changes what a correct client holds.
+
+Each row of a table is a way, with the sentence for clients that it is about.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise, zip_longest
+from typing import Any
+
+from proofs.mutation.edit import Body
+from proofs.vectors.answers import Answer
+from proofs.vectors.doors import Event, Shape, Step
+
+DELTAS, READS, LINES, FIELDS = (
+    "every-delta-is-kept",
+    "reads-are-joined",
+    "lines-end-in-three-ways",
+    "comments-are-skipped",
+)
+JSON, USAGE, CHARACTERS, UNKNOWN = (
+    "json-is-read-as-json",
+    "usage-is-read-where-it-stands",
+    "characters-are-joined",
+    "unknown-is-ignored",
+)
+
+# Deliveries: which tokens come together. A list of ends becomes steps, choice by choice.
+
+
+def _steps(answer: Answer, ends: Callable[[int], Sequence[int]]) -> Iterator[list[Step]]:
+    for index, told in enumerate(answer.choices):
+        size = len(told.tokens)
+        bounds = pairwise((0, *ends(size)))
+        steps = [Step(index, start, end) for start, end in bounds]
+        yield [*steps[:-1], replace(steps[-1], last=True)]
+
+
+def _turns(answer: Answer, ends: Callable[[int], Sequence[int]]) -> list[Step]:
+    """The choices by turns, as an engine makes them."""
+    rounds = zip_longest(*_steps(answer, ends))
+    return [step for steps in rounds for step in steps if step is not None]
+
+
+def _each(size: int) -> list[int]:
+    return list(range(1, size + 1))
+
+
+ENDS: dict[str, tuple[str, Callable[[int], Sequence[int]]]] = {
+    "all-at-once": ("All tokens in one event", lambda size: [size]),
+    "in-pairs": ("Two tokens an event", lambda size: [*range(2, size, 2), size]),
+    "first-alone": ("The first token, then all others", lambda size: [1, size] if size > 1 else [size]),
+    "last-alone": (
+        "All tokens but one, then the last",
+        lambda size: [size - 1, size] if size > 1 else [size],
+    ),
+    "finish-alone": ("The finish in an event without a token", lambda size: [*_each(size), size]),
+    "growing": (
+        "One token, then two, then three",
+        lambda size: [*(at for at in (1, 3, 6, 10, 15) if at < size), size],
+    ),
+    "empty-deltas": (
+        "After each token an event that brings nothing",
+        lambda size: [*(at for end in _each(size - 1) for at in (end, end)), size],
+    ),
+}
+
+
+def plain(answer: Answer) -> list[Step]:
+    """A token an event, the finish with the last."""
+    return _turns(answer, _each)
+
+
+def deliveries(answer: Answer) -> Iterator[tuple[str, str, list[Step]]]:
+    """Each other way of delivery with its name and what it is."""
+    for name, (comment, ends) in ENDS.items():
+        yield name, comment, _turns(answer, ends)
+    if len(answer.choices) > 1:
+        by_choice = list(_steps(answer, _each))
+        yield (
+            "one-by-one",
+            "A choice begins when the one before it is finished",
+            list(chain.from_iterable(by_choice)),
+        )
+        yield "last-first", "The last choice comes first", list(chain.from_iterable(reversed(by_choice)))
+
+
+# Shapes: what stands in which event.
+
+SHAPES: dict[str, tuple[str, str, Shape, str]] = {
+    "role-with-content": (DELTAS, "The role stands beside the first text", Shape(role="with"), "chat"),
+    "usage-in-each": (
+        USAGE,
+        "Each event counts what came so far",
+        Shape(usage="each"),
+        "chat completions messages",
+    ),
+    "usage-with-the-finish": (
+        USAGE,
+        "The usage stands beside the last finish",
+        Shape(usage="last"),
+        "chat completions",
+    ),
+}
+
+
+def _strange(event: Event, value: Any) -> Event:
+    """An event with a field that nobody knows, in each of its objects that a server extends."""
+    if isinstance(event, str):
+        return event
+    changed = copy.deepcopy(event)
+    changed["x_later"] = value
+    for holder in (
+        changed.get("meta_info"),
+        *changed.get("choices", ()),
+        changed.get("usage"),
+        changed.get("delta"),
+    ):
+        if isinstance(holder, dict):
+            holder["x_later"] = value
+    return changed
+
+
+def _turned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _turned(entry) for key, entry in reversed(value.items())}
+    return [_turned(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _nulls(event: Event) -> Event:
+    """A chunk that has null for each channel that it brings nothing of."""
+    if isinstance(event, str) or not event.get("choices"):
+        return event
+    changed = copy.deepcopy(event)
+    for choice in changed["choices"]:
+        choice["delta"] = {"tool_calls": None, "refusal": None, "function_call": None, **choice["delta"]}
+    return changed | {"usage": None}
+
+
+def _absent(event: Event) -> Event:
+    """A chunk without what is null or empty."""
+    if isinstance(event, str) or not event.get("choices"):
+        return event
+    changed = copy.deepcopy(event)
+    for choice in changed["choices"]:
+        choice["delta"] = {key: value for key, value in choice["delta"].items() if value}
+    changed["choices"] = [
+        {key: value for key, value in choice.items() if value is not None} for choice in changed["choices"]
+    ]
+    return changed
+
+
+CHANGED: dict[str, tuple[str, str, Callable[[Event], Event]]] = {
+    "nulls": (UNKNOWN, "Each delta has null for what it does not bring", _nulls),
+    "absent": (UNKNOWN, "What is null or empty is absent", _absent),
+    "unknown-numbers": (
+        UNKNOWN,
+        "Each object has a field that no schema knows",
+        lambda event: _strange(event, 1.5),
+    ),
+    "unknown-nulls": (UNKNOWN, "Such a field is null", lambda event: _strange(event, None)),
+    "unknown-objects": (
+        UNKNOWN,
+        "Such a field holds an object",
+        lambda event: _strange(event, {"text": "no", "delta": {"content": "no"}}),
+    ),
+    "unknown-lists": (UNKNOWN, "Such a field holds an empty list", lambda event: _strange(event, {"of": []})),
+    "keys-turned": (JSON, "The keys of each object stand in the opposite order", _turned),
+}
+
+# How JSON is written.
+
+
+def _escaped(value: Any) -> str:
+    """JSON in which a letter of each string is escaped: of keys and of values."""
+    return re.sub(r'(?<=")([a-z])(?=[a-z_]*")', lambda match: f"\\u{ord(match[1]):04x}", json.dumps(value))
+
+
+WRITTEN: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+    "ascii": (JSON, "All other characters are escaped, some as surrogates", json.dumps),
+    "spaces": (
+        JSON,
+        "White space around each value",
+        lambda value: json.dumps(value, ensure_ascii=False, separators=(" , ", " :\t")),
+    ),
+    "escapes": (JSON, "The first letter of each word is escaped, of keys too", _escaped),
+    "lines": (
+        "data-lines-are-joined",
+        "The data of an event are several lines",
+        lambda value: json.dumps(value, ensure_ascii=False, indent=1),
+    ),
+}
+
+
+# How events are framed.
+
+
+def _before(line: str, every: int = 1) -> Callable[[Body], Body]:
+    return lambda body: replace(body, before=dict.fromkeys(range(0, len(body.data), every), line))
+
+
+FRAMED: dict[str, tuple[str, str, Callable[[Body], Body]]] = {
+    "crlf": (LINES, "Lines end with CR LF", lambda body: replace(body, end_of_line="\r\n")),
+    "cr": (LINES, "Lines end with CR", lambda body: replace(body, end_of_line="\r")),
+    "no-space": (FIELDS, "No space after the colon of a field", lambda body: replace(body, name="data:")),
+    "comments": (FIELDS, "A comment before each event", _before(": keep-alive\n")),
+    "comments-alone": (FIELDS, "Comments with a blank line behind them", _before(": keep-alive\n\n")),
+    "empty-comments": (FIELDS, "A line of a colon alone", _before(":\n", 2)),
+    "comments-like-data": (FIELDS, "A comment that looks like data", _before(':data: {"error": "no"}\n')),
+    "comments-first": (
+        FIELDS,
+        "Keep-alives before the first event",
+        lambda body: replace(body, before={0: ": OPENROUTER PROCESSING\n\n" * 3}),
+    ),
+    "ids": (FIELDS, "Each event has an id", _before("id: 7\n")),
+    "retry": (
+        FIELDS,
+        "A reconnection time before the first event",
+        lambda body: replace(body, before={0: "retry: 3000\n"}),
+    ),
+    "unknown-fields": (FIELDS, "Fields that no standard knows", _before("x-trace: data: 1\n", 2)),
+    "field-without-colon": (FIELDS, "A field without a colon", _before("id\n", 3)),
+    "blank-lines": (FIELDS, "Blank lines between events", _before("\n\n")),
+    "message": (FIELDS, "Each event has the name that is meant without one", _before("event: message\n")),
+    "bom": (FIELDS, "A byte order mark at the beginning", lambda body: replace(body, prefix=b"\xef\xbb\xbf")),
+}
+
+# How the network cuts bytes.
+
+
+def _every(size: int) -> Callable[[bytes], list[int]]:
+    return lambda body: list(range(size, len(body), size))
+
+
+def _behind(pattern: bytes, offset: int = 0) -> Callable[[bytes], list[int]]:
+    return lambda body: [match.end() + offset for match in re.finditer(pattern, body)]
+
+
+def _in_characters(body: bytes) -> list[int]:
+    return [at for at, byte in enumerate(body) if byte & 0xC0 == 0x80]
+
+
+CUT: dict[str, tuple[str, str, Callable[[bytes], list[int]]]] = {
+    "one-read": (READS, "The whole stream in one read", lambda _: []),
+    "sevens": (READS, "Reads of seven bytes", _every(7)),
+    "hundreds": (READS, "Reads of a hundred bytes", _every(100)),
+    "byte-by-byte": (READS, "Each byte alone", _every(1)),
+    "two-events": (READS, "Two events a read", lambda body: _behind(rb"\n\n")(body)[1::2]),
+    "between-line-ends": (READS, "Each read ends between two line ends", _behind(rb"\n\n", -1)),
+    "before-line-ends": (READS, "Each read ends before the line ends of an event", _behind(rb"\n\n", -2)),
+    "behind-data": (READS, "Each read ends behind `data`", _behind(rb"data(?=:)")),
+    "behind-colons": (READS, "Each read ends behind the colon of a field", _behind(rb"data:(?= )")),
+    "in-escapes": (READS, "Each read ends behind a quotation mark", _behind(rb'"')),
+    "last-byte-late": (READS, "All but the last byte, then that", lambda body: [len(body) - 1]),
+    "first-byte-early": (READS, "The first byte, then all others", lambda _: [1]),
+}  # fmt: skip
+CUT_CHARACTERS: dict[str, tuple[str, str, Callable[[bytes], list[int]]]] = {
+    "in-characters": (CHARACTERS, "Each read ends within a character", _in_characters),
+    "byte-by-byte": (CHARACTERS, "Each byte alone", _every(1)),
+    "fives": (CHARACTERS, "Reads of five bytes", _every(5)),
+}
+
+
+def cut(body: bytes, at: Sequence[int]) -> list[bytes]:
+    """The reads of a body that is cut at some offsets."""
+    bounds = pairwise(sorted({0, *(offset for offset in at if 0 < offset < len(body)), len(body)}))
+    return [body[start:end] for start, end in bounds]

@@ -1,0 +1,250 @@
+"""All cases of a door, from the tables: answers, what is done to them, and what breaks them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from proofs.mutation.edit import Body, written
+from proofs.vectors import legal
+from proofs.vectors.answers import CHAT, TEXT, Answer, Token, Told, answers_of, record_of
+from proofs.vectors.doors import DOORS, Door, Event, Shape, Step, request
+from proofs.vectors.legal import plain
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Delivery, Stream
+from tokenwire.torture.vectors import reads_of
+from tokenwire.wire.event_stream import parse_event_stream
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+
+MEDIA_TYPE = "text/event-stream; charset=utf-8"
+MANY = 100_000
+_REPLACES = "cumulative-replaces"
+"""What a client of cumulative streams does where others join deltas."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One vector."""
+
+    door: str
+    id: str
+    comment: str
+    sentence: str
+    """The sentence for clients that it is about."""
+    request: dict[str, Any]
+    reads: tuple[bytes, ...]
+    record: dict[str, Any] | None
+    """What a correct client holds in the end; None where no client can know."""
+    result: str = "valid"
+    requirement: str = ""
+    """The requirement that it breaks."""
+    follows: str = ""
+    """The case that it is made from: what fails there fails here for the same reason."""
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = (("content-type", MEDIA_TYPE),)
+    ending: Ending = Ending.COMPLETE
+    rules: tuple[Any, ...] = field(default=(), compare=False)
+    """The reads as rules, where they are too many to be written down: then `reads` are theirs."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """The case as the judge reads it."""
+        door = DOORS[self.door]
+        reads = tuple(Read(n / 1000, read) for n, read in enumerate(self.reads))
+        asked = HttpRequest("POST", door.path, self.request)
+        name = f"{door.dialect}/vectors/{self.id}"
+        started = "2026-01-01T00:00:00.000000+00:00"
+        return Exchange(
+            name, asked, "vectors", self.status, self.headers, reads, self.ending, started=started
+        )
+
+    @property
+    def stream(self) -> Stream:
+        """The case as our own reader reads it."""
+        hint = Delivery.CUMULATIVE if DOORS[self.door].cumulative else Delivery.INCREMENTAL
+        return load_dialects()[DOORS[self.door].dialect].read(self.exchange, delivery_hint=hint)
+
+
+def events_of(door: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> list[Event]:
+    return list(door.write(door, answer, steps, shape))
+
+
+def body_of(door: Door, events: Sequence[Event], how: Any = written) -> Body:
+    return Body([event if isinstance(event, str) else how(event) for event in events], named=door.named)
+
+
+def by_event(body: bytes) -> tuple[bytes, ...]:
+    """The bytes of a stream in reads that end with its events."""
+    events, _, _ = parse_event_stream(body)
+    return tuple(legal.cut(body, [event.end for event in events]))
+
+
+def _case(door: Door, answer: Answer, name: str, comment: str, body: bytes, **more: Any) -> Case:
+    return Case(
+        door.name,
+        f"{answer.name}-{name}" if name else answer.name,
+        f"{answer.comment}. {comment}" if comment else answer.comment,
+        more.pop(
+            "sentence", _REPLACES if door.cumulative and answer.sentence == legal.DELTAS else answer.sentence
+        ),
+        more.pop("request", None) or request(door, answer),
+        more.pop("reads", None) or by_event(body),
+        record_of(answer, door.name),
+        follows=more.pop("follows", "" if answer.name == "text" else "text") if name == "" else answer.name,
+        **more,
+    )
+
+
+def legal_cases(door: Door) -> Iterator[Case]:
+    """The cases that a correct client reads to the known record."""
+    told = {answer.name: answer for answer in answers_of(door.name)}
+    for answer in told.values():
+        for name, comment, events in _delivered(door, answer):
+            yield _case(door, answer, name, comment, body_of(door, events).bytes())
+    text, characters = told["text"], told["characters"]
+    events = events_of(door, text, legal.plain(text), Shape())
+    for name, (sentence, comment, shape, doors) in legal.SHAPES.items():
+        if door.name.rpartition("-")[2] in doors.split():
+            shaped = body_of(door, events_of(door, text, legal.plain(text), shape)).bytes()
+            asked = request(door, text)
+            if name == "usage-in-each" and "stream_options" in asked:
+                asked["stream_options"] |= {"continuous_usage_stats": True}
+            yield _case(door, text, name, comment, shaped, sentence=sentence, request=asked)
+    for name, (sentence, comment, change) in legal.CHANGED.items():
+        if name in {"nulls", "absent"} and door.name not in CHAT - {"sglang-chat"}:
+            continue
+        changed = body_of(door, [change(event) for event in events]).bytes()
+        yield _case(door, text, name, comment, changed, sentence=sentence)
+    for name, (sentence, comment, how) in legal.WRITTEN.items():
+        told_events = events_of(door, characters, legal.plain(characters), Shape())
+        encoded = body_of(door, told_events, how).bytes()
+        yield _case(door, characters, name, comment, encoded, sentence=sentence)
+    plain_body = body_of(door, events)
+    for name, (sentence, comment, frame) in legal.FRAMED.items():
+        if name == "message" and door.named:
+            continue
+        framed = frame(plain_body).bytes()
+        yield _case(door, text, name, comment, framed, sentence=sentence)
+        if name == "crlf":
+            ends = [at for at, byte in enumerate(framed) if byte == 0x0A]
+            reads = tuple(legal.cut(framed, ends))
+            yield _case(
+                door, text, "crlf-cut", "CR LF, cut between the two", framed, sentence=sentence, reads=reads
+            )
+    for answer, table in ((text, legal.CUT), (characters, legal.CUT_CHARACTERS)):
+        body = body_of(door, events_of(door, answer, legal.plain(answer), Shape())).bytes()
+        for name, (sentence, comment, where) in table.items():
+            reads = tuple(legal.cut(body, where(body)))
+            yield _case(door, answer, name, comment, body, sentence=sentence, reads=reads)
+
+
+def _delivered(door: Door, answer: Answer) -> Iterator[tuple[str, str, list[Event]]]:
+    yield "", "", events_of(door, answer, legal.plain(answer), Shape())
+    for name, comment, steps in legal.deliveries(answer):
+        if not (answer.failed and name == "all-at-once"):
+            yield name, comment, events_of(door, answer, steps, Shape())
+
+
+def refused_cases(door: Door) -> Iterator[Case]:
+    """Answers that are no stream: a client tells the error."""
+    said = "max_tokens must be at least 1"
+    shapes: dict[str, Any] = {
+        "refused": {"error": {"message": said, "type": "invalid_request_error", "param": None, "code": None}},
+        "refused-flat": {"object": "error", "message": said, "type": "BadRequestError", "code": 400},
+    }
+    if door.name == "anthropic-messages":
+        shapes = {"refused": {"type": "error", "error": {"type": "invalid_request_error", "message": said}}}
+    (text,) = (answer for answer in answers_of(door.name) if answer.name == "text")
+    for name, body in shapes.items():
+        yield Case(
+            door.name, name, "A refusal in the place of a stream", "errors-are-told", request(door, text),
+            (written(body).encode(),), {"choices": [], "usage": None, "error": said}, status=400,
+            headers=(("content-type", "application/json"),),
+        )  # fmt: skip
+
+
+_COUNTS = re.compile(r'("(?:completion_tokens|output_tokens|total_tokens|sequence_number|length)":)(\d+)')
+_SHORT = 3
+
+
+def long_case(door: Door, times: int = MANY) -> Case:
+    """So many events, by a rule: those of a token in the middle of a short answer, again and again.
+
+    Where each event is a whole state, it is the first state that comes again.
+    """
+    tokens = tuple(Token(300 + at, piece, TEXT) for at, piece in enumerate(("a", " b", " c")))
+    short = Answer("long", f"{times} events", "long-streams-are-read", (Told(tokens, finish="length"),))
+    more = 0 if door.cumulative else times - _SHORT
+    frames = [
+        read.decode()
+        for read in by_event(body_of(door, events_of(door, short, plain(short), Shape())).bytes())
+    ]
+    middle = next(at for at, frame in enumerate(frames) if ('"a"' if door.cumulative else '" b"') in frame)
+
+    def counted(frame: str, by: int) -> str:
+        return _COUNTS.sub(lambda found: f"{found[1]}{int(found[2]) + by}", frame)
+
+    template, first = frames[middle], 0
+    if found := re.search(r'"(?:completion_tokens|sequence_number)":(\d+)', template):
+        first = int(found[1])
+        template = template[: found.start(1)] + ("{n}" if more else found[1]) + template[found.end(1) :]
+    rule = {"text": template, "first": first, "times": times - _SHORT + 1}
+    tail: list[Any] = []
+    for frame in frames[middle + 1 :]:
+        begin, repeated, end = counted(frame, more).partition("a b c") if more else (frame, "", "")
+        while repeated:
+            tail += [begin + "a", {"text": " b", "first": 0, "times": times - 2}]
+            begin, repeated, end = (" c" + end).partition("a b c")
+        tail.append(begin)
+    rules = (*frames[:middle], rule, *tail)
+    ids = {"join": [[300], {"repeat": [301], "times": 1 + more}, [302]]}
+    record = record_of(short, door.name)
+    choice = record["choices"][0]
+    choice["text"] = {"join": ["a", {"repeat": " b", "times": 1 + more}, " c"]}
+    if "output_ids" in choice:
+        choice["output_ids"] = ids
+    if record["usage"]:
+        record["usage"]["completion_tokens"] += more
+    asked = json.loads(
+        json.dumps(request(door, short)).replace(f'tokens": {_SHORT}', f'tokens": {_SHORT + more}')
+    )
+    reads = tuple(reads_of(rules))
+    return Case(
+        door.name,
+        "long",
+        f"{times} events",
+        short.sentence,
+        asked,
+        reads,
+        record,
+        follows="text",
+        rules=rules,
+    )
+
+
+def settled(case: Case) -> Case:
+    """A case with the result that the judge gives it.
+
+    Raises ValueError where a legal case violates a MUST, or a broken one keeps the requirement that it names.
+    """
+    judged = judge([Run((case.stream,))])
+    by_verdict: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
+    for judgement in judged:
+        by_verdict[judgement.verdict].append(judgement.requirement.id)
+    if by_verdict[Verdict.HARNESS_ERROR]:
+        raise ValueError(f"{case.door} {case.id}: the judge failed")
+    failed = by_verdict[Verdict.FAIL]
+    if case.result == "invalid":
+        if case.requirement not in failed:
+            raise ValueError(f"{case.door} {case.id} keeps {case.requirement}, and violates {failed}")
+        return case
+    if failed:
+        raise ValueError(f"{case.door} {case.id} is to be legal, and violates {failed}")
+    lesser = [*by_verdict[Verdict.WARN], *by_verdict[Verdict.INFO]]
+    return replace(case, result="acceptable", requirement=lesser[0]) if lesser else case
