@@ -447,7 +447,7 @@ class Asked(RequestFields):
     """A text prompt or messages were sent (perhaps beside input_ids)."""
     budgets: tuple[int, ...] = ()
     """That of each prompt, where they differ; then there is none for all of them."""
-    each: tuple[Asked, ...] = ()
+    by_prompt: tuple[Asked, ...] = ()
     """What each prompt is asked for, where they are sampled or stopped differently; see `of`."""
     greedy: bool = False
     chosen_in_top: tuple[int, ...] = ()
@@ -497,7 +497,7 @@ class Asked(RequestFields):
     def of(self, choice: int) -> Asked:
         """The same, as far as one choice is asked for otherwise than those of other prompts."""
         prompt = choice // max(self.n, 1)
-        return self.each[prompt] if prompt < len(self.each) else self
+        return self.by_prompt[prompt] if prompt < len(self.by_prompt) else self
 
     def budget(self, choice: int) -> int | None:
         """How many tokens a choice may have, as far as the request says."""

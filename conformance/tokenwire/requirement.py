@@ -156,8 +156,8 @@ def load_requirements() -> dict[str, Requirement]:
     tolerance that there is not.
     """
     requirements: dict[str, Requirement] = {}
-    own, *others = spec_folders()
-    files = [own / "requirements" / f"{name}.yaml" for name in read_yaml(own / "chapters.yaml")]
+    ours, *others = spec_folders()
+    files = [ours / "requirements" / f"{name}.yaml" for name in read_yaml(ours / "chapters.yaml")]
     for file in (*files, *(file for folder in others for file in sorted(folder.glob("requirements/*.yaml")))):
         chapter = read_yaml(file)
         for row in chapter["requirements"]:

@@ -260,9 +260,9 @@ def test_an_item_of_a_batch_is_held_to_its_own_parameters() -> None:
     """SGLang takes a list of sampling parameters, one object for each prompt."""
     one = whole(Told(ids=(11, 12), text="a", finish=Finish("stop", matched="b")))
     assert not holds("named-stop-was-asked-and-spelled", one)
-    own = replace(one.asked, each=(replace(one.asked, stop=("b",)),))
+    own = replace(one.asked, by_prompt=(replace(one.asked, stop=("b",)),))
     assert holds("named-stop-was-asked-and-spelled", replace(one, asked=own))
-    late = replace(one, asked=replace(one.asked, each=(replace(one.asked, stop=("a",)),)))
+    late = replace(one, asked=replace(one.asked, by_prompt=(replace(one.asked, stop=("a",)),)))
     assert not holds("nothing-follows-a-stop-string", late)
 
 

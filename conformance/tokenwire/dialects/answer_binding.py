@@ -92,7 +92,7 @@ class _Parent:
     def placed(self, pointer: str) -> Mapping[str, tuple[tuple[Kind, str, str], ...]]:
         """By key, the kinds and names of the fields, and where they stand in a choice at a pointer."""
         return {
-            key: tuple((one.kind, one.name, intern(pointer + one.pointer)) for one in bound)
+            key: tuple((field.kind, field.name, intern(pointer + field.pointer)) for field in bound)
             for key, bound in self.fields.items()
         }
 
@@ -144,10 +144,10 @@ class AnswerBinding:
             wrong = sorted(calls.keys() - set(_OF_A_CALL))[0]
             raise ValueError(f"dialect {dialect}: a tool call has no {wrong!r}; it has {list(_OF_A_CALL)}")
         parents: dict[Keys, _Parent] = {}
-        for one in bound:
-            *way, last = one.keys
+        for bound_field in bound:
+            *way, last = bound_field.keys
             parent = parents.setdefault(tuple(way), _Parent(tuple(way)))
-            parent.fields.setdefault(last, []).append(one)
+            parent.fields.setdefault(last, []).append(bound_field)
         if "customized_info" in table:
             keys = parse(table["customized_info"]["under"])
             parent = parents.setdefault(keys, _Parent(keys))
@@ -198,11 +198,11 @@ class AnswerBinding:
         else:
             items = [(0, self._at, found)]
         document = [
-            (one, value)
-            for one in self.document
-            if not (of_all and one.kind == "counters")
-            and (value := find(event.data, one.keys)) is not ABSENT
-            and not self._is_nothing(value, one.name)
+            (field, value)
+            for field in self.document
+            if not (of_all and field.kind == "counters")
+            and (value := find(event.data, field.keys)) is not ABSENT
+            and not self._is_nothing(value, field.name)
         ]
         for position, pointer, item in items:
             if isinstance(item, dict):
@@ -259,9 +259,9 @@ class AnswerBinding:
                     customized.add(key)
         if not pointers or self._says_nothing(item, (single, *by_kind.values())):
             return None
-        for one, value in document:
-            by_kind.get(one.kind, single).setdefault(one.name, value)
-            pointers.setdefault(one.name, one.pointer)
+        for beside, value in document:
+            by_kind.get(beside.kind, single).setdefault(beside.name, value)
+            pointers.setdefault(beside.name, beside.pointer)
         text, reasoning = single.get("text"), single.get("reasoning")
         output_ids, prompt_token_ids = single.get("output_ids"), single.get("prompt_token_ids")
         counters = by_kind["counters"]

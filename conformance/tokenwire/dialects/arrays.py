@@ -80,7 +80,7 @@ class ArrayRule:
         if self.encoding is Encoding.LISTS:
             if not isinstance(value, list):
                 raise ValueError(f"it is a {type(value).__name__}, not a list")
-            rows = [row for one in value for row in _rows(one)] if self.rows is Rows.UNCACHED else value
+            rows = [row for nested in value for row in _rows(nested)] if self.rows is Rows.UNCACHED else value
             return Array(tuple(tuple(_numbers(row)) for row in rows))
         if not isinstance(value, str):
             raise ValueError(  # noqa: TRY004 - a value from the wire

@@ -204,7 +204,7 @@ class Control:
 def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
     """The ids that an abort names, and whether it names everything."""
     named = [find(body, parse(row[name])) for name in ("id", "ids") if name in row]
-    values = [one for value in named for one in (value if isinstance(value, list) else [value])]
+    values = [name for value in named for name in (value if isinstance(value, list) else [value])]
     everything = "everything" in row and find(body, parse(row["everything"])) not in (ABSENT, None, False)
     return frozenset(value for value in values if isinstance(value, str)), everything
 
@@ -221,5 +221,5 @@ def read_call(exchange: ExchangeHead) -> ControlCall | None:
 
     Families share paths, such as /metrics: the one that can read the load in the answer wrote it.
     """
-    calls = [call for one in load_controls().values() if (call := one.read(exchange)) is not None]
+    calls = [call for control in load_controls().values() if (call := control.read(exchange)) is not None]
     return next((call for call in calls if call.load is not None), next(iter(calls), None))

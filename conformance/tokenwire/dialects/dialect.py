@@ -94,9 +94,9 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
     if isinstance(error.kind, _SHAPES):
         position = list(error.instance_path)
         shapes = [shape for shape in error.kind.context if shape]
-        inside = (shape for shape in shapes if all(list(one.instance_path) != position for one in shape))
-        for one in next(inside, shapes[0] if shapes else []):
-            yield from _faults(one)
+        inside = (shape for shape in shapes if all(list(fault.instance_path) != position for fault in shape))
+        for fault in next(inside, shapes[0] if shapes else []):
+            yield from _faults(fault)
         return
     pointer = "".join(f"/{part}" for part in error.instance_path)
     words = error.message
@@ -506,7 +506,8 @@ def _by_choice(emissions: Iterable[Emission]) -> dict[int, list[Emission]]:
 
 def _choices(emissions: Iterable[Emission], delivery: Delivery, asked: Asked) -> tuple[Choice, ...]:
     return tuple(
-        Choice(index, delivery, asked.likeliest, tuple(own)) for index, own in _by_choice(emissions).items()
+        Choice(index, delivery, asked.likeliest, tuple(of_choice))
+        for index, of_choice in _by_choice(emissions).items()
     )
 
 
@@ -546,14 +547,14 @@ def arrays_of(stream: Answer) -> tuple[ArrayRule, ...]:
 
 def known_as(stream: Answer) -> str | None:
     """The id by which a server knows a request that its client named: that id behind the dialect's prefix."""
-    own = stream.asked.request_id
-    return None if own is None else f"{policy_of(stream).request_id_prefix}{own}"
+    sent_id = stream.asked.request_id
+    return None if sent_id is None else f"{policy_of(stream).request_id_prefix}{sent_id}"
 
 
 def names_of(stream: Answer) -> frozenset[str]:
     """The ids by which an abort may mean a request: the one that its client chose, and the server's of it."""
-    own = stream.asked.request_id
-    return _NO_NAMES if own is None else frozenset((own, known_as(stream) or own))
+    sent_id = stream.asked.request_id
+    return _NO_NAMES if sent_id is None else frozenset((sent_id, known_as(stream) or sent_id))
 
 
 def vocabulary_told(streams: Iterable[Answer]) -> int | None:

@@ -83,10 +83,10 @@ class Markup:
 
     def markers(self, *, thoughts: bool, calls: bool) -> list[str]:
         """The markers of the parsers, of those kinds that are wanted."""
-        own = [self.thoughts.opens, self.thoughts.closes] if self.thoughts and thoughts else []
+        marks = [self.thoughts.opens, self.thoughts.closes] if self.thoughts and thoughts else []
         if self.form and calls:
-            own += [self.form.opens, self.form.closes, self.form.optional]
-        return [marker for marker in own if marker]
+            marks += [self.form.opens, self.form.closes, self.form.optional]
+        return [marker for marker in marks if marker]
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def load_markup() -> tuple[Mapping[str, Thoughts], Mapping[str, Form]]:
     neither has.
     """
     table = read_yaml(spec_root() / "markup.yaml")
-    thoughts = {name: Thoughts(**one) for name, one in table["reasoning"].items()}
-    return thoughts, {name: Form(name, **one) for name, one in table["calls"].items()}
+    thoughts = {name: Thoughts(**row) for name, row in table["reasoning"].items()}
+    return thoughts, {name: Form(name, **row) for name, row in table["calls"].items()}
 
 
 def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None) -> Reading:

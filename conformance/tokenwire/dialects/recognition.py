@@ -78,7 +78,9 @@ def _marks_seen(dialects: Sequence[Dialect], exchange: ExchangeHead) -> Iterator
     if exchange.status != 200 or exchange.ending is Ending.OUTGROWN:
         return
     body, cut_off = beginning(exchange.load(), _ENOUGH_EVENTS), exchange.ending is not Ending.COMPLETE
-    possible = {one.name: [mark for mark in one.marks if mark.may_stand_in(body)] for one in dialects}
+    possible = {
+        dialect.name: [mark for mark in dialect.marks if mark.may_stand_in(body)] for dialect in dialects
+    }
     all_values = json_values(body, cut_off=cut_off) if any(possible.values()) else ()
     values = list(islice(all_values, _ENOUGH_EVENTS))
     for dialect in dialects:
@@ -110,7 +112,7 @@ class DialectResolver:
             self.why.setdefault(named.name, "the names of the exchanges say that it asked")
             return named
         if candidates not in self._recognised:
-            there = [one for one in self._exchanges if dialects_at(one.request) == candidates]
+            there = [other for other in self._exchanges if dialects_at(other.request) == candidates]
             self._recognised[candidates] = recognise(candidates, there)
         recognised = self._recognised[candidates]
         if recognised.dialect is not None:

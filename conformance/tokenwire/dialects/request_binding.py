@@ -476,11 +476,11 @@ class RequestBinding:
             other_sampling=_canonical(sampling) if sampling else "",
             constrained=self._is_constrained(sampling),
         )
-        each = tuple(
-            dataclasses.replace(asked, greedy=_is_greedy(own), **_read(own, SAMPLING))
-            for own in _by_prompt(by_field, prompts)
+        by_prompt = tuple(
+            dataclasses.replace(asked, greedy=_is_greedy(fields), **_read(fields, SAMPLING))
+            for fields in _by_prompt(by_field, prompts)
         )
-        return dataclasses.replace(asked, each=each) if each else asked
+        return dataclasses.replace(asked, by_prompt=by_prompt) if by_prompt else asked
 
     def _form_and_sampling(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What shapes how tokens are told, by its name, and what shapes the tokens."""
@@ -522,8 +522,8 @@ class RequestBinding:
         beside = [(name, self.prompt[name]) for name in prompts] + [*self.counts.items()]
         gathered = [(name, str(at[-1]), _gather(body, at)) for name, at in beside]
         said: dict[str, SentField] = {}
-        own = [(name, *sent) for name, sent in stated.items()]
-        for name, wire_name, values in (*own, *gathered):
+        by_names = [(name, *sent) for name, sent in stated.items()]
+        for name, wire_name, values in (*by_names, *gathered):
             there = tuple(value for value in values if value is not ABSENT)
             if there:
                 said.setdefault(name, SentField(wire_name, there))
@@ -705,7 +705,7 @@ def _remove_everywhere(body: dict[str, Any], keys: Keys) -> None:
 def _is_text(value: Any) -> bool:
     """A text, or a list of texts."""
     return isinstance(value, str) or (
-        isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+        isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
     )
 
 
@@ -754,16 +754,16 @@ def _name(value: Any) -> str:
 
 def _budgets(value: Any) -> tuple[int, ...]:
     """The budgets of the prompts of a batch where they differ; none where one of them is no number."""
-    each = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
-    return each if isinstance(value, tuple) and len(each) == len(value) else ()
+    budgets = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
+    return budgets if isinstance(value, tuple) and len(budgets) == len(value) else ()
 
 
 def _by_prompt(by_field: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
     """The fields of each prompt of a batch; nothing where they are the same for all."""
-    own = {name: values for name, values in by_field.items() if isinstance(values, tuple)}
-    if own and all(len(values) == prompts for values in own.values()):
+    by_prompt = {name: values for name, values in by_field.items() if isinstance(values, tuple)}
+    if by_prompt and all(len(values) == prompts for values in by_prompt.values()):
         for prompt in range(prompts):
-            yield {**by_field, **{name: values[prompt] for name, values in own.items()}}
+            yield {**by_field, **{name: values[prompt] for name, values in by_prompt.items()}}
 
 
 def _int_or_none(value: Any) -> int | None:

@@ -73,7 +73,7 @@ def _field(place: Place) -> str:
 
 
 def _exchanges(seen: Sequence[Observation]) -> set[str]:
-    return {place.exchange for one in seen for place in (one.place, *one.related)}
+    return {place.exchange for observation in seen for place in (observation.place, *observation.related)}
 
 
 class _Violations:
@@ -85,8 +85,8 @@ class _Violations:
         self._specific: dict[int, Specificity] = {}
         self.positions = [
             n
-            for n, one in enumerate(judgements)
-            if one.verdict in _VIOLATED and one.violations and not one.known
+            for n, judgement in enumerate(judgements)
+            if judgement.verdict in _VIOLATED and judgement.violations and not judgement.known
         ]
         for n in self.positions:
             self._specific[n] = specificity(judgements[n].requirement)
@@ -109,13 +109,13 @@ class _Violations:
 
     def explaining(self, n: int, seen: Observation) -> set[int]:
         """The judgements that a finding may follow from."""
-        one = self._judgements[n]
-        run, places = id(one.run), (seen.place, *seen.related)
+        judgement = self._judgements[n]
+        run, places = id(judgement.run), (seen.place, *seen.related)
         found: set[int] = set()
-        for name in (*one.requirement.implied_by, *_ancestors().get(one.requirement.id, ())):
+        for name in (*judgement.requirement.implied_by, *_ancestors().get(judgement.requirement.id, ())):
             for place in places:
                 found |= self._at.get((run, name, place.exchange), set())
-                if one.requirement.oracle in _ACROSS:
+                if judgement.requirement.oracle in _ACROSS:
                     field = _field(seen.place)
                     found |= self._at.get((run, name, self._endpoint(n, place), field), set())
         for place in places:
@@ -126,25 +126,26 @@ class _Violations:
 
     def shown_with(self, n: int, m: int) -> bool:
         """Whether a judgement may be folded under another: a FAIL shares an answer with it."""
-        one, other = self._judgements[n], self._judgements[m]
+        first, other = self._judgements[n], self._judgements[m]
         implied = other.requirement.id in (
-            *one.requirement.implied_by,
-            *_ancestors().get(one.requirement.id, ()),
+            *first.requirement.implied_by,
+            *_ancestors().get(first.requirement.id, ()),
         )
         theirs = _exchanges(other.violations if implied else other.violations[:1])
-        return one.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(one.violations))
+        return first.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(first.violations))
 
     def nearness(self, n: int, m: int) -> tuple[bool, bool, bool, Specificity, int]:
         """A key that sorts the likeliest cause of `n` first: the same answer, then field, then scenario."""
-        one, other = self._judgements[n], self._judgements[m]
-        first = one.violations[0]
+        judgement, other = self._judgements[n], self._judgements[m]
+        first = judgement.violations[0]
         answers = [
-            (id(one.run), other.requirement.id, place.exchange) for place in (first.place, *first.related)
+            (id(judgement.run), other.requirement.id, place.exchange)
+            for place in (first.place, *first.related)
         ]
         return (
             not any(m in self._at.get(where, ()) for where in answers),
             _field(first.place) != _field(other.violations[0].place),
-            one.scenario != other.scenario,
+            judgement.scenario != other.scenario,
             self._specific[m],
             m,
         )

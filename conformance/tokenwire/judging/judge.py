@@ -69,7 +69,7 @@ def _gravest(
     answers = (run.by_exchange.get(violation.place.exchange) for violation in violations)
     levels = [_level(requirement, *pair) for pair in zip(answers, violations, strict=True)]
     most = min(levels, key=_GRAVEST_FIRST.index, default=None)
-    return tuple(one for one, level in zip(violations, levels, strict=True) if level is most)
+    return tuple(violation for violation, level in zip(violations, levels, strict=True) if level is most)
 
 
 def _first_events_first(violations: Sequence[Observation]) -> tuple[Observation, ...]:
@@ -90,7 +90,9 @@ def _counted(run: Run, tallies: Mapping[str, Tally]) -> Callable[[Observation, D
     a SHOULD at least: a race that happens once is none the less one.
     """
     every = [
-        (one.observation, run.doubt(one.observation)) for seen in tallies.values() for one in seen.differing
+        (found.observation, run.doubt(found.observation))
+        for seen in tallies.values()
+        for found in seen.differing
     ]
     counted = [seen for seen, why in every if why is not None and why.counted]
     answers = len({seen.place.exchange for seen in counted})
@@ -124,7 +126,7 @@ def _weigh(
     by_count: Callable[[Observation, Doubt], Observation | Doubt] | None = None
     for scenario, seen in tallies.items():
         violations, doubted, doubts = [], [], []
-        for difference in (one.observation for one in seen.differing):
+        for difference in (counted.observation for counted in seen.differing):
             why = run.doubt(difference)
             weighed: Observation | Doubt = why or difference
             if why is not None and why.counted:
@@ -195,9 +197,9 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
         if CHECKS[requirement.id].on_stream is None or unjudged(requirement, run) is not None:
             continue
         seen = [counted for _, _, counted in of_streams([answer], run, [requirement])]
-        broken = [one.observation for counted in seen for one in counted.differing]
+        broken = [found.observation for counted in seen for found in counted.differing]
         crashed = any(counted.crash for counted in seen)
-        if crashed or any(_level(requirement, answer, one) is Level.MUST for one in broken):
+        if crashed or any(_level(requirement, answer, violation) is Level.MUST for violation in broken):
             violated.append(requirement.id)
     return tuple(violated)
 

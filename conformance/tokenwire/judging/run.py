@@ -239,4 +239,4 @@ def has_record(stream: Stream) -> bool:
 def _refuses_tito_streams(streams: Iterable[Answer]) -> bool:
     """Whether the chat dialects of a run refuse token-in-token-out fields in streams, by their own policy."""
     spoken = {stream.dialect for stream in streams if is_chat(stream)}
-    return all(one.policy.tito_stream_refused for name, one in load_dialects().items() if name in spoken)
+    return all(load_dialects()[name].policy.tito_stream_refused for name in spoken if name in load_dialects())

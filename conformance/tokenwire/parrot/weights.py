@@ -161,14 +161,14 @@ def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tup
     leads = (waves[ahead] - waves[behind])[1:]
     amplitudes = leads[0]
     for _ in range(_ROUNDS):
-        each = leads @ amplitudes
-        worst = int(each.argmin())
-        if each[worst] >= _ENOUGH * _GRID * np.hypot(*amplitudes.reshape(2, pairs)).sum():
+        biases = leads @ amplitudes
+        worst = int(biases.argmin())
+        if biases[worst] >= _ENOUGH * _GRID * np.hypot(*amplitudes.reshape(2, pairs)).sum():
             break
         amplitudes = amplitudes + leads[worst]
     else:
         raise ValueError(f"no attention leads at the lags {list(lags)}; a power of two serves as a distance")
-    scale = _LEAD * head_size**0.5 / (_KEY * each[worst] / _GRID)
+    scale = _LEAD * head_size**0.5 / (_KEY * biases[worst] / _GRID)
     query = _as_bfloat16(scale * amplitudes * np.repeat([1, -1], pairs))
     left = leads @ (query * np.repeat([1, -1], pairs)) * _KEY / head_size**0.5 / _GRID
     if left.min() < _LEAST_LEAD:

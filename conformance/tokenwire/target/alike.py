@@ -18,7 +18,7 @@ differ by far more than this.
 _LOGPROB, _RANK, _TOP = "logprob", "rank", "top_logprobs"
 
 
-def alike(one: object, other: object, tolerance: float = ROUNDING) -> bool:
+def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
     """Equal, of the same JSON type, numbers with a fraction within the tolerance.
 
     Arrays and objects are compared member by member. Candidates at one position, be it an array of entries
@@ -26,37 +26,37 @@ def alike(one: object, other: object, tolerance: float = ROUNDING) -> bool:
     good as equal, and so may the last of them with one that is not listed, or is not seen behind another
     of its name.
     """
-    if one is other:
+    if first is other:
         return True
-    if isinstance(one, bool) or isinstance(other, bool):
+    if isinstance(first, bool) or isinstance(other, bool):
         return False
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return one == other or _close(one, other, tolerance)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        if len(one) != len(other):
+    if isinstance(first, (int, float)) and isinstance(other, (int, float)):
+        return first == other or _close(first, other, tolerance)
+    if isinstance(first, (list, tuple)) and isinstance(other, (list, tuple)):
+        if len(first) != len(other):
             return False
-        return all(map(alike, one, other, [tolerance] * len(one))) or _tied(
-            _listed(one), _listed(other), tolerance
+        return all(map(alike, first, other, [tolerance] * len(first))) or _tied(
+            _listed(first), _listed(other), tolerance
         )
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if one.keys() == other.keys() and all(_member(key, one, other, tolerance) for key in one):
+    if isinstance(first, Mapping) and isinstance(other, Mapping):
+        if first.keys() == other.keys() and all(_member(key, first, other, tolerance) for key in first):
             return True
-        agree = _tied if len(one) == len(other) else _hidden
-        return agree(_keyed(one), _keyed(other), tolerance)
-    return bool(one == other)
+        agree = _tied if len(first) == len(other) else _hidden
+        return agree(_keyed(first), _keyed(other), tolerance)
+    return bool(first == other)
 
 
-def _close(one: float, other: float, tolerance: float) -> bool:
+def _close(first: float, other: float, tolerance: float) -> bool:
     """Whether two numbers lie within the tolerance; integers only beside a fraction."""
-    near, far = (one, other) if isinstance(one, float) else (other, one)
+    near, far = (first, other) if isinstance(first, float) else (other, first)
     return isinstance(near, float) and near - tolerance <= far <= near + tolerance
 
 
-def _member(key: object, one: Mapping[Any, object], other: Mapping[Any, object], tolerance: float) -> bool:
+def _member(key: object, first: Mapping[Any, object], other: Mapping[Any, object], tolerance: float) -> bool:
     """Whether two objects have a like member. A rank counts the ids before it: ties of others change it."""
-    if key == _RANK and _LOGPROB in one and type(one[key]) is type(other[key]) is int:
+    if key == _RANK and _LOGPROB in first and type(first[key]) is type(other[key]) is int:
         return True
-    return alike(one[key], other[key], tolerance)
+    return alike(first[key], other[key], tolerance)
 
 
 Candidates = Sequence[tuple[object, float]]
@@ -93,20 +93,20 @@ def _keyed(entries: Mapping[Any, object]) -> Candidates:
     return read
 
 
-def apart(one: object, other: object) -> float:
+def apart(first: object, other: object) -> float:
     """How far the logprobs lie apart that two entries of one position tell of one id, at most.
 
     That is the id which was sampled, and candidates that both list, by their names, wherever they stand.
     """
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) if one != other else 0.0
-    if isinstance(one, Mapping) and isinstance(other, Mapping) and _LOGPROB in one and _LOGPROB in other:
-        return max(apart(one[_LOGPROB], other[_LOGPROB]), apart(one.get(_TOP), other.get(_TOP)))
-    ours, theirs = _candidate(one), _candidate(other)
+    if isinstance(first, float) and isinstance(other, float):
+        return abs(first - other) if first != other else 0.0
+    if isinstance(first, Mapping) and isinstance(other, Mapping) and _LOGPROB in first and _LOGPROB in other:
+        return max(apart(first[_LOGPROB], other[_LOGPROB]), apart(first.get(_TOP), other.get(_TOP)))
+    ours, theirs = _candidate(first), _candidate(other)
     if ours is not None and theirs is not None:
         return apart(ours[1], theirs[1]) if ours[0] == theirs[0] else 0.0
     known = _by_name(other)
-    return max((apart(logprob, known.get(name)) for name, logprob in _by_name(one).items()), default=0.0)
+    return max((apart(logprob, known.get(name)) for name, logprob in _by_name(first).items()), default=0.0)
 
 
 def _by_name(entries: object) -> dict[object, float]:
@@ -124,14 +124,14 @@ def _is_of_several(name: object) -> bool:
     return isinstance(name, str) and (not name or BROKEN in name)
 
 
-def _tied(one: Candidates, other: Candidates, tolerance: float) -> bool:
+def _tied(first: Candidates, other: Candidates, tolerance: float) -> bool:
     """Whether two lists of candidates are the same but for places among those that are as good as equal."""
-    if not one or len(one) != len(other):
+    if not first or len(first) != len(other):
         return False
-    ranks = [sorted((logprob for _, logprob in side), reverse=True) for side in (one, other)]
+    ranks = [sorted((logprob for _, logprob in side), reverse=True) for side in (first, other)]
     if not all(_close(ours, theirs, tolerance) for ours, theirs in zip(*ranks, strict=True)):
         return False
-    for ours, theirs, last in ((one, other, ranks[1][-1]), (other, one, ranks[0][-1])):
+    for ours, theirs, last in ((first, other, ranks[1][-1]), (other, first, ranks[0][-1])):
         known: dict[object, list[float]] = {}
         for name, logprob in theirs:
             known.setdefault(name, []).append(logprob)
@@ -141,16 +141,16 @@ def _tied(one: Candidates, other: Candidates, tolerance: float) -> bool:
     return True
 
 
-def _hidden(one: Candidates, other: Candidates, tolerance: float) -> bool:
+def _hidden(first: Candidates, other: Candidates, tolerance: float) -> bool:
     """Whether objects of unlike length list the same candidates, but for those that share a name.
 
     One of these stands for all. What another answer lists in the place of one that is not seen can only be
     among its last.
     """
-    shared = {name for name, _ in (*one, *other) if _is_of_several(name)}
-    if not (one and other and shared):
+    shared = {name for name, _ in (*first, *other) if _is_of_several(name)}
+    if not (first and other and shared):
         return False
-    for ours, theirs in ((one, dict(other)), (other, dict(one))):
+    for ours, theirs in ((first, dict(other)), (other, dict(first))):
         last = min(theirs.values())
         for name, logprob in ours:
             reported = theirs.get(name)

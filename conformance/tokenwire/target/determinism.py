@@ -351,11 +351,11 @@ def _numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Differen
     return [Difference(first.asked.key, (first.dialect, name), most) for name, most in furthest.items()]
 
 
-def _series_apart(one: Choice, other: Choice) -> dict[str, float]:
-    ours, theirs = _of_prompt(one), _of_prompt(other)
+def _series_apart(first: Choice, other: Choice) -> dict[str, float]:
+    ours, theirs = _of_prompt(first), _of_prompt(other)
     of_prompt = {name: _entries_apart(entries, theirs.get(name)) for name, entries in ours.items()}
-    names = one.series_names & other.series_names - one.customized
-    return of_prompt | {name: _entries_apart(one.series(name), other.series(name)) for name in names}
+    names = first.series_names & other.series_names - first.customized
+    return of_prompt | {name: _entries_apart(first.series(name), other.series(name)) for name in names}
 
 
 @fact(Choice)

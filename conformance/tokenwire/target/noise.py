@@ -56,8 +56,8 @@ class Noise:
         return Noise(_greater(self.furthest, other.furthest), _greater(self.unsteady, other.unsteady))
 
 
-def _greater(one: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key, float]:
-    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in one.keys() | other.keys()}
+def _greater(first: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key, float]:
+    return {key: max(first.get(key, 0.0), other.get(key, 0.0)) for key in first.keys() | other.keys()}
 
 
 def noise_of(differences: Iterable[Difference]) -> Noise:
