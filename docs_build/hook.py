@@ -21,6 +21,13 @@ from docs_build.page import Page
 from docs_build.results import results
 
 
+def on_config(config: Any) -> Any:
+    """Link the repository, once it has an address."""
+    config.repo_url = published.repository()
+    config.repo_name = published.with_repository(published.PLACEHOLDER)
+    return config
+
+
 def generated() -> Iterator[Page]:
     """All pages that no file of `docs/` holds."""
     columns = results()
@@ -43,3 +50,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Link what a page names."""
     return named(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Name the repository in examples."""
+    return published.with_repository(html)

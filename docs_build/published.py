@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,8 @@ from docs_build.threads import linked
 from tokenwire.requirement import load_requirements
 
 ROOT = Path(__file__).parents[1]
+PLACEHOLDER = "OWNER/tokenwire"
+"""Stands for the repository in examples."""
 PAGES = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
@@ -47,6 +50,18 @@ def published() -> Mapping[str, str]:
     return (
         known | {f"spec/{folder}": f"spec/{folder}/index.md" for folder in _DATA} | {"spec": "spec/index.md"}
     )
+
+
+def repository() -> str:
+    """The address of the repository in `pyproject.toml`; empty while a placeholder stands there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    address = str(project["urls"]["Repository"])
+    return "" if PLACEHOLDER in address else address
+
+
+def with_repository(text: str) -> str:
+    """A text that names the repository where it has the placeholder."""
+    return text.replace(PLACEHOLDER, "/".join(repository().split("/")[-2:]) or PLACEHOLDER)
 
 
 def relinked(markdown: str, source: str, uri: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,8 @@ def test_the_demo_shows_its_three_mistakes_each_by_its_sentence(tokenwire, tmp_p
         assert f"FAIL  {requirement}  in " in ran.stdout
     page = tmp_path / "tokenwire-demo" / "report.html"
     assert page.as_uri() in ran.stdout
+    port = re.search(r"curl .* http://127\.0\.0\.1:(\d+)/", ran.stdout)[1]
+    assert f"start it again: tokenwire demo --serve --port {port}\n" in ran.stdout
     assert 'data-play="0"' in page.read_text("utf-8")
     assert not folder_of_last(tmp_path).exists()
 

@@ -218,7 +218,7 @@ def test_the_process_judges_and_keeps_what_violates(tmp_path: Path) -> None:
     assert [len(opinion.violations) > 0 for opinion in told] == [False, True, False]
     assert [(opinion.method, opinion.path) for opinion in told] == [("POST", "/generate")] * 3
     (path,) = folder.rglob("*.jsonl.gz")
-    assert told[1].recorded == path.stat().st_size
+    assert told[1].recorded == str(path)
     (kept,) = read_capture(path)
     assert (kept.name, kept.started) == (told[1].exchange, told[1].started)
     assert timeless(kept) == as_watched(BAD)
@@ -304,7 +304,7 @@ def test_a_judge_that_hangs_is_ended_and_the_next_one_goes_on() -> None:
 
 def test_the_folder_keeps_to_its_cap_and_rare_violations_stay(tmp_path: Path) -> None:
     folder = ViolationFolder(tmp_path, 1 << 20)
-    size = folder.keep("rare", replace(BAD, name="watch/1"))
+    size = Path(folder.keep("rare", replace(BAD, name="watch/1"))).stat().st_size
     cap = 4 * size + size // 2
     folder = ViolationFolder(tmp_path, cap)
     for serial in range(10, 20):
@@ -319,7 +319,7 @@ def test_the_folder_keeps_to_its_cap_and_rare_violations_stay(tmp_path: Path) ->
 
 def test_what_is_larger_than_the_cap_is_not_kept(tmp_path: Path) -> None:
     folder = ViolationFolder(tmp_path, 10)
-    assert folder.keep("one", BAD) == 0
+    assert folder.keep("one", BAD) == ""
     assert list(tmp_path.rglob("*.gz")) == []
 
 
@@ -342,6 +342,22 @@ def test_the_live_page_shows_hostile_text_as_text() -> None:
     assert "default-src 'none'" in page
     assert 'http-equiv="refresh"' in page
     assert "ids-are-counted" in page
+
+
+def test_the_live_page_says_how_often_a_violation_comes_and_how_to_see_it_again() -> None:
+    counts = Counts()
+    for minute in range(4):
+        counts.add(Opinion(judged=True))
+        day = f"2026-11-21T09:0{minute}:33.123+00:00"
+        violations = (Violation("ids-are-counted", "MUST", "one too many"),)
+        counts.add(Opinion(True, "", violations, started=day, recorded=f"my violations/{minute}.jsonl.gz"))
+    page = live_page(counts, target="http://t", listening="x:1", waiting=0, under_way=0)
+    row = page[page.index(">ids-are-counted<") :].partition("</tr>")[0]
+    for words in (">4<", ">50 %<", ">09:00:33<", ">09:03:33<"):
+        assert words in row
+    command = "tokenwire replay &#39;my violations/{}.jsonl.gz&#39; --requirement ids-are-counted"
+    assert command.format(3) in row
+    assert all(command.format(minute) in page for minute in range(4))
 
 
 _SAMPLE = re.compile(

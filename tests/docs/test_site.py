@@ -46,6 +46,20 @@ def pages_of_requirements() -> dict[str, Page]:
     return {page.uri: page for page in requirement_pages.pages([column(one_mode_per_stream=RED)])}
 
 
+@pytest.mark.parametrize(
+    ("path", "address"), [("a/fork", "https://github.com/a/fork"), ("OWNER/tokenwire", "")]
+)
+def test_one_address_makes_the_link_to_the_repository_and_fills_the_examples(
+    path, address, tmp_path, monkeypatch
+):
+    told = (published.ROOT / "pyproject.toml").read_text("utf-8")
+    assert f"https://github.com/{published.PLACEHOLDER}" in told
+    (tmp_path / "pyproject.toml").write_text(told.replace(published.PLACEHOLDER, path), "utf-8")
+    monkeypatch.setattr(published, "ROOT", tmp_path)
+    assert published.repository() == address
+    assert published.with_repository("- uses: OWNER/tokenwire@main") == f"- uses: {path}@main"
+
+
 def test_every_requirement_has_a_page_and_stands_in_the_list():
     pages = pages_of_requirements()
     assert set(pages) == {f"requirements/{name}.md" for name in [*REQUIREMENTS, "index"]}

@@ -570,7 +570,7 @@ def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
             continue  # logprobs stand beside the text that they are of
         for name, is_there in _asked_fields(stream):
             holds = is_there(choice)
-            message = f"choice {choice.index} has no {name}, though the request asked for it and was answered"
+            message = f"{name} was requested but is missing from choice {choice.index}"
             place = choice.last_at(name)
             actual = "there" if holds else "absent"
             yield expect(place, f"{name} in every choice", actual, message, holds=holds)

@@ -70,7 +70,8 @@ def _demo(
     status = judge_and_report(subject, reporting, make_console())
     page = (report / "report.html").resolve()
     typer.echo(f"\nthe report, with each failure to step through: {page.as_uri()}")
-    typer.echo("its server has ended; to ask it yourself: tokenwire demo --serve --port 30000")
+    again = f"tokenwire demo --serve{' --correct' * correct} --port {url.rpartition(':')[2]}"
+    typer.echo(f"its server has ended; for the lines above, start it again: {again}")
     typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")
     if show and _has_desktop():
         webbrowser.open(page.as_uri())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -11,6 +12,7 @@ from http import HTTPStatus
 from tokenwire.report.templates import template
 from tokenwire.requirement import load_requirements
 from tokenwire.watch.counts import Counts
+from tokenwire.watch.judging import Opinion
 from tokenwire.watch.proxy import Address
 from tokenwire.wire.inert import inert
 
@@ -79,6 +81,12 @@ class Admin:
         return answer if method == "HEAD" else answer + data
 
 
+def _replay_command(opinion: Opinion, requirement: str) -> str:
+    """What judges a recorded exchange again; empty if it was not recorded."""
+    words = ["tokenwire", "replay", opinion.recorded, "--requirement", requirement]
+    return shlex.join(words) if opinion.recorded else ""
+
+
 def live_page(counts: Counts, *, target: str, listening: str, waiting: int, under_way: int) -> str:
     """The page as it is now; `waiting` are bytes, `under_way` exchanges."""
     return template("tokenwire.watch", "live_page.html.jinja").render(
@@ -88,6 +96,7 @@ def live_page(counts: Counts, *, target: str, listening: str, waiting: int, unde
         waiting=waiting,
         under_way=under_way,
         refresh=_REFRESH_S,
+        replay_command=_replay_command,
         requirements=load_requirements(),
         violations=counts.violations.most_common(),
         gaps=counts.gaps.most_common(),

@@ -34,6 +34,8 @@ class Counts:
     """Traffic that could not be judged, by reason."""
     violations: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Violating exchanges, by requirement and level."""
+    seen: dict[tuple[str, str], tuple[str, Opinion]] = field(default_factory=dict)
+    """Of each of them, when it was seen first, and the last exchange."""
     crashed: Counter[str] = field(default_factory=Counter)
     """Crashes of checks, by requirement."""
     latest: deque[tuple[Opinion, Violation]] = field(default_factory=lambda: deque(maxlen=_LATEST))
@@ -54,7 +56,9 @@ class Counts:
         for requirement in opinion.crashed:
             self.crashed[requirement] += 1
         for violation in opinion.violations:
-            self.violations[violation.requirement, violation.level] += 1
+            key = violation.requirement, violation.level
+            self.violations[key] += 1
+            self.seen[key] = self.seen.get(key, (opinion.started,))[0], opinion
             self.latest.appendleft((opinion, violation))
 
     def missed(self, reason: str, exchanges: int = 1) -> None:

@@ -89,14 +89,14 @@ class Reporter:
         self._out.flush()
 
     def _recorded(self, opinion: Opinion, exchange: Exchange) -> Opinion:
-        """The opinion, with the size of its recording, or why there is none."""
+        """The opinion, with the path of its recording, or why there is none."""
         if self._folder is None or not opinion.violations:
             return opinion
         try:
-            size = self._folder.keep(opinion.violations[0].requirement, exchange)
+            path = self._folder.keep(opinion.violations[0].requirement, exchange)
         except OSError as error:
             return replace(opinion, unrecorded=f"{type(error).__name__}: {error}")
-        return replace(opinion, recorded=size, unrecorded="" if size else "it is larger than the cap")
+        return replace(opinion, recorded=path, unrecorded="" if path else "it is larger than the cap")
 
 
 class Follower:

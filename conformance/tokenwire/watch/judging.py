@@ -45,8 +45,8 @@ class Opinion:
     crashed: tuple[str, ...] = ()
     """Requirements whose checks crashed."""
     dialect: str = ""
-    recorded: int = 0
-    """Bytes that were written for it."""
+    recorded: str = ""
+    """The path of its capture, if it was written."""
     unrecorded: str = ""
     """Why it was not written, if it should have been."""
     exchange: str = ""

@@ -30,10 +30,10 @@ class ViolationFolder:
     def size(self) -> int:
         return sum(size for captures in self._kept.values() for _, size in captures)
 
-    def keep(self, requirement: str, exchange: Exchange) -> int:
-        """Write an exchange that violates a requirement, make room, and return its size in bytes.
+    def keep(self, requirement: str, exchange: Exchange) -> str:
+        """Write an exchange that violates a requirement, make room, and return the path of its capture.
 
-        The size is 0 if it alone is larger than the cap. Raises OSError.
+        The path is empty if it alone is larger than the cap. Raises OSError.
         """
         stamp = exchange.started.replace(":", "").replace("+0000", "Z")
         name = f"{requirement}/{stamp}-{exchange.label}"
@@ -47,7 +47,7 @@ class ViolationFolder:
         size = path.stat().st_size
         self._kept[requirement].append((path, size))
         self._make_room()
-        return size if path.exists() else 0
+        return str(path) if path.exists() else ""
 
     def _make_room(self) -> None:
         sizes = {name: sum(size for _, size in captures) for name, captures in self._kept.items()}
