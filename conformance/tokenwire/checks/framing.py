@@ -79,10 +79,11 @@ def _events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]
 @check("done-ends-the-stream", EVENTS)
 def _done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One end mark, and nothing after it. A stream that was cut off promises no end mark."""
-    if not stream.events or not policy_of(stream).end_mark:
+    policy = policy_of(stream)
+    if not stream.events or not policy.end_mark:
         return
     marks = [position for position, event in enumerate(stream.events) if event.done]
-    if not marks and stream.exchange.ending is not Ending.COMPLETE:
+    if not marks and (policy.end_mark_is_optional or stream.exchange.ending is not Ending.COMPLETE):
         return
     last = len(stream.events) - 1
     if not marks:

@@ -71,7 +71,7 @@ def events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation
     grammar = _grammar(stream)
     if grammar is None or not grammar.numbered or not stream.answered:
         return
-    numbers = ((event, find(event.data, parse(grammar.numbered))) for event in stream.events)
+    numbers = ((e, find(e.data, parse(grammar.numbered))) for e in stream.events if not e.done)
     rows: Iterator[Row] = (
         (event, "", number == due and type(number) is int, due, "none" if number is ABSENT else number)
         for due, (event, number) in enumerate(numbers)
@@ -357,10 +357,11 @@ def own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iter
     """What an endpoint answered is accepted as a part of its next input."""
     turns = _turns(streams)
     given = {(stream.dialect, item) for stream, turn in turns for item in turn.outputs}
+    forms = {(stream.dialect, stream.asked.stream) for stream, _ in turns if stream.answered}
     for stream, turn in turns:
-        if any((stream.dialect, item) in given for item in turn.inputs) and (
-            stream.answered or was_refused(stream)
-        ):
+        repeats = any((stream.dialect, item) in given for item in turn.inputs)
+        is_taken = (stream.dialect, stream.asked.stream) in forms  # else its stream is refused, not its items
+        if repeats and (stream.answered or (is_taken and was_refused(stream))):
             message = f"a turn with its own items was refused with status {stream.exchange.status}"
             actual = "an answer" if stream.answered else stream.exchange.status
             yield expect(end_place(stream), "an answer", actual, message, holds=stream.answered)

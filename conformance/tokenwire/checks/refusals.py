@@ -198,19 +198,19 @@ def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
 @check_run("refusal-names-the-value")
 def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Who reads the refusal finds the mistake. An endpoint that answers prompts as texts, and none as ids,
-    may speak of the ids instead.
+    may speak of the ids instead; so may one without streams of the stream.
     """
-    answered: dict[str, set[bool]] = {}
+    answered: dict[str, set[tuple[str, bool]]] = {}
     refused: list[Answer] = []
     for stream in streams:
         if stream.answered:
-            answered.setdefault(stream.dialect, set()).add(stream.asked.input_ids is None)
+            answered.setdefault(stream.dialect, set()).update(_ways(stream))
         if was_refused(stream):
             refused.append(stream)
     for stream in refused:
         wrong = list(bad.bad_values(stream, target))
         forms = answered.get(stream.dialect)
-        if not wrong or (forms and (stream.asked.input_ids is None) not in forms):
+        if not wrong or (forms and not forms.issuperset(_ways(stream))):
             continue
         stated = words_of(stream.error)
         named = any(_names(stated, value) for value in wrong)
@@ -218,6 +218,11 @@ def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Ite
         expected = f"words that name {' or '.join(values)}"
         message = f"the refusal names neither {wrong[0].wire_name} nor the value"
         yield expect(start_place(stream), expected, stated[:200], message, holds=named)
+
+
+def _ways(stream: Answer) -> tuple[tuple[str, bool], ...]:
+    """In what form a request has its prompt, and wants its answer."""
+    return ("ids", stream.asked.input_ids is not None), ("stream", stream.asked.stream)
 
 
 def _names(stated: str, value: bad.BadValue) -> bool:

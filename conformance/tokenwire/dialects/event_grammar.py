@@ -120,7 +120,7 @@ class EventGrammar:
         """Go through the events of a stream, each as if all before it had been legal."""
         walk = Walk(self)
         for event in events:
-            if not event.problem:
+            if not event.problem and not event.done:
                 walk.take(event)
         return walk
 

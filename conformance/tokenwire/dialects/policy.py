@@ -45,6 +45,8 @@ class Policy:
     """The `code` of an error is a number; false where it is a word or null."""
     end_mark: str = "[DONE]"
     """The data of the event that ends a stream; empty if no event says nothing but that."""
+    end_mark_is_optional: bool = False
+    """Streams may end without it."""
     events_are_named: Literal["never", "optional", "required"] = "never"
     """Whether the name of an event is its type: `optional` where clients read the type alone."""
     input_is_object: bool = False

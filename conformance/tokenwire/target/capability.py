@@ -276,6 +276,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer carries an array of rows for tokens, such as routed experts",
     ),
     "items": (lambda s: _items_of(s) != "", "no answer is a list of typed items"),
+    "item-streams": (lambda s: _items_of(s) != "" and _is_stream(s), "no stream of typed items was answered"),
     "responses": (lambda s: _items_of(s) == "responses", "no request to /v1/responses was answered"),
     "messages": (lambda s: _items_of(s) == "messages", "no request to /v1/messages was answered"),
     "response-token-ids": (
@@ -404,7 +405,7 @@ def _logprob_rules(
 
 
 _NO_RULE = f"no rule of the logprobs is told; where you know it, declare one of {', '.join(LOGPROB_RULES)}"
-_WITHOUT_A_RECORD = frozenset({"stream", "stream-errors"})
+_WITHOUT_A_RECORD = frozenset({"stream", "stream-errors", "item-streams"})
 """What a stream shows that delivers nothing, too."""
 
 
