@@ -6,6 +6,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from control_calls import at
 from test_checks_pairs import look
 from test_live_answers import DONE, answered, violated
 
@@ -281,3 +282,19 @@ def test_usage_of_an_event_with_a_choice_counts_that_choice_alone(last: bool, co
         "[DONE]",
     )
     assert [seen.holds for seen in look("usage-counts-ids", stream)] == ([count == 2] if last else [])
+
+
+@pytest.mark.parametrize(("budget", "violations"), [(4, 1), (48, 0)])
+def test_a_text_is_no_beginning_of_what_another_budget_gives(budget: int, violations: int) -> None:
+    """A server may parse what is whole: what it drops depends on where the answer ends."""
+    plain = completed(body(), choice(" is wide"), label="plain")
+    scored = completed(body(logprobs=2, max_tokens=budget), choice(" is deep"), label="scored")
+    assert len(violated("asking-for-more-changes-nothing", (plain, scored))) == violations
+
+
+@pytest.mark.parametrize(("among", "violations"), [(completed, 1), (streamed, 0)])
+def test_a_stream_in_a_crowd_is_not_held_against_whole_texts(among: Any, violations: int) -> None:
+    alone = [at(completed(body(), choice(" is deep"), label=f"alone-{n}"), 3.0 * n) for n in range(2)]
+    others = [at(completed(body(f"q{n}"), choice("x"), label=f"q{n}"), 10.0, 2.0) for n in range(5)]
+    crowded = at(among(body(), choice(" is wide"), label="among"), 10.5)
+    assert len(violated("neighbours-change-nothing", (*alone, crowded, *others))) == violations

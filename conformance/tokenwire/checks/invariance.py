@@ -65,13 +65,26 @@ def repeated(group: list[Answer]) -> Answer | None:
 
 @once_per_run
 def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
-    """The complete answers of a run that begin alike, those together that do."""
-    groups: dict[tuple[object, ...], list[Answer]] = {}
+    """The complete answers of a run that begin alike, those together that do.
+
+    Ids begin as those of a longer answer do. A text need not: servers parse what is whole, and cut it. So an
+    answer without ids is held against those to the same budget that came in the same way.
+    """
+    by_ids: dict[tuple[object, ...], list[Answer]] = {}
+    by_text: dict[tuple[object, ...], list[Answer]] = {}
     for stream in streams:
         key = same_beginning(stream)
         if key is not None and undisturbed(stream):
-            groups.setdefault(key, []).append(stream)
-    return [group for group in groups.values() if len(group) > 1]
+            alike = (*key, *asked_alike(stream, "stream", "max_new_tokens"))
+            by_text.setdefault(alike, []).append(stream)
+            if _tells_ids(stream):
+                by_ids.setdefault(key, []).append(stream)
+    some_without_ids = [group for group in by_text.values() if not all(map(_tells_ids, group))]
+    return [group for group in (*by_ids.values(), *some_without_ids) if len(group) > 1]
+
+
+def _tells_ids(stream: Answer) -> bool:
+    return all(choice.output_ids for choice in stream.choices)
 
 
 @dataclass(frozen=True)
