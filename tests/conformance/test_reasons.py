@@ -18,6 +18,7 @@ from tokenwire.checks.about import STREAMED, about
 from tokenwire.checks.check import CHECKS, Check, Target
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging import reasons
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.reasons import scenarios_for
 from tokenwire.judging.run import Run
@@ -25,16 +26,17 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Answer, Place, Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import load_requirements
+from tokenwire.target.beside import GATEWAY, WORKER
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-CAPTURES = [
-    "sglang/0.5.23/live-incremental",
-    "vllm/0.32.0-cpu/live-interval-3",
-    "transformers/5.23.0/live-serve",
-]
+CAPTURES = sorted(
+    path.relative_to(FIXTURES).as_posix().removesuffix(".jsonl.gz")
+    for path in FIXTURES.glob("*/*/live-*.jsonl.gz")
+)
 OF_THE_SUITE = {"preflight", "vitals", "restarted"}
 """Scenarios of requests that the suite sends for itself."""
 _COUNT = re.compile(r"(\d+) ([a-z][^;,]*)")
+_LEFT_OUT = re.compile(r"(\d+) left out: ")
 _NOT_ASKED = re.compile(r"(?:not asked: |was asked \()([a-z0-9, -]+?)(?: and \d+ more)?(?:;|\)|$)")
 _PATHS = {dialect.endpoint.path for dialect in load_dialects().values()}
 
@@ -75,12 +77,13 @@ def test_every_count_and_name_in_a_reason_is_that_of_the_capture(
 ) -> None:
     asked, judgements = judged
     answered = {item["scenario"] for item in asked if item["status"] is not None}
+    alone = [item for item in asked if item["scenario"] not in {GATEWAY, WORKER}]
     counted = named = 0
     for judgement in judgements:
         if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.doubted:
             continue
         scenarios = scenarios_for().get(judgement.requirement.id, ())
-        mine = [item for item in asked if not scenarios or item["scenario"] in scenarios]
+        mine = [item for item in alone if not scenarios or item["scenario"] in scenarios]
         right = {"asked": mine, "answered": [item for item in mine if item["status"] is not None]}
         reason = judgement.message.partition("a PASS needs; ")[2] or judgement.message
         for count, stage in said(reason):
@@ -96,6 +99,20 @@ def test_every_count_and_name_in_a_reason_is_that_of_the_capture(
                 named += 1
     assert counted
     assert named
+
+
+def test_no_reason_counts_more_than_came_so_far_or_denies_what_was_seen(
+    judged: tuple[list[dict[str, Any]], list[Judgement]],
+) -> None:
+    for judgement in judged[1]:
+        if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.doubted:
+            continue
+        some, _, reason = judgement.message.rpartition("a PASS needs; ")
+        counts = [count for count, _ in dict.fromkeys(said(reason))]
+        assert counts == sorted(counts, reverse=True), (judgement.name, reason)
+        left_out = sum(map(int, _LEFT_OUT.findall(reason)))
+        assert left_out <= min(counts, default=0), (judgement.name, reason)
+        assert not (some and "none of them" in reason), (judgement.name, judgement.message)
 
 
 def observes_nothing(_stream: Stream, _target: Target) -> Iterator[Observation]:
@@ -123,6 +140,37 @@ def test_a_reason_ends_at_the_first_stage_that_no_answer_passed(monkeypatch: pyt
         monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=observes_nothing, about=wanted))
         assert reason(row(), RUN) == words
     assert reason(row(condition="the moon is full"), RUN).startswith("2 asked")
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (None, "there is no more in them of what the sentence is about"),
+        ("the moon is full", "it did not happen more often in them that the moon is full"),
+    ],
+)
+def test_a_reason_does_not_deny_what_was_seen(
+    monkeypatch: pytest.MonkeyPatch, condition: str | None, words: str
+) -> None:
+    def sees_one(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+        yield expect(Place(streams[0].exchange.name), 1, 1)
+
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_run=sees_one))
+    few = "1 of the 2 witnesses that a PASS needs; 2 asked and answered and undisturbed"
+    assert reason(row(witnesses=2, condition=condition), RUN) == f"{few}; {words}"
+
+
+def test_what_was_left_out_elsewhere_is_not_counted_among_what_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leaves_out(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+        yield from (left_out(Place(one.exchange.name), "too late") for one in streams)
+
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_run=leaves_out))
+    monkeypatch.setattr(reasons, "scenarios_for", lambda: {"made-up": ("first",)})
+    run = Run((ids_stream([1], name="a", scenario="first"), ids_stream([1], name="b", scenario="second")))
+    words = "1 asked and answered and undisturbed; 1 left out: too late (first a)"
+    assert reason(row(), run) == words
 
 
 def test_what_was_left_out_is_counted_with_its_rule_and_its_first_exchange(

@@ -179,7 +179,7 @@ def _judged(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -
     """The verdicts on a requirement whose check has observed the run."""
     tallies = in_order(requirement, run, seen)
     observed = {name: counted for name, counted in tallies.items() if counted.saw or counted.crash}
-    too_few = cache(lambda: too_little(requirement, run, tallies.values()))
+    too_few = cache(lambda: too_little(requirement, run, tallies))
     if not observed:
         return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=too_few(), run=run)]
     return list(_weigh(requirement, run, observed, too_few))

@@ -61,6 +61,8 @@ class _Funnel(NamedTuple):
     """Each stage in words, and how many came so far. The first are the exchanges that asked for it."""
     left_out: tuple[LeftOut, ...] = ()
     """What came through all stages and was not judged."""
+    witnesses: int = 0
+    """What was judged, and was not enough."""
 
     def words(self, condition: str | None) -> str:
         """Where it became empty, with what came so far."""
@@ -76,8 +78,11 @@ class _Funnel(NamedTuple):
         if 0 in counts:
             return passed
         if condition:
-            return f"{passed}; it did not happen in them that {condition}"
-        return f"{passed}; none of them holds what the sentence is about"
+            return (
+                f"{passed}; it did not happen {'more often ' * bool(self.witnesses)}in them that {condition}"
+            )
+        holds = "there is no more in them of" if self.witnesses else "none of them holds"
+        return f"{passed}; {holds} what the sentence is about"
 
 
 def _named(names: Iterable[str]) -> str:
@@ -86,12 +91,15 @@ def _named(names: Iterable[str]) -> str:
     return ", ".join(known[:_MOST_NAMED]) + more
 
 
-def _funnel(requirement: Requirement, run: Run, tallies: Iterable[Tally] = ()) -> _Funnel:
+def _funnel(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> _Funnel:
     """Count the answers of a run that might have shown a requirement, stage by stage."""
-    every = TallyBuilder()
-    for seen in tallies:
+    scenarios = scenarios_for().get(requirement.id, ())
+    every, asked = TallyBuilder(), TallyBuilder()
+    for scenario, seen in tallies.items():
         every.add(seen)
-    return _Funnel(tuple(_stages(requirement, run)), every.built.left_out)
+        if not scenarios or scenario in scenarios:
+            asked.add(seen)
+    return _Funnel(tuple(_stages(requirement, run)), asked.built.left_out, every.built.witnesses)
 
 
 def _stages(requirement: Requirement, run: Run) -> Iterator[tuple[str, int]]:
@@ -126,7 +134,8 @@ def not_asked(requirement: Requirement, run: Run) -> str:
 
     Once the ordinary scenarios are through, a death cuts off only requests that are to be refused.
     """
-    answered, scenarios = set(run.scenarios), scenarios_for().get(requirement.id, ())
+    answered = {*run.scenarios, *(pair.other.exchange.scenario for pair in run.pairs_beside)}
+    scenarios = scenarios_for().get(requirement.id, ())
     missing = [name for name in scenarios if name not in answered]
     died = run.died
     if (
@@ -139,8 +148,8 @@ def not_asked(requirement: Requirement, run: Run) -> str:
     return f"not asked: {_named(missing)}" if missing else ""
 
 
-def too_little(requirement: Requirement, run: Run, tallies: Iterable[Tally] = ()) -> str:
-    """Why nothing was observed, or too little, in words."""
+def too_little(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> str:
+    """Why nothing was observed, or too little, in words. The tallies are those of scenarios by name."""
     counted = _funnel(requirement, run, tallies)
     missing = not_asked(requirement, run)
     if missing and not counted.stages[0][1]:
