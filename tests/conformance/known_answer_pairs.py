@@ -19,7 +19,7 @@ LAW = Parrot(SIZE)
 WORDS = words_of(Vocabulary.BYTE_LEVEL)
 MODEL = KnownModel(LAW, WORDS, encoder(Vocabulary.BYTE_LEVEL), ours=True, seen_in="a probe")
 PARROT = Target(model=MODEL)
-(EOS,) = WORDS.ends
+EOS = min(WORDS.ends)
 
 
 def letters(text: str) -> tuple[int, ...]:

@@ -167,15 +167,28 @@ def test_messages_that_no_template_of_ours_renders_are_no_text() -> None:
     assert chat_text([strange]) is None
 
 
-def test_an_engine_that_ends_at_the_end_of_a_message_is_held_to_that() -> None:
-    """llama.cpp takes `<|im_end|>` for an end by its name."""
+def test_an_engine_is_held_to_the_ends_that_it_keeps() -> None:
+    """Some end a message at `<|im_end|>` by its name, some as the files say, some not at all."""
     law, words = Parrot(SIZE), words_of(Vocabulary.BYTE_LEVEL)
-    engine = replace(words, ends=words.also_ending)
-    (message_end,) = engine.ends - words.ends
+    (message_end,) = words.ends - words.other_ends
     prompts = [(*prompt_of(size), message_end, *prompt_of(40, seed=2)) for size in (20, 30)]
-    for words_read in (words, engine):
-        answers = [said(law, words_read, prompt, ignore_eos=False, max_new_tokens=60) for prompt in prompts]
+    for ends in (words.ends, words.other_ends):
+        engine = replace(words, ends=ends)
+        answers = [said(law, engine, prompt, ignore_eos=False, max_new_tokens=60) for prompt in prompts]
         longer = [said(law, words, prompt_of(size)) for size in (40, 300)]
         model = recognised([*answers, *longer])
         assert model is not None
-        assert model.words.ends == words_read.ends
+        assert model.words.ends == ends
+
+
+def test_ends_are_told_by_counts_where_texts_are_not_as_they_were_said() -> None:
+    law, words = Parrot(SIZE), words_of(Vocabulary.BYTE_LEVEL)
+    (message_end,) = words.ends - words.other_ends
+    engine = replace(words, ends=words.other_ends)
+    prompt = (*prompt_of(20), message_end, *prompt_of(40, seed=2))
+    answer = said(law, engine, prompt, ignore_eos=False, max_new_tokens=60)
+    for count, ends in ((60, words.other_ends), (59, words.ends)):
+        shown = change(answer, text="<|im_start|>", counters={"completion_tokens": count})
+        model = recognised([shown, *(said(law, words, prompt_of(size)) for size in (40, 300))])
+        assert model is not None
+        assert model.words.ends == ends

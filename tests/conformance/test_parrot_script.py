@@ -19,7 +19,7 @@ from tokenwire.wire.exchange import HttpRequest
 LAW = Parrot(SIZE)
 WORDS = words_of(Vocabulary.BYTE_LEVEL)
 SENTENCEPIECE = words_of(Vocabulary.SENTENCEPIECE)
-(EOS,) = WORDS.ends
+EOS = min(WORDS.ends)
 
 
 def byte(value: int) -> int:

@@ -16,7 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.law import Parrot
-from tokenwire.parrot.vocabulary import Vocabulary
+from tokenwire.parrot.vocabulary import Vocabulary, words_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOLERANCE = 1e-6
@@ -127,6 +127,18 @@ def test_a_long_script_is_said_to_its_end(written: Written) -> None:
     assert said == script
 
 
+@pytest.mark.parametrize("kind", Vocabulary)
+def test_an_answer_ends_at_each_id_that_the_law_ends_at(written: Written, kind: Vocabulary) -> None:
+    folder, law = written(kind)
+    ends = words_of(kind).ends
+    assert len(ends) == 2
+    ordinary = [token for token in range(5, law.vocab_size) if token not in ends][:63]
+    for end in ends:
+        prompt = [*ordinary[:40], end, *ordinary[40:]]
+        said = load(folder).generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=60)
+        assert said[0, len(prompt) :].tolist() == [*ordinary[:40], end]
+
+
 def test_a_gguf_file_holds_the_same_model(tmp_path: Path) -> None:
     """As transformers read it, with nothing of ours: names, shapes, numbers, configuration, tokenizer."""
     write_parrot(tmp_path, distance=64, gguf=True)
@@ -156,10 +168,12 @@ def test_a_gguf_file_leaves_no_id_to_llama_cpp(tmp_path: Path) -> None:
     fields = gguf.GGUFReader(tmp_path / "parrot.gguf").fields
     tokenizer = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     ids = {
-        name: int(fields[f"tokenizer.ggml.{name}_token_id"].contents()) for name in ("bos", "eos", "padding")
+        name: int(fields[f"tokenizer.ggml.{name}_token_id"].contents())
+        for name in ("bos", "eos", "eot", "padding")
     }
     assert ids == {
         "bos": tokenizer.bos_token_id,
+        "eot": tokenizer.convert_tokens_to_ids("<|im_end|>"),
         "eos": tokenizer.eos_token_id,
         "padding": tokenizer.pad_token_id,
     }

@@ -53,7 +53,7 @@ def write_parrot(
     ends = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
     documents = {
         "config.json": {**architecture(parrot, head_size, llama=llama), **ends},
-        "generation_config.json": {**ends, "do_sample": False},
+        "generation_config.json": {**ends, "eos_token_id": [words.eos, *words.ends], "do_sample": False},
         **words.files,
     }
     folder.mkdir(parents=True, exist_ok=True)

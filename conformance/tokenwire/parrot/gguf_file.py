@@ -64,6 +64,8 @@ def _add_vocabulary(writer: gguf.GGUFWriter, words: TokenizerFiles) -> None:
     # Where the file does not say, llama.cpp takes id 11 for both, which is an ordinary token here.
     writer.add_bos_token_id(words.eos if words.bos is None else words.bos)
     writer.add_eos_token_id(words.eos)
+    for token in words.ends:
+        writer.add_eot_token_id(token)
     if words.pad is not None:
         writer.add_pad_token_id(words.pad)
     writer.add_add_bos_token(False)

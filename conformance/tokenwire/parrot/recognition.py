@@ -259,33 +259,34 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
 
 
 def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
-    """The model with the ids that end its answers: engines may add that of a message, whatever the files say.
+    """The model with the ids that end its answers: engines differ at the end of a message.
 
-    Told by answers that no stop of their request ended, of which one set of ends is right and the other not.
+    Told by answers that no stop of their request ended or could have, of which one set of ends is right and
+    the other not.
     """
-    also = replace(model, words=replace(model.words, ends=model.words.also_ending))
-    stopped = (answer for answer in streams if also.words != model.words and _was_ended_by_an_id(answer))
-    more = sum(_is_right(also, answer) - _is_right(model, answer) for answer in islice(stopped, _MOST_TEXTS))
-    return also if more > 0 else model
+    other = replace(model, words=replace(model.words, ends=model.words.other_ends))
+    ended = (answer for answer in streams if other.words != model.words and _is_ended_by_ids_alone(answer))
+    more = sum(_is_right(other, answer) - _is_right(model, answer) for answer in islice(ended, _MOST_TEXTS))
+    return other if more > 0 else model
 
 
-def _was_ended_by_an_id(stream: Answer) -> bool:
+def _is_ended_by_ids_alone(stream: Answer) -> bool:
     asked = stream.asked
-    choices = stream.choices if stream.answered and asked.likeliest and asked.n * asked.prompts == 1 else ()
     by_request = asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex or asked.echo
-    return (
-        any(choice.finish is not None and choice.finish.type == "stop" for choice in choices)
-        and not by_request
-    )
+    one = stream.answered and asked.likeliest and asked.n * asked.prompts == 1 == len(stream.choices)
+    return one and not by_request and stream.choices[0].finish is not None
 
 
 def _is_right(model: KnownModel, stream: Answer) -> bool:
-    """Whether an answer has the text and the finish of the right one."""
+    """Whether an answer has the finish of the right one, and its text or as many ids."""
     (prompt,) = model.prompts(stream)
     if prompt is None or not all(0 <= token < len(model.words.pieces) for token in prompt):
         return False
     known, choice = truth(model.law, model.words, prompt, stream.asked), stream.choices[0]
-    return known is not None and known.finish == "stop" and (choice.text or "") in known.legal
+    if known is None or choice.finish is None or choice.finish.type != known.finish:
+        return False
+    counted = choice.counters if stream.usage is None else stream.usage
+    return (choice.text or "") in known.legal or counted.get("completion_tokens") == len(known.ids)
 
 
 def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:
@@ -293,8 +294,10 @@ def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, boo
     ours = [(words_of(kind), encoder(kind), True) for kind in Vocabulary]
     if other is None:
         return ours
-    known = [vocabulary for vocabulary in ours if vocabulary[0] == other.words]
-    return known or ([(other.words, other.encode, False)] if other.words is not None else [])
+    if other.words is None:
+        return []
+    known = any(replace(words, ends=other.words.ends) == other.words for words, *_ in ours)
+    return [(other.words, other.encode, known)]
 
 
 def _may_repeat(answer: _EndedText) -> bool:

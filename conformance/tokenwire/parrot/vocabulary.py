@@ -16,8 +16,8 @@ _LONGEST_CHARACTER = 8
 """A character lies within so many ids, special ones among them."""
 SIZE = 768
 """Ids in each of them: whole groups of 32."""
-_MESSAGE_END = b"<|im_end|>"
-"""llama.cpp ends an answer here whatever the files say."""
+_MESSAGE_END = "<|im_end|>"
+"""The second end of an answer. Some engines end here by its name, some where a file says so."""
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """What parsers of reasoning and tool calls look for. They are no special tokens: they stand in the text."""
 
@@ -90,6 +90,8 @@ class TokenizerFiles:
     bos: int | None
     eos: int
     pad: int | None
+    ends: tuple[int, ...] = ()
+    """The ids that end an answer beside `eos`."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,9 @@ class Words:
         return {piece: token for token, piece in order if token not in self.special}
 
     @cached_property
-    def also_ending(self) -> frozenset[int]:
-        """The ids that end an answer to engines which take the end of a message for an end by its name."""
-        return self.ends | {token for token in self.special if self.pieces[token] == _MESSAGE_END}
+    def other_ends(self) -> frozenset[int]:
+        """The ids that end an answer to engines that do not do as the files say at the end of a message."""
+        return self.ends ^ {token for token in self.special if self.pieces[token] == _MESSAGE_END.encode()}
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of ids as `tokenizer.json` decodes them at once."""
@@ -141,7 +143,7 @@ class Words:
 def words_of(kind: Vocabulary) -> Words:
     """What the ids of one of our vocabularies say."""
     written = tokenizer_files(kind, 0)
-    words = words_in(written.files["tokenizer.json"], frozenset({written.eos}))
+    words = words_in(written.files["tokenizer.json"], frozenset({written.eos, *written.ends}))
     assert words is not None, "our own tokenizers are read"
     return words
 
@@ -214,7 +216,8 @@ def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
     }
     ids = {role: vocabulary[token] for role, token in roles.items()}
     files = {"tokenizer.json": document, "tokenizer_config.json": settings}
-    return TokenizerFiles(files, ids["bos_token"], ids["eos_token"], ids["pad_token"])
+    ends = (vocabulary[_MESSAGE_END],)
+    return TokenizerFiles(files, ids["bos_token"], ids["eos_token"], ids["pad_token"], ends)
 
 
 def byte_letters() -> tuple[str, ...]:
