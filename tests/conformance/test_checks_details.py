@@ -33,6 +33,7 @@ from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading.fields import bringing
 from tokenwire.record import CallPiece, Delivery, Finish, Stream
+from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
 
@@ -829,3 +830,16 @@ def test_a_tier_of_the_cache_that_is_no_count_is_found(count: object) -> None:
     stream = whole(Told(counters={"prompt_tokens": 3, "cached_tokens": 2}, details=tiers))
     (fault,) = violated(seen("cached-details-add-up", stream))
     assert f"cached_tokens_details.device is {count!r}, not a count" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("shown", "levels"), [("abcdef", [Level.SHOULD]), ("Say abcdef", []), ("saabcdef", [])]
+)
+def test_an_echo_beside_ids_that_is_none_is_a_warning(shown: str, levels: list[Level]) -> None:
+    """By a bug of vLLM, it stops repeating the prompt's text where ids are asked for, too."""
+    asked: dict[str, Any] = {"dialect": "vllm-completions", "return_token_ids": True, "prompt_key": "p"}
+    plain = named(change(whole(**asked), text="abcdef"), "completions/plain")
+    echo = named(change(whole(**asked, echo=True), text=shown), "completions/echo")
+    seen_of_both = related("echo-adds-only-the-prompt", plain, echo)
+    assert seen_of_both
+    assert [one.level for one in violated(seen_of_both)] == levels

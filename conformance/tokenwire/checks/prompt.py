@@ -31,6 +31,7 @@ from tokenwire.dialects.logprobs import (
     prompt_series,
 )
 from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Emission, Place, Stream, as_list, integer
+from tokenwire.requirement import Level
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
@@ -386,15 +387,20 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
         ours, theirs = (side.choice.text if side else None for side in (twin, whole))
         if twin is None or ours is None or theirs is None:
             continue
-        head = _prompt_text(whole.stream, 0)
+        place = whole.choice.last_at("text")
+        related = (twin.choice.last_at("text"),)
         if not _echoes_text(whole.stream):
-            head = ""
-        elif head is None:  # ids: their text is what the first echo of them shows before the output
+            message = "the text is that of the request without an echo: the prompt stands in the ids alone"
+            silent = expect(
+                place, "the prompt's text", "none", message, holds=theirs != ours, related=related
+            )
+            yield silent._replace(level=Level.SHOULD)
+            continue
+        head = _prompt_text(whole.stream, 0)
+        if head is None:  # ids: their text is what the first echo of them shows before the output
             shown = theirs.removesuffix(ours) if theirs.endswith(ours) else ""
             head = heads.setdefault(whole.stream.asked.prompt_key, shown)
         source = "the prompt and the output without an echo"
-        place = whole.choice.last_at("text")
-        related = (twin.choice.last_at("text"),)
         yield observe_text(
             place,
             expected=head + ours,

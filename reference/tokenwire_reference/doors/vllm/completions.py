@@ -99,9 +99,7 @@ class _CompletionAnswer(VllmAnswer):
         echo = self._echo and emission.first
         return {
             "index": emission.index,
-            # As in vLLM, the ids say the prompt where they are asked for; its text is not repeated then.
-            "text": (self._prompt_text(emission) if echo and not self.call.return_token_ids else "")
-            + emission.text,
+            "text": (self._prompt_text(emission) if echo else "") + emission.text,
             "logprobs": self._lists(emission, echo=echo),
             **self.call.finish_fields(emission),
         }
