@@ -24,6 +24,7 @@ from channel_answers import (
 from channel_pairs import ARGUMENTS, FILLED, GOOD, OPENED, SAID, WHOLE, against
 from letter_tokenizer import LetterTokenizer
 from stream_builder import change, incremental
+from test_checks_pairs import look
 from test_live_answers import violated
 
 from tokenwire.checks.check import Target
@@ -330,3 +331,14 @@ def test_reasoning_is_counted_otherwise_by_chance_where_one_of_two_samples_went_
         theirs = two(streamed(f"{THOUGHT}Yes.", thought("hm"), text("Yes."), counted=9), more)
         (found,) = violated("reasoning-tokens-equal-whole", against(ours, theirs), HERMES)
         assert found.by_chance is by_chance
+
+
+def test_a_piece_of_arguments_or_of_reasoning_is_something_new() -> None:
+    """All ids of a call may come with its first piece, and the arguments behind them, as from vLLM."""
+    letters = (call(piece(None, letter)) for letter in ARGUMENTS)
+    first = call(piece("get_weather", ""))
+    for deltas in ((first, *letters), ({"reasoning": "h"}, {"reasoning": "m"})):
+        stream = streamed(CALL, *deltas, dialect="vllm-chat")
+        with_ids = change(stream, 1, output_ids=[1, 2, 3])
+        assert look("no-idle-emissions", with_ids)
+        assert violated("no-idle-emissions", with_ids) == []

@@ -201,7 +201,8 @@ def _brought(choice: Choice) -> Iterator[Row]:
     for emission in choice.delivered if _carries_ids(choice) else ():
         text, finish = emission.text, emission.finish
         new_text = bool(text) and (emission.incremental or text != held)
-        brings = emission.new > 0 or finish is not None or new_text
+        parsed = bool(emission.reasoning) or any(piece.name or piece.arguments for piece in emission.calls)
+        brings = emission.new > 0 or finish is not None or new_text or parsed
         held = held if text is None else text
         if emission.details.get("role") is None:
             actual = "something new" if brings else "nothing new"
