@@ -50,9 +50,9 @@ def test_no_run_sends_more_than_its_plan(
     assert sent - at_most == Counter()
 
 
-def test_a_standard_run_of_two_doors_costs_about_a_thousand_requests(start_reference) -> None:
-    """1,174 are planned. Fewer are sent: how often loads are asked for depends on answers."""
+def test_a_standard_run_of_two_doors_costs_a_thousand_requests_at_most(start_reference) -> None:
+    """Fewer are sent: how often loads are asked for depends on answers."""
     url = start_reference("--api-dialect", "vllm")
     planned = asyncio.run(rehearse(Plan(Settings(target=url, dialect=("vllm-completions", "vllm-chat")))))
     assert not isinstance(planned, Unreached)
-    assert sum(estimate.requests for estimate in planned.values()) <= 1_180
+    assert sum(estimate.requests for estimate in planned.values()) <= 1_000

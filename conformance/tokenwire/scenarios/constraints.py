@@ -68,7 +68,7 @@ def _constraints(talk: Conversation) -> Steps:
 @scenario(perilous=True)
 def _bad_constraints(talk: Conversation) -> Steps:
     """A schema with an unknown type, an expression with an open bracket, and two constraints at once, whole
-    and streamed: each is refused, and the request after it is answered as before.
+    and streamed: each is refused, and the request after both is answered as before.
     """
     control = replace(worded(talk, "Count to ten."), max_new_tokens=8)
     bad = [constrained(talk, control, **{kind: value}) for kind, value in _BAD.items()]
@@ -78,4 +78,4 @@ def _bad_constraints(talk: Conversation) -> Steps:
         if ask is not None:
             for form, asked in forms(ask, label).items():
                 yield {form: asked}
-                yield {f"{form}-control": control}
+            yield {f"{label}-control": control}

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from tokenwire.ask import Budget
@@ -14,11 +15,9 @@ from tokenwire.wire.exchange import HttpRequest
 _LEAVING = 3
 _LONG = 1200
 _BESIDE = 480
-_TOKENS_BETWEEN_LOADS = 24
-_MOST_ASKED = 40
-"""Until the last of what was left should be gone."""
-_MOST_BEFORE = 24
-"""Of them, those for all requests to be counted."""
+_TOKENS_BETWEEN_LOADS = 48
+_MOST_ASKED = {"running": 8, "after": 20}
+"""For all requests to be counted, and until the last of what was left should be gone."""
 _PATIENCE_S = 10.0
 """How long the last of what was left may take to be cleared away."""
 
@@ -74,23 +73,27 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
         await talk.ask("staying", beside, tap=staying)
 
     async def watch() -> None:
-        """Leave as soon as the server counts every request: some count late. Then look more and more seldom,
-        and often enough to see what becomes of those that were left before their neighbour is far ahead.
+        """Leave as soon as the server counts every request: some count late. Look more and more seldom before
+        and after, and often enough to see what becomes of those that were left before their neighbour is far
+        ahead.
         """
         most = max(1, _TOKENS_BETWEEN_LOADS // (talk.advertised.stream_interval or 1))
         events, more = 1, await staying.events(1)
+
+        async def look_until(enough: Callable[[int], bool], load: Load | None, when: str) -> Load | None:
+            nonlocal events, more
+            wait = 1
+            while more and load is not None and not enough(load.live) and loads.asked < _MOST_ASKED[when]:
+                events, wait = events + wait, min(2 * wait, most)
+                more = await staying.events(events)
+                load = await loads.ask_load(when)
+            return load
+
         load = await loads.ask_load("running")
-        while more and load is not None and load.live <= _LEAVING and loads.asked < _MOST_BEFORE:
-            events += 1
-            more = await staying.events(events)
-            load = await loads.ask_load("running")
+        load = await look_until(lambda live: live > _LEAVING, load, "running")
         for position, tap in enumerate(taps):
             tap.hang_up(reset=position > 0)
-        wait = 1
-        while more and load is not None and load.live > 1 and loads.asked < _MOST_ASKED:
-            events, wait = events + wait, min(2 * wait, most)
-            more = await staying.events(events)
-            load = await loads.ask_load("after")
+        await look_until(lambda live: live <= 1, load, "after")
 
     asks = [talk.ask(f"leaving-{position}", ask, tap=tap) for position, tap in enumerate(taps)]
     await together(*asks, stay(), watch())

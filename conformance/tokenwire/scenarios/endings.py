@@ -15,7 +15,7 @@ _MEASURED = 64
 """So many tokens tell how fast a server makes them."""
 _TIMERS_S = {Budget.QUICK: 0.5, Budget.STANDARD: 4.0, Budget.SOAK: 8.0}
 """Servers that clear a request away some time after its id was used do so within so many seconds."""
-_MOST_TURNS = 16
+_MOST_TURNS = 10
 """Requests under one id after each other, at most: no context may be long enough for one that lasts."""
 _CHOICES = 3
 _RUNNING = 64

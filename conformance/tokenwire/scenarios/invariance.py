@@ -27,17 +27,17 @@ async def _ask_scored(talk: Conversation, label: str, ask: Ask) -> Ask:
 
 @scenario(chat=False, budget=Budget.STANDARD)
 async def _cold_and_warm(talk: Conversation) -> None:
-    """Prompts that no cache has seen, each asked for again at once, whole and streamed: cached_tokens of the
-    later answers shows the cache; they are a token shorter, and begin the same.
+    """Prompts that no cache has seen, each asked for again at once, whole or streamed by turns: cached_tokens
+    of the later answers shows the cache; they are a token shorter, and begin the same.
     """
     rng = Random(secrets.randbits(64))
     longest = talk.fitting(1 << 20, 0) - _BUDGET
-    for length in (length for length in _BORDERS if length <= longest):
+    for turn, length in enumerate(length for length in _BORDERS if length <= longest):
         prompt = tuple(rng.randrange(10, 250) for _ in range(length))
         ask = replace(_SCORED, input_ids=(prompt,), max_new_tokens=_BUDGET)
         ask = await _ask_scored(talk, f"cold-{length}", ask)
-        warm = replace(ask, max_new_tokens=_BUDGET - 1)
-        await talk.ask_all({f"warm-{length}": warm, f"warm-{length}-stream": replace(warm, stream=True)})
+        warm = replace(ask, max_new_tokens=_BUDGET - 1, stream=turn % 2 == 1)
+        await talk.ask(f"warm-{length}", warm)
 
 
 @scenario(chat=False)

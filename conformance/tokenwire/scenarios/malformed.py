@@ -79,15 +79,17 @@ def _with_controls(talk: Conversation, bad: _Bad) -> Steps:
 
 
 def _of_fields(talk: Conversation, ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> Steps:
-    """A good request twice, then the ask with each wrong value, and a good one behind those of a field."""
+    """A good request twice, then the ask with each wrong value, and a good one behind those of two fields."""
     control = _plain(talk)
     yield {"control": control}
     yield {"control-again": control}
-    for name, values in wrong.items():
-        asks = [replace(ask, wrong={name: value}) for value in values]
-        for position, variant in enumerate(asks):
-            yield {f"{name}-{position}": variant}
-        if any(map(talk.can_say, asks)):
+    variants = {
+        name: [replace(ask, wrong={name: value}) for value in values] for name, values in wrong.items()
+    }
+    sayable = [name for name, asks in variants.items() if any(map(talk.can_say, asks))]
+    for name, asks in variants.items():
+        yield from ({f"{name}-{position}": variant} for position, variant in enumerate(asks))
+        if name in {*sayable[1::2], *sayable[-1:]}:
             yield {f"{name}-control": control}
 
 
@@ -183,7 +185,11 @@ def _unreadable_bodies(talk: Conversation) -> Steps:
         bad["content-type"] = HttpRequest(
             method, path, raw_body=body, headers=(("content-type", "text/plain"),)
         )
-    yield from _with_controls(talk, bad)
+    control = _plain(talk)
+    yield {"control": control}
+    yield {"control-again": control}
+    yield from ({label: body} for label, body in bad.items())
+    yield {"last-control": control}
 
 
 @scenario()

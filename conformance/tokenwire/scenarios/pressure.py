@@ -6,7 +6,7 @@ from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, together
 from tokenwire.asking.tap import SlowReader
 
-_STREAMS = 24
+_STREAMS = 16
 _LONG_PROMPT = PROMPT * 4
 
 
@@ -46,13 +46,13 @@ async def _slow_reader(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, storm=True)
 async def _crowd(talk: Conversation) -> None:
-    """Sixty-four streams at once, as many at a time as the run allows, every eighth with a reader that
+    """Twenty-four streams at once, as many at a time as the run allows, every eighth with a reader that
     stalls: outputs are joined, and each answer stays its own. Among them samples and batches, whose choices
     share a stream.
     """
     ask = Ask(max_new_tokens=64, ignore_eos=True, stream=True, logprobs=True, top_logprobs=2)
     asks = {
-        f"stream-{position}": replace(ask, input_ids=((12 + position, *PROMPT),)) for position in range(64)
+        f"stream-{position}": replace(ask, input_ids=((12 + position, *PROMPT),)) for position in range(24)
     }
     several = replace(ask, temperature=1.0, n=3)
     for position in range(4):
