@@ -15,7 +15,7 @@ LONG: Mapping[str, str] = {
     "conformance/test_evicted.py": r"same_report\[False\]",
     "conformance/test_exploration_search.py": r"shapes_are_many",
     "conformance/test_null_targets.py": r"everything_is_asked\[(?!empty object\]|HTML)",
-    "conformance/test_reasons.py": r"(of_the_capture|what_was_seen)\[(?!transformers/5.23.0/live-serve|litellm)",
+    "conformance/test_reasons.py": r"(of_the_capture|was_seen)\[(?!transformers/5.23.0/live-serve|litellm)",
     "conformance/test_stopped_runs.py": r"until_a_signal.*\[15\]",
     "conformance/test_strangers_files.py": r"takes_no_memory\[(.*many_values|merge-endless_line)\]",
     "docs/test_contributors_guide.py": r"new_requirement_ends_in_green_tests",
