@@ -282,6 +282,14 @@ def test_reasoning_that_the_prompt_opened_may_fill_the_answer() -> None:
     assert violated("channels-hold-all-text", called, HERMES)
 
 
+def test_a_call_ends_the_reasoning_that_the_prompt_opened() -> None:
+    """As the parsers of Qwen3 do in SGLang and vLLM; what was said before it is held, in either channel."""
+    filled = piece("get_weather", ARGUMENTS)
+    for content, reasoning, faults in ((None, "Look.", 0), ("Look.", None, 0), (None, "Lo", 1), ("", "", 1)):
+        answer = whole(f"Look.\n{CALL}", content, filled, reasoning=reasoning)
+        assert len(violated("channels-hold-all-text", answer, HERMES)) == faults, (content, reasoning)
+
+
 def test_reasoning_that_vanishes_is_missed_without_tools() -> None:
     assert violated("channels-hold-all-text", whole(f"{THOUGHT}Yes.", "Yes.", tools=None), HERMES)
     assert not violated(

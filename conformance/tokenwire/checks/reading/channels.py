@@ -200,22 +200,22 @@ class MarkedText:
         return reading
 
     def _readings(self) -> Iterator[tuple[Markup, Reading]]:
-        """With all parsers and without some: a request may switch them off, or give no tools."""
+        """With all parsers and without some: a request may switch them off, or give no tools. Where no marker
+        of reasoning stands in the text, the prompt may have opened it: it ends where a call begins, or never.
+        """
+        marked = any(marker in self.text for marker in self.markup.markers(thoughts=True, calls=False))
         for thoughts in dict.fromkeys((self.markup.thoughts, None)):
             for form in dict.fromkeys((self.markup.form, None)):
                 markup = Markup(thoughts, form)
-                yield markup, self._read(markup)
+                reading = self._read(markup)
+                yield markup, reading
+                if not marked:
+                    first, *behind = reading.contents
+                    yield markup, replace(reading, reasoning=first, contents=("", *behind))
 
     def held_by(self, channels: Channels) -> bool:
         """Whether channels hold all of it."""
-        if any(self._holds(markup.form, reading, channels) for markup, reading in self._readings()):
-            return True
-        # The prompt opened the reasoning, and nothing closed it.
-        thoughts = self.markup.markers(thoughts=True, calls=False)
-        alone = not channels.calls and not channels.content.strip()
-        return (
-            alone and not any(m in self.text for m in thoughts) and self._same(self.text, channels.reasoning)
-        )
+        return any(self._holds(markup.form, reading, channels) for markup, reading in self._readings())
 
     def _holds(self, form: Form | None, reading: Reading, channels: Channels) -> bool:
         reported, due = channels.calls, reading.calls
