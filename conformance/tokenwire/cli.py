@@ -26,6 +26,7 @@ COMMANDS = {
     "compare": "Show what differs between two servers.",
     "parrot": "Write a model whose answers are known.",
     "watch": "Pass traffic on, and judge it.",
+    "torture": "Serve the vectors to a client, and judge it.",
     "baseline": "Show, rewrite and check known failures.",
 }
 """Each with the line that `tokenwire --help` shows: for that no command is imported."""

@@ -107,7 +107,15 @@ _WEATHER = ("get_weather", '{"ci|ty": "Par|is"|}')
 _TIME = ("get_time", '{"zone"|: "CE|T"}')
 
 ANSWERS = (
-    Answer("text", "A short text", "every-delta-is-kept", (_told(text=_WORDS),)),
+    Answer(
+        "length",
+        "A short text that its budget ended: the finish stands beside the last of it",
+        "every-delta-is-kept",
+        (_told(text=_WORDS, finish="length"),),
+    ),
+    Answer(
+        "text", "A short text, ended by a token without text", "every-delta-is-kept", (_told(text=_WORDS),)
+    ),
     Answer(
         "characters",
         "Characters of two, three and four bytes; one of them takes two tokens",
@@ -125,9 +133,6 @@ ANSWERS = (
         "Tokens of white space alone, at the beginning and at the end",
         "every-delta-is-kept",
         (_told(text=" |\n|\n |a|  |b| |\n"),),
-    ),
-    Answer(
-        "length", "An answer that its budget ended", "finish-is-kept", (_told(text=_WORDS, finish="length"),)
     ),
     Answer(
         "stop-string",
@@ -208,6 +213,10 @@ ANSWERS = (
         (_told(text="Half| an| an", failed=True),),
     ),
 )
+
+
+FIRST = {"length": "", "text": "length"}
+"""The first cases, and what they follow; a plain case of any other answer follows `text`."""
 
 
 def answers_of(door: str) -> list[Answer]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from proofs.mutation.edit import Body, written
 from proofs.vectors import legal
-from proofs.vectors.answers import CHAT, TEXT, Answer, Token, Told, answers_of, record_of
+from proofs.vectors.answers import CHAT, FIRST, TEXT, Answer, Token, Told, answers_of, record_of
 from proofs.vectors.doors import DOORS, Door, Event, Shape, Step, request
 from proofs.vectors.legal import plain
 from tokenwire.dialects.dialect import load_dialects
@@ -96,7 +96,7 @@ def _case(door: Door, answer: Answer, name: str, comment: str, body: bytes, **mo
         more.pop("request", None) or request(door, answer),
         more.pop("reads", None) or by_event(body),
         record_of(answer, door.name),
-        follows=more.pop("follows", "" if answer.name == "text" else "text") if name == "" else answer.name,
+        follows=answer.name if name else FIRST.get(answer.name, "text"),
         **more,
     )
 

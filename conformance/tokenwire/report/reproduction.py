@@ -98,6 +98,8 @@ def _expression(body: bytes) -> str:
 
 def again(judgement: Judgement, subject: Subject) -> str:
     """A command line that gives the verdict again, from the recorded bytes if there are any."""
+    if subject.again:
+        return subject.again
     only = ["--requirement", judgement.requirement.id]
     if subject.captures or subject.recorded:
         where = subject.recorded or judgement.run.name or subject.captures[0]

@@ -45,6 +45,8 @@ class Subject:
     """The options with which another run asks in the same way."""
     judged_with: tuple[str, ...] = ()
     """The options with which another run judges in the same way."""
+    again: str = ""
+    """The command that gives the verdicts again, where that is neither a check nor a replay."""
     bodies: str = ""
     """The folder for bodies of requests that are too long for a command line; empty if there is none."""
 

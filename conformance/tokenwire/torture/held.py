@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -54,8 +55,16 @@ def _plain(field: str, value: Any) -> Any:
     if field == "finish":
         return _FINISHES.get(value, value) or None
     if field == "calls":
-        return [{key: call.get(key) for key in ("id", "name", "arguments")} for call in value or ()]
+        return [(call.get("id"), call.get("name"), _arguments(call.get("arguments"))) for call in value or ()]
     return value or None
+
+
+def _arguments(text: Any) -> Any:
+    """The arguments of a call as the value that they are, where they are one: clients may keep that alone."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
 
 
 def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Difference]:

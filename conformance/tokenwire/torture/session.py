@@ -1,0 +1,232 @@
+"""One client under torture: what it asked, what it reported, and the verdicts on both."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock
+from typing import Any, NamedTuple
+
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.fields import bringing, end_place
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import VIOLATED, Verdict, exit_status
+from tokenwire.record import Delivery, Place, Stream
+from tokenwire.report.document import document
+from tokenwire.report.subject import Subject
+from tokenwire.requirement import Level, Requirement
+from tokenwire.torture.behaviour import AFTER_S, BEHAVIOURS, all_cases
+from tokenwire.torture.held import Difference, differences, finished
+from tokenwire.torture.vectors import Door, Vector, sentences, whole
+
+_LEAVES_WITHIN_S = 5.0
+"""A client that reports what it held when it left has closed its connection by then."""
+_OF_TEXT = {"every-delta-is-kept", "cumulative-replaces"}
+_OF_FIELD = {
+    "choices": "choices-are-kept-apart",
+    "reasoning": "reasoning-is-kept-apart",
+    "calls": "calls-are-joined",
+    "finish": "finish-is-kept",
+    "usage": "usage-is-read-where-it-stands",
+    "error": "errors-are-told",
+    "output_ids": "lists-stay-in-step",
+    "logprobs": "lists-stay-in-step",
+    "customized_info": "lists-stay-in-step",
+    "weight_versions": "lists-stay-in-step",
+}
+"""What a client breaks that fails in the simplest cases already, by the field."""
+Key = tuple[str, str]
+
+
+class Asked(NamedTuple):
+    """One request of a client."""
+
+    time: float
+    connection: int
+
+
+class Finding(NamedTuple):
+    """What a client did wrong in a case, and the sentence that this breaks."""
+
+    case: Key
+    sentence: str
+    difference: Difference
+
+
+@dataclass
+class Session:
+    """All that is known of one client."""
+
+    client: str = "client"
+    cases: Mapping[Key, tuple[Door, Vector]] = field(default_factory=all_cases)
+    asked: dict[Key, list[Asked]] = field(default_factory=lambda: defaultdict(list))
+    wrong: dict[Key, list[Difference]] = field(default_factory=dict)
+    """What is wrong in each case that was reported."""
+    _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
+    _lock: Lock = field(default_factory=Lock)
+
+    def note(self, door: str, case: str, asked: Asked) -> int:
+        """Keep a request; how many came before it for this case."""
+        with self._lock:
+            self.asked[door, case].append(asked)
+            return len(self.asked[door, case]) - 1
+
+    def left(self, door: str, case: str) -> None:
+        """The client closed its connection."""
+        self._left[door, case].set()
+
+    def listed(self, door: str = "") -> list[dict[str, Any]]:
+        """The cases of a door, or all: what an adapter has to ask."""
+        return [
+            {
+                "door": name,
+                "case": id_,
+                "comment": case.comment,
+                "base": f"/{name}/{id_}",
+                "path": found.path,
+                "request": {**case.request, "model": f"{name}/{id_}"},
+                "leave": id_ in BEHAVIOURS and BEHAVIOURS[id_].held_open,
+            }
+            for (name, id_), (found, case) in self.cases.items()
+            if door in {"", name}
+        ]
+
+    def take(self, door: str, case: str, report: dict[str, Any]) -> dict[str, Any]:
+        """Keep what a client accumulated; what is to be said of it."""
+        self.wrong[door, case] = list(self._differences((door, case), report))
+        found = [self._finding((door, case), one) for one in self.wrong[door, case]]
+        vector = self.cases[door, case][1]
+        return {
+            "verdict": max((_verdict(one).value for one in found), default=Verdict.PASS.value),
+            "findings": [{"sentence": one.sentence, **one.difference._asdict()} for one in found],
+            "record": whole(vector.record) if found and vector.id != "long" else None,
+        }
+
+    def _differences(self, key: Key, report: Mapping[str, Any]) -> Iterator[Difference]:
+        """What a client reported that is not as it should be, and what it did."""
+        _, case = self.cases[key]
+        behaviour = BEHAVIOURS.get(case.id)
+        record = whole(case.record)
+        if behaviour is not None and behaviour.held_open:
+            if not self._left[key].wait(_LEAVES_WITHIN_S):
+                yield Difference("connection", None, "closed", "open")
+            return
+        if behaviour is not None and behaviour.status != 200:
+            times = [asked.time for asked in self.asked[key]]
+            if len(times) > 1 and times[1] - times[0] < AFTER_S:
+                yield Difference("wait", None, f"{AFTER_S} s", f"{times[1] - times[0]:.3f} s")
+        may_tell = case.result == "invalid" or (behaviour is not None and behaviour.may_tell)
+        if not (may_tell and not finished(record, report)):
+            yield from differences(record, report)
+
+    def _finding(self, key: Key, difference: Difference) -> Finding:
+        """A difference with the sentence that it breaks: that of the first case, of those that this one is made
+        from, where the client fails in the same field.
+        """
+        sentence, (door, id_) = "", key
+        while id_:
+            case = self.cases[door, id_][1]
+            if any(one.field == difference.field for one in self.wrong.get((door, id_), ())):
+                sentence = case.sentence
+            id_ = case.follows
+        if sentence in _OF_TEXT:
+            sentence = _OF_FIELD.get(difference.field, sentence)
+        return Finding(key, sentence, difference)
+
+    def findings(self) -> list[Finding]:
+        """All that the client did wrong, in the order of the cases."""
+        return [self._finding(key, one) for key in self.cases for one in self.wrong.get(key, ())]
+
+    def judgements(self) -> list[Judgement]:
+        """A verdict for each sentence at each door."""
+        found: dict[Key, list[Finding]] = defaultdict(list)
+        for one in self.findings():
+            found[one.sentence, one.case[0]].append(one)
+        tried: dict[Key, set[str]] = defaultdict(set)
+        for (door, id_), (_, case) in self.cases.items():
+            if (door, id_) in self.wrong:
+                tried[case.sentence, door].add(id_)
+        made = []
+        for name in sentences():
+            for door in dict.fromkeys(door for door, _ in self.cases):
+                if (name, door) in tried or (name, door) in found:
+                    made.append(self._judgement(name, door, found[name, door], len(tried[name, door])))
+        return made
+
+    def _judgement(self, name: str, door: str, found: list[Finding], tried: int) -> Judgement:
+        row = _requirement(name)
+        streams = {one.case: self._stream(one.case) for one in found}
+        seen = tuple(_observed(one, streams[one.case]) for one in found)
+        return Judgement(
+            row,
+            door,
+            VIOLATED[row.level] if seen else Verdict.PASS,
+            witnesses=tried,
+            message=seen[0].message if seen else "",
+            violations=seen,
+            run=Run(tuple(streams.values())),
+        )
+
+    def _stream(self, key: Key) -> Stream:
+        door, case = self.cases[key]
+        hint = Delivery.CUMULATIVE if door.name.endswith("cumulative") else Delivery.INCREMENTAL
+        exchange = case.exchange(door)
+        served = replace(exchange, request=replace(exchange.request, path=f"/{'/'.join(key)}{door.path}"))
+        return load_dialects()[door.dialect].read(served, delivery_hint=hint)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader should know beside the verdicts."""
+        requests = sum(map(len, self.asked.values()))
+        connections = len({asked.connection for every in self.asked.values() for asked in every})
+        reported = f"{len(self.wrong)} of {len(self.cases)} cases were reported"
+        return (reported, f"{requests} requests came on {connections} connections")
+
+    def document(self) -> dict[str, Any]:
+        """The report as one JSON value."""
+        judgements = self.judgements()
+        return document(self.subject, judgements, exit_status(one.verdict for one in judgements))
+
+    @property
+    def subject(self) -> Subject:
+        dialects = dict.fromkeys(self.cases[key][0].dialect for key in self.wrong)
+        again = f"tokenwire torture --client {shlex.quote(self.client)}"
+        return Subject(captures=(self.client,), dialects=tuple(dialects), remarks=self.remarks, again=again)
+
+
+def _verdict(finding: Finding) -> Verdict:
+    return VIOLATED[sentences()[finding.sentence].level]
+
+
+def _requirement(name: str) -> Requirement:
+    """A sentence for clients as a row, so that all forms of a report can show it."""
+    sentence = sentences()[name]
+    return Requirement(
+        name, "clients", Level(sentence.level), sentence.sentence, "clients", "blackbox", "script", 1
+    )
+
+
+def _observed(finding: Finding, stream: Stream) -> Observation:
+    """A finding as a report shows it, at the bytes that bring what the client holds otherwise."""
+    field, index, expected, actual = finding.difference
+    return expect(
+        _place(finding.difference, stream),
+        expected,
+        actual,
+        f"{finding.case[1]}: the client holds another {field}"
+        + ("" if index is None else f" of choice {index}"),
+        holds=False,
+    )
+
+
+def _place(difference: Difference, stream: Stream) -> Place:
+    choice = next((one for one in stream.choices if one.index == difference.choice), None)
+    if choice is None:
+        return end_place(stream)
+    if difference.field in {"text", "output_ids"}:
+        return bringing(choice, difference.field, difference.position)
+    return choice.last_at(difference.field)

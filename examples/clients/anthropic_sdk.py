@@ -1,0 +1,26 @@
+"""The anthropic package: messages by its own accumulator."""
+
+import json
+
+from anthropic import Anthropic
+from driver import counted, told, torture
+
+CLIENT = Anthropic(base_url="http://127.0.0.1", api_key="none", timeout=60)
+
+
+def hold(base, case):
+    asked = {key: value for key, value in case["request"].items() if key not in {"stream", "temperature"}}
+    with CLIENT.with_options(base_url=base).messages.stream(**asked) as stream:
+        for event in stream:
+            if case["leave"] and event.type == "text":
+                return {"choices": []}
+        done = stream.get_final_message()
+    text = "".join(block.text for block in done.content if block.type == "text")
+    thoughts = "".join(block.thinking for block in done.content if block.type == "thinking")
+    calls = [(one.id, one.name, json.dumps(one.input)) for one in done.content if one.type == "tool_use"]
+    usage = counted(done.usage.input_tokens, done.usage.output_tokens)
+    return {"choices": [told(0, text, done.stop_reason, thoughts, calls)], "usage": usage}
+
+
+if __name__ == "__main__":
+    torture(hold, "anthropic-messages")

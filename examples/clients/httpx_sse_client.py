@@ -1,0 +1,45 @@
+"""httpx-sse at the chat and completions endpoints, with the joining code that most clients write."""
+
+import json
+
+import httpx
+from driver import torture
+from httpx_sse import connect_sse
+
+CLIENT = httpx.Client(timeout=60)
+
+
+def hold(base, case):
+    held, usage = {}, None
+    with connect_sse(CLIENT, "POST", base + case["path"], json=case["request"]) as source:
+        source.response.raise_for_status()
+        for sse in source.iter_sse():
+            if sse.data == "[DONE]":
+                break
+            event = json.loads(sse.data)
+            if "error" in event:
+                raise ValueError(event["error"]["message"])
+            usage = event.get("usage") or usage
+            for choice in event["choices"]:
+                join(held.setdefault(choice["index"], {"text": "", "reasoning": "", "calls": {}}), choice)
+            if case["leave"] and any(choice["text"] for choice in held.values()):
+                break
+    choices = [{"index": n, **one, "calls": list(one["calls"].values())} for n, one in sorted(held.items())]
+    return {"choices": choices, "usage": usage, "error": None}
+
+
+def join(held, choice):
+    delta = choice.get("delta", choice)
+    held["text"] += delta.get("content") or choice.get("text") or ""
+    held["reasoning"] += delta.get("reasoning_content") or delta.get("reasoning") or ""
+    for piece in delta.get("tool_calls") or ():
+        call = held["calls"].setdefault(piece["index"], {"id": None, "name": None, "arguments": ""})
+        function = piece.get("function") or {}
+        call["id"] = piece.get("id") or call["id"]
+        call["name"] = function.get("name") or call["name"]
+        call["arguments"] += function.get("arguments") or ""
+    held["finish"] = choice.get("finish_reason") or held.get("finish")
+
+
+if __name__ == "__main__":
+    torture(hold, "openai-chat", "sglang-chat", "vllm-chat", "openai-completions")

@@ -1,0 +1,27 @@
+"""langchain-openai: ChatOpenAI, its chunks added up as its documentation says."""
+
+from driver import counted, told, torture
+from langchain_openai import ChatOpenAI
+
+
+def hold(base, case):
+    asked = case["request"]
+    model = ChatOpenAI(
+        base_url=f"{base}/v1", api_key="none", model=asked["model"], stream_usage=True, timeout=60
+    )
+    whole = None
+    for chunk in model.stream(asked["messages"], tools=asked.get("tools"), stop=asked.get("stop")):
+        whole = chunk if whole is None else whole + chunk
+        if case["leave"] and chunk.content:
+            return {"choices": []}
+    calls = [(one["id"], one["name"], one["args"]) for one in whole.tool_call_chunks]
+    usage = whole.usage_metadata
+    usage = usage and counted(usage["input_tokens"], usage["output_tokens"])
+    finish = whole.response_metadata.get("finish_reason")
+    choice = told(0, whole.content, finish, calls=calls)
+    del choice["reasoning"]  # it is not offered by this class
+    return {"choices": [choice], "usage": usage}
+
+
+if __name__ == "__main__":
+    torture(hold, "openai-chat")

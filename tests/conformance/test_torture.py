@@ -1,0 +1,286 @@
+"""A client is served every vector: ours passes all, and each planted bug is red in the right sentence."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Delivery
+from tokenwire.torture.behaviour import BEHAVIOURS, all_cases
+from tokenwire.torture.held import held_by
+from tokenwire.torture.server import torture_server
+from tokenwire.torture.session import Asked, Session
+from tokenwire.torture.vectors import load_doors, reads_of, whole
+from tokenwire.watch.exchange_assembly import Budget, ConnectionReader
+from tokenwire.watch.judging import Bench, single_answer_requirements
+from tokenwire.watch.spool import Kind, Record
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+
+DOORS = sorted(load_doors())
+CASES = all_cases()
+
+
+def pieces_of(url, listed) -> tuple[int, dict[str, str], list[bytes], Ending]:
+    """The answer to one request, read by read."""
+    reads, ending = [], Ending.COMPLETE
+    with (
+        httpx.Client(base_url=url, timeout=30, verify=False) as client,
+        client.stream("POST", listed["base"] + listed["path"], json=listed["request"]) as answer,
+    ):
+        try:
+            for read in answer.iter_bytes():
+                reads.append(read)
+                if listed["leave"]:
+                    break
+        except httpx.RemoteProtocolError:
+            ending = Ending.TRUNCATED
+    return answer.status_code, dict(answer.headers), reads, ending
+
+
+def our_reader(url, listed) -> dict[str, object]:
+    """What the suite's reader holds of a case, as a client would report it."""
+    status, headers, reads, ending = pieces_of(url, listed)
+    door = load_doors()[listed["door"]]
+    exchange = Exchange(
+        "one",
+        HttpRequest("POST", door.path, listed["request"]),
+        "client",
+        status,
+        tuple(headers.items()),
+        tuple(Read(n / 1000, read) for n, read in enumerate(reads)),
+        ending,
+    )
+    hint = Delivery.CUMULATIVE if door.name.endswith("cumulative") else Delivery.INCREMENTAL
+    stream = load_dialects()[door.dialect].read(exchange, delivery_hint=hint)
+    broken = (
+        any(event.problem for event in stream.events) or stream.unterminated or ending is Ending.TRUNCATED
+    )
+    return held_by(stream) | ({"error": "broken"} if broken else {})
+
+
+def plain_client(bug=""):
+    """A client of chat and of `/generate` as one writes it in a hurry, with one bug or none."""
+
+    def hold(url, listed) -> dict[str, object]:
+        _, _, reads, ending = pieces_of(url, listed)
+        if bug == "splits characters":
+            text = "".join(read.decode(errors="replace") for read in reads)
+        else:
+            text = b"".join(reads).decode(errors="replace")
+        blocks = text.replace("\r\n", "\n").replace("\r", "\n").split("\n\n")
+        data = [
+            line[5:].lstrip() for block in blocks for line in block.split("\n") if line.startswith("data:")
+        ]
+        held = defaultdict(lambda: {"text": "", "finish": None})
+        events = [json.loads(one) for one in data if one != "[DONE]"]
+        for event in events:
+            for choice in event.get("choices", [event] if "text" in event else ()):
+                one = held[choice.get("index", 0)]
+                new = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
+                finish = choice.get("finish_reason") or (choice.get("meta_info") or {}).get("finish_reason")
+                if finish and bug == "drops the last delta":
+                    new = ""
+                joins = (
+                    "delta" in choice or listed["door"].endswith("incremental") or bug == "joins whole states"
+                )
+                one["text"] = one["text"] + new if joins else new
+                one["finish"] = finish["type"] if isinstance(finish, dict) else finish or one["finish"]
+        broken = ending is Ending.TRUNCATED or any("error" in event for event in events)
+        choices = [{"index": index, **one} for index, one in sorted(held.items())]
+        return {"choices": choices, "error": "broken" if broken else None}
+
+    return hold
+
+
+@contextmanager
+def tortured(pause=lambda _seconds: None) -> Iterator[tuple[Session, str]]:
+    session = Session()
+    with torture_server(session, pause=pause) as url:
+        yield session, url
+
+
+def report(session, url, hold, names) -> list[dict[str, object]]:
+    """Let a client ask for cases over HTTP and post what it holds; the verdict on each."""
+    said = []
+    with httpx.Client(base_url=url, timeout=30, verify=False) as client:
+        for door, name in names:
+            (listed,) = (one for one in session.listed(door) if one["case"] == name)
+            held = hold(url, listed)
+            answer = client.post(f"/tokenwire/report/{door}/{name}", json=held)
+            assert answer.status_code == 200, answer.text
+            said.append(answer.json())
+    return said
+
+
+def legal(door) -> list[tuple[str, str]]:
+    return [
+        (door, name)
+        for (of, name), (_, case) in CASES.items()
+        if of == door and case.result != "invalid" and name not in {"long", *BEHAVIOURS}
+    ]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_our_reader_passes_all_legal_cases_over_http(door):
+    with tortured() as (session, url):
+        said = report(session, url, our_reader, legal(door)[::4])
+    assert {one["verdict"] for one in said} == {Verdict.PASS}
+    assert {one.verdict for one in session.judgements()} == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(
+    "name", ["slow", "slow-begin", "buffered", "compressed", "broken-once", "busy-429", "leave"]
+)
+def test_our_reader_passes_what_is_done_beside_the_bytes(name):
+    pauses = []
+    with tortured(pauses.append) as (session, url):
+        (said,) = report(session, url, our_reader, [("openai-chat", name)])
+    assert said["verdict"] == Verdict.PASS, said
+    assert bool(pauses) == name.startswith("slow")
+
+
+RED = {
+    "drops the last delta": ("openai-chat", "every-delta-is-kept"),
+    "splits characters": ("openai-chat", "characters-are-joined"),
+    "joins whole states": ("sglang-generate-cumulative", "cumulative-replaces"),
+}
+
+
+@pytest.mark.parametrize("bug", RED)
+def test_a_planted_bug_is_red_in_the_right_sentence(bug):
+    door, sentence = RED[bug]
+    tried = [
+        "length",
+        "text",
+        "spaces",
+        "characters",
+        "choices",
+        "markup",
+        "characters-in-characters",
+        "text-sevens",
+        "text-crlf",
+    ]
+    names = [(door, name) for name in tried]
+    with tortured() as (session, url):
+        report(session, url, plain_client(bug), names)
+    red = {one.requirement.id: one for one in session.judgements() if one.verdict is Verdict.FAIL}
+    assert set(red) == {sentence}
+    shown = session.document()["verdicts"]
+    (row,) = (row for row in shown if row["verdict"] == "FAIL")
+    assert row["evidence"][0]["excerpt"]
+    assert row["evidence"][0]["expected"] != row["evidence"][0]["actual"]
+    with tortured() as (session, url):
+        report(session, url, plain_client(), names)
+    assert {one.verdict for one in session.judgements()} == {Verdict.PASS}
+
+
+def test_a_client_that_takes_a_broken_stream_for_whole_is_told():
+    session = Session()
+    held = {"choices": [{"index": 0, "text": "Tokens", "finish": "stop"}]}
+    said = session.take("openai-chat", "text-reset", held)
+    assert said["findings"][0]["sentence"] == "broken-streams-are-told"
+    assert said["record"]["choices"][0]["text"] == "Tokens come in pieces, of any size."
+    assert session.take("openai-chat", "text-reset", {"error": "the stream broke off"})["verdict"] == "PASS"
+    assert session.take("openai-chat", "text-reset", {"choices": [{"text": "Tokens"}]})["verdict"] == "PASS"
+
+
+def test_a_client_that_invents_an_error_is_told():
+    said = Session().take("openai-chat", "text", {"error": "no"})
+    assert (said["verdict"], said["findings"][0]["field"]) == ("FAIL", "error")
+
+
+def test_a_client_that_does_not_wait_is_told():
+    right = whole(CASES["openai-chat", "text"][1].record)
+    for second, verdict in ((10.2, "FAIL"), (11.1, "PASS")):
+        session = Session()
+        session.note("openai-chat", "busy-429", Asked(10.0, 1))
+        session.note("openai-chat", "busy-429", Asked(second, 1))
+        said = session.take("openai-chat", "busy-429", right)
+        assert said["verdict"] == verdict
+    assert [one.sentence for one in session.findings()] == []
+
+
+def test_a_client_that_joins_a_stream_that_broke_with_the_next_is_told():
+    text = "Tokens come" + "Tokens come in pieces, of any size."
+    said = Session().take("openai-chat", "broken-once", {"choices": [{"text": text, "finish": "stop"}]})
+    assert said["findings"][0]["sentence"] == "begun-streams-are-not-asked-again"
+
+
+def test_a_client_that_stays_connected_is_told(monkeypatch):
+    monkeypatch.setattr("tokenwire.torture.session._LEAVES_WITHIN_S", 0.0)
+    session = Session()
+    assert session.take("openai-chat", "leave", {})["findings"][0]["sentence"] == "left-streams-are-closed"
+    session.left("openai-chat", "leave")
+    assert session.take("openai-chat", "leave", {})["verdict"] == "PASS"
+
+
+def test_what_names_no_case_is_refused():
+    with tortured() as (_, url), httpx.Client(base_url=url) as client:
+        assert client.post("/v1/chat/completions", json={"model": "nobody/text"}).status_code == 404
+        assert client.post("/tokenwire/report/openai-chat/nothing", json={}).status_code == 404
+        assert client.post("/tokenwire/report/openai-chat/text", json=[]).status_code == 400
+        assert client.post("/tokenwire/report/openai-chat/text", content=b"{").status_code == 400
+        assert client.get("/nowhere").status_code == 404
+        by_model = client.post("/v1/chat/completions", json={"model": "openai-chat/text"})
+        assert by_model.content == b"".join(reads_of(CASES["openai-chat", "text"][1].reads))
+        assert {"id": "openai-chat/text", "object": "model"} in client.get("/v1/models").json()["data"]
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+
+    def finished(self, position, exchange) -> None:
+        self.exchanges.append(exchange)
+
+    def missed(self, position, reason, *, exchange) -> None:
+        raise AssertionError(reason)
+
+
+def watched(door, case) -> Exchange:
+    """A case as `tokenwire watch` puts it together from the bytes of a connection."""
+    body = json.dumps(case.request).encode()
+    asked = f"POST {door.path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    fields = "".join(f"{name}: {value}\r\n" for name, value in case.headers.items())
+    head = f"HTTP/1.1 {case.status} X\r\n{fields}Transfer-Encoding: chunked\r\n\r\n".encode()
+    chunks = [f"{len(read):x}\r\n".encode() + read + b"\r\n" for read in reads_of(case.reads)]
+    receiver = Receiver()
+    reader = ConnectionReader(receiver, Budget(most=1 << 24, largest=1 << 22))
+    sent = [(Kind.REQUEST, asked), (Kind.RECEIVED, head), *((Kind.RECEIVED, chunk) for chunk in chunks)]
+    if case.ending == Ending.COMPLETE:
+        sent.append((Kind.RECEIVED, b"0\r\n\r\n"))
+    sent.append((Kind.TARGET_ENDED, b""))
+    for number, (kind, data) in enumerate(sent):
+        reader.take(Record(number, 7, kind, 100.0 + number / 1000, memoryview(data)))
+    (exchange,) = receiver.exchanges
+    return exchange
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_watch_puts_every_case_together(name):
+    door = load_doors()[name]
+    for case in door.cases.values():
+        if case.id != "long":
+            exchange = watched(door, case)
+            assert (exchange.body, exchange.ending) == (b"".join(reads_of(case.reads)), case.ending), case.id
+
+
+def test_watch_says_of_every_case_what_its_file_says():
+    door, alone = load_doors()["openai-completions"], {row.id for row in single_answer_requirements()}
+    for case in door.cases.values():
+        if case.id == "long":
+            continue
+        broken = {
+            one.requirement for one in Bench().judge(watched(door, case)).violations if one.level == "MUST"
+        }
+        if case.result == "invalid":
+            assert case.requirement in broken or case.requirement not in alone, case.id
+        else:
+            assert not broken, case.id
