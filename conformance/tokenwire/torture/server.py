@@ -99,8 +99,10 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             self._json(404, _error(f"neither {self.path} nor the model {model!r} names a case"))
         else:
-            with contextlib.suppress(OSError):  # the client has left
+            try:
                 self._answer(*found)
+            except OSError:
+                self.session.left(found[0].name, found[1].id)
 
     def _of(self, name: str) -> tuple[Door, Vector] | None:
         """The case that a path or a model names first."""
@@ -167,8 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _wait_for_the_client_to_leave(self, door: Door, case: Vector) -> None:
         self.close_connection = True
-        with contextlib.suppress(OSError):  # a reset is a way to leave
-            self.connection.recv(1, MSG_PEEK)
+        self.connection.recv(1, MSG_PEEK)  # or a reset, which is a way to leave, too
         self.session.left(door.name, case.id)
 
     def _json(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:

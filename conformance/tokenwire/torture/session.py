@@ -124,8 +124,8 @@ class Session:
             yield from differences(record, report)
 
     def _finding(self, key: Key, difference: Difference) -> Finding:
-        """A difference with the sentence that it breaks: that of the first case, of those that this one is made
-        from, where the client fails in the same field.
+        """A difference with the sentence that it breaks: of the first case where the client fails in that
+        field, this one or one that it is made from.
         """
         sentence, (door, id_) = "", key
         while id_:
