@@ -23,7 +23,9 @@ from typing import IO, Any
 import pytest
 
 _MAINS = {"tokenwire": "tokenwire.cli", "tokenwire-reference": "tokenwire_reference.cli"}
-_COMMANDS = [f"tokenwire.commands.{name}" for name in ("check", "compare", "watch", "init", "again", "demo")]
+_COMMANDS = [
+    f"tokenwire.commands.{name}" for name in ("check", "compare", "watch", "init", "again", "demo", "twin")
+]
 _IMPORTED = [*_MAINS.values(), *_COMMANDS, "tokenwire_reference.serve"]
 _LONGEST_RUN_S = 3600
 """So that a run that hangs ends. It is no measure: a machine that has much to do is slow."""

@@ -24,6 +24,7 @@ COMMANDS = {
     "list": "List all requirements, scenarios, dialects, …",
     "init": "Look at a server and write tokenwire.toml.",
     "compare": "Show what differs between two servers.",
+    "twin": "Tell whether two servers have one model.",
     "parrot": "Write a model whose answers are known.",
     "watch": "Pass traffic on, and judge it.",
     "torture": "Serve the vectors to a client, and judge it.",

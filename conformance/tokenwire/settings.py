@@ -103,6 +103,7 @@ _file = partial(_option, metavar="FILE")
 _folder = partial(_option, metavar="DIR")
 
 _ASK = "check record compare"
+_REACH = f"{_ASK} twin"
 _RUN = "check record"
 _JUDGE = "check replay"
 _REPORT = "check replay merge"
@@ -115,11 +116,11 @@ class Settings:
     """What a command was called with: from the command line, else from the file, else the default."""
 
     config: Path | None = _file(
-        f"{_ASK} replay merge watch",
+        f"{_REACH} replay merge watch",
         "Take settings from this file, not from the nearest tokenwire.toml or pyproject.toml.",
     )
     trust: bool = _switch(
-        f"{_ASK} watch",
+        f"{_REACH} watch",
         "Let the file of settings decide what is sent, run or overwritten, and do not ask.",
     )
     target: str = _text(
@@ -135,14 +136,14 @@ class Settings:
         },
     )
     header: tuple[str, ...] = _names(
-        f"{_ASK} init again",
+        f"{_REACH} init again",
         "Send this too; env:NAME in a value stands for an environment variable. Repeatable.",
         metavar="'NAME: VALUE'",
         toml='headers = { Authorization = "Bearer env:MY_KEY" }',
         roles=RESUMED | REPRODUCED | SENSITIVE,
     )
     dialect: tuple[str, ...] = _names(
-        f"{_ASK} replay",
+        f"{_REACH} replay",
         "Ask only this dialect, not all that the server speaks: its name, or your own YAML file. Repeatable.",
         but={"replay": {"help": "Read answers by the dialect in this YAML file, too; repeatable."}},
         names="dialect",
@@ -157,7 +158,7 @@ class Settings:
         roles=REMEMBERED | REPRODUCED,
     )
     model: str = _text(
-        f"{_ASK} init",
+        f"{_REACH} init",
         "Ask for this model, not for the first one listed.",
         toml='model = "my-model"',
         roles=_HOW,
@@ -208,32 +209,32 @@ class Settings:
     explore: int = _count("check", "Also send N random requests.", default=0, least=0, roles=RESUMED)
     seed: int = _count("check", "Random seed for --explore.", default=0, least=0, roles=RESUMED)
     timeout: float = _seconds(
-        f"{_ASK} init", "Seconds for one exchange.", default=60.0, toml="timeout = 60", roles=REMEMBERED
+        f"{_REACH} init", "Seconds for one exchange.", default=60.0, toml="timeout = 60", roles=REMEMBERED
     )
     max_concurrency: int = _count(
-        _ASK, "Exchanges at a time.", default=16, toml="max-concurrency = 16", roles=REMEMBERED
+        _REACH, "Exchanges at a time.", default=16, toml="max-concurrency = 16", roles=REMEMBERED
     )
     max_tokens: int | None = _count(
-        _ASK,
+        _REACH,
         "Output tokens to ask for, at most, in all.",
         toml="max-tokens = 200000",
         roles=_LESS | REMEMBERED,
     )
     max_requests: int | None = _count(
-        _ASK,
+        _REACH,
         "Requests to send, at most, in all.",
         toml="max-requests = 3000",
         roles=_LESS | REMEMBERED,
     )
     price: str = _text(
-        _ASK,
+        _REACH,
         "What a million prompt and output tokens cost.",
         metavar="IN,OUT",
         toml='price = "0.5,1.5"',
         roles=REMEMBERED,
     )
     max_cost: float | None = _count(
-        _ASK,
+        _REACH,
         "What all of it may cost by --price, at most.",
         metavar="X",
         least=0,
@@ -241,7 +242,7 @@ class Settings:
         roles=_LESS | REMEMBERED,
     )
     rate: float | None = _count(
-        _ASK, "Requests in a second, at most.", least=0.001, toml="rate = 10", roles=REMEMBERED
+        _REACH, "Requests in a second, at most.", least=0.001, toml="rate = 10", roles=REMEMBERED
     )
     restart: str = _text(
         _RUN,
@@ -291,12 +292,12 @@ class Settings:
         toml='baseline = "tokenwire-baseline.toml"',
     )
     json: Path | None = _file(
-        f"{_REPORT} compare",
+        f"{_REPORT} compare twin",
         "Write the report as JSON.",
-        but={"compare": {"help": "Write the comparison as JSON."}},
+        but={name: {"help": "Write the comparison as JSON."} for name in ("compare", "twin")},
     )
     junit: Path | None = _file(_REPORT, "Write the report as JUnit XML.")
-    html: Path | None = _file(_REPORT, "Write the report as one page.")
+    html: Path | None = _file(f"{_REPORT} twin", "Write the report as one page.")
     sarif: Path | None = _file(_REPORT, "Write the report as SARIF.")
     badge: Path | None = _file(_REPORT, "Write the JSON of a badge.")
     trace: Path | None = _file(_JUDGE, "Write the run as a trace: open it at ui.perfetto.dev, or offline.")

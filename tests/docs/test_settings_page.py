@@ -24,7 +24,7 @@ def test_every_key_is_told_with_who_takes_it() -> None:
     assert set(told) == set(KEYS) | {f"{table}.{name}" for table, keys in TABLES.items() for name in keys}
     assert told["target"] == ["check", "record", "watch"]
     assert told["profiles"] == ["check", "replay", "watch"]
-    assert told["headers"] == ["check", "record", "compare"]
+    assert told["headers"] == ["check", "record", "compare", "twin"]
     assert told["watch.listen"] == ["watch"]
 
 

@@ -322,6 +322,18 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     return rehearsal.asked
 
 
+async def reach(plan: Plan) -> tuple[Preflight, PoliteSender]:
+    """What a target is, and what sends requests to it within the limits of a plan.
+
+    Raises UsageError for a URL that is none.
+    """
+    url = plan.settings.target
+    polite = PoliteSender(_recorder(plan, url, None, headers=plan.headers, first=True), plan.limits)
+    found = await _found(plan, url, polite, None, plan.headers)
+    recorder = _recorder(plan, url, None, headers=plan.headers, known=found)
+    return found, polite.to(recorder, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+
+
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """Ask the target everything that the plan holds, until it is answered or the target stops answering.
 

@@ -45,7 +45,7 @@ def _read(words: str) -> Side:
         raise typer.BadParameter(str(error)) from error
 
 
-def _is_configured(context: typer.Context, url: str) -> bool:
+def is_configured(context: typer.Context, url: str) -> bool:
     """Whether a URL is the target of the file of settings: no other server gets the keys meant for it."""
     target: str = config_of(context).defaults.get("target", "")
     return url.rstrip("/") == target.rstrip("/")
@@ -73,7 +73,7 @@ def _compare(
     sides = []
     for words in (one, other):
         if words.startswith(_URLS):
-            headers = settings.file_headers if _is_configured(context, words) else ()
+            headers = settings.file_headers if is_configured(context, words) else ()
             plan = planned(replace(settings, target=words, file_headers=headers))
             sides.append(_asked(plan, verbosity=settings.verbosity))
         else:

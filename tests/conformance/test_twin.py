@@ -1,0 +1,188 @@
+"""Two deployments beside each other: the outcome by what each differs by from itself, and its forms."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from rich.console import Console
+
+from tokenwire.comparing.twin import Outcome, Text, TwinReport, TwinSide, common, compare_twins, twins_as_json
+from tokenwire.comparing.twin_forms import headline, print_twins, twin_page
+from tokenwire.dialects.logprobs import Logprob, Position
+from tokenwire.judging.verdict import ExitStatus
+
+SIDES = (
+    TwinSide("http://127.0.0.1:1", "<b>old</b>", "sglang-generate", keeps_seeds=True),
+    TwinSide("http://127.0.0.1:2", "new", "sglang-generate", keeps_seeds=False),
+)
+TOKENS = 32
+Numbers = Callable[[Random], float]
+
+
+def nothing(_random: Random) -> float:
+    return 0.0
+
+
+def some(size: float) -> Numbers:
+    return lambda random: random.gauss(0, size)
+
+
+def scoring(seed: int, likeliest: int = 0) -> list[Position]:
+    """Logprobs of one text; of the ids of each position, which is the likeliest."""
+    random, positions = Random(seed), []
+    for place in range(TOKENS):
+        top = [Logprob(-2 - random.random() - number / 3, (number + likeliest) % 5) for number in range(5)]
+        positions.append(Position(top[0]._replace(id=place), top))
+    return positions
+
+
+def moved(positions: list[Position], noise: Numbers, seed: int, step: float = 0.0) -> list[Position]:
+    """The same with other numbers, perhaps in steps."""
+    random, changed = Random(seed), []
+    for position in positions:
+        numbers = [entry.value + noise(random) for entry in position.top or ()]
+        numbers = [round(number / step) * step if step else number for number in numbers]
+        top = [
+            entry._replace(value=number) for entry, number in zip(position.top or (), numbers, strict=True)
+        ]
+        changed.append(Position(position.sampled._replace(value=numbers[0]), top))
+    return changed
+
+
+def texts(count: int, apart: Numbers, *, by_itself: tuple[Numbers, Numbers], step: float = 0.0) -> list[Text]:
+    made = []
+    for seed in range(count):
+        scores = scoring(seed), moved(scoring(seed), apart, seed, step)
+        again = tuple(moved(side, noise, -seed) for side, noise in zip(scores, by_itself, strict=True))
+        made.append(Text(seed % 2, scores, again))
+    return made
+
+
+def told(*given, **rest) -> TwinReport:
+    return compare_twins(SIDES, ((), ()), texts(*given, **rest))
+
+
+QUIET = (nothing, nothing)
+
+
+@pytest.mark.parametrize(
+    ("apart", "by_itself", "step", "outcome"),
+    [
+        (1e-5, QUIET, 0.0, Outcome.NOISE),
+        (0.01, QUIET, 0.0, Outcome.OTHER),
+        (0.01, (some(0.01), nothing), 0.0, Outcome.NOISE),
+        (0.01, (nothing, some(0.01)), 0.0, Outcome.NOISE),
+        (0.1, (some(0.01), some(0.01)), 0.0, Outcome.OTHER),
+        (0.01, QUIET, 0.0625, Outcome.NOISE),
+        (0.5, QUIET, 0.0625, Outcome.OTHER),
+    ],
+)
+def test_the_outcome_is_by_what_each_side_differs_by_from_itself(apart, by_itself, step, outcome) -> None:
+    report = told(24, some(apart), by_itself=by_itself, step=step)
+    assert report.outcome is outcome, report
+    assert report.tokens == 24 * TOKENS
+
+
+def test_repetition_that_shows_less_than_the_steps_of_the_numbers_shows_no_noise() -> None:
+    report = told(24, some(0.02), by_itself=(nothing, some(1e-4)), step=2.0**-4)
+    assert report.noise[1].size == report.noise[1].step == pytest.approx(2.0**-4, rel=0.3)
+    assert report.noise[0].step == 0
+    assert report.outcome is Outcome.NOISE
+
+
+def test_few_texts_decide_nothing() -> None:
+    report = told(3, some(1.0), by_itself=QUIET)
+    assert report.outcome is Outcome.UNDECIDED
+    assert report.exit_status == ExitStatus.NOTHING_EVALUATED
+    assert "--tokens" in headline(report)
+
+
+def test_texts_that_differ_among_themselves_decide_nothing_until_there_are_many() -> None:
+    far = texts(2, some(0.004), by_itself=QUIET)
+    near = texts(10, nothing, by_itself=QUIET)
+    report = compare_twins(SIDES, ((), ()), near[2:6] + far + near[6:])
+    assert report.outcome is Outcome.UNDECIDED
+    assert report.apart.low <= report.limit < report.apart.high
+
+
+def test_an_outcome_is_told_within_the_tokens_that_show_it() -> None:
+    report = told(48, some(0.5), by_itself=QUIET)
+    assert report.told_within == 4 * TOKENS
+    late = texts(24, nothing, by_itself=QUIET) + texts(72, some(0.5), by_itself=QUIET)[24:]
+    assert 24 * TOKENS < compare_twins(SIDES, ((), ()), late).told_within < 48 * TOKENS
+
+
+def test_a_divergence_is_that_of_the_distributions() -> None:
+    """Of two coins, by ids that the first one sampled."""
+    one, other = 0.5, 0.25
+    expected = one * math.log(one / other) + (1 - one) * math.log((1 - one) / (1 - other))
+    random, sampled = Random(1), []
+    for _ in range(100):
+        heads = [random.random() < one for _ in range(TOKENS)]
+        sides = (
+            tuple(Position(Logprob(math.log(share if head else 1 - share), int(head))) for head in heads)
+            for share in (one, other)
+        )
+        sampled.append(Text(0, tuple(sides)))
+    report = compare_twins(SIDES, ((), ()), sampled)
+    assert report.divergence.low < expected < report.divergence.high
+    assert report.divergence.mean == pytest.approx(expected, rel=0.1)
+
+
+def test_another_likeliest_id_is_a_near_tie_or_it_is_not() -> None:
+    same = [Text(0, (scoring(seed), scoring(seed))) for seed in range(4)]
+    swapped = [Text(0, (scoring(seed), scoring(seed, likeliest=1))) for seed in range(4)]
+    assert compare_twins(SIDES, ((), ()), same).agreed == 4 * TOKENS
+    report = compare_twins(SIDES, ((), ()), swapped)
+    assert (report.agreed, report.near_ties) == (0, 0)
+    tied = [
+        replace(text, scores=tuple([_tied(position) for position in side] for side in text.scores))
+        for text in swapped
+    ]
+    assert compare_twins(SIDES, ((), ()), tied).near_ties == 4 * TOKENS
+
+
+def _tied(position: Position) -> Position:
+    top = [entry._replace(value=-2.0 - number * 1e-5) for number, entry in enumerate(position.top or ())]
+    return position._replace(top=top)
+
+
+def test_texts_are_compared_as_far_as_their_ids_are_the_same() -> None:
+    one, other = scoring(1), scoring(1)
+    other[7] = other[7]._replace(sampled=Logprob(-1.0, 99))
+    assert list(map(len, common(one, other))) == [7, 7]
+    other[3] = other[3]._replace(sampled=None)
+    assert list(map(len, common(one, other))) == [3, 3]
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-5, 0.5])
+def test_every_form_says_the_outcome(size: float) -> None:
+    report = told(24, some(size), by_itself=QUIET)
+    written = io.StringIO()
+    print_twins(Console(file=written, width=200), report)
+    lines = written.getvalue().splitlines()
+    assert lines[-1] == headline(report)
+    assert max(map(len, lines)) <= 80
+    page = twin_page(report)
+    assert headline(report) in page
+    assert "<b>old" not in page
+    assert "<script" not in page
+    document = json.loads(json.dumps(twins_as_json(report)))
+    assert document["outcome"] == report.outcome
+    assert [*document][-1] == "footer"
+    assert sum(document["histograms"][-1]) == report.tokens
+
+
+def test_without_logprobs_nothing_is_told() -> None:
+    report = compare_twins(SIDES, ((), ()), [])
+    assert report.outcome is Outcome.UNDECIDED
+    written = io.StringIO()
+    print_twins(Console(file=written, width=80), report)
+    assert "no logprobs of the same ids" in written.getvalue()
+    assert "no logprobs" in twin_page(report)

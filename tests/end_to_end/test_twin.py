@@ -1,0 +1,156 @@
+"""`tokenwire twin` on two processes of the reference: the same weights, another type of them, other weights.
+
+`nox -s tests` does it with ten models; each has to be told apart from its likes every time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenwire.judging.verdict import ExitStatus
+
+MODELS = range(10)
+Serve = Callable[[tuple[str, ...]], AbstractContextManager[str]]
+_TOKENIZER = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-qwen2"
+
+
+def _as_it_is(_model: Any) -> None:
+    pass
+
+
+def _in_four_bits(model: Any) -> None:
+    """Rows of all matrices but the embeddings, rounded to 15 values each."""
+    for name, weights in model.named_parameters():
+        if weights.dim() == 2 and "embed" not in name:
+            scale = weights.abs().amax(1, keepdim=True) / 7
+            weights.data = (weights / scale).round() * scale
+
+
+def _one_layer_scaled(model: Any) -> None:
+    for weights in model.model.layers[1].parameters():
+        if weights.dim() == 2:
+            weights.data *= 1.01
+
+
+def small_model(folder: Path, seed: int, change: Callable[[Any], None] = _as_it_is) -> str:
+    """A small model, drawn from a seed and then changed."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(
+        "qwen2",
+        vocab_size=2000,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=2,
+        pad_token_id=3,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    change(model)
+    model.eval().save_pretrained(folder)
+    for file in (*_TOKENIZER.glob("*token*"), *_TOKENIZER.glob("*.jinja")):
+        shutil.copy(file, folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("seed", MODELS)
+def test_twins_are_told_from_others(tokenwire, serve_reference: Serve, tmp_path: Path, seed: int) -> None:
+    plain = small_model(tmp_path / "plain", seed)
+    rounded = small_model(tmp_path / "rounded", seed, _in_four_bits)
+    scaled = small_model(tmp_path / "scaled", seed, _one_layer_scaled)
+    with ExitStack() as servers:
+        first = servers.enter_context(serve_reference(("--model", plain)))
+
+        def twin(model: str, *flags: str, tokens: int) -> tuple[int, dict[str, Any]]:
+            with serve_reference(("--model", model, *flags)) as url:
+                ran = tokenwire(
+                    "twin", "--a", first, "--b", url, "--tokens", str(tokens), "--json", "twin.json"
+                )
+            return ran.returncode, json.loads((tmp_path / "twin.json").read_text("utf-8"))
+
+        status, same = twin(plain, tokens=300)
+        assert (status, same["outcome"]) == (ExitStatus.CONFORMS, "the same")
+        status, noisy = twin(plain, "--dtype", "bfloat16", tokens=1000)
+        assert (status, noisy["outcome"]) == (ExitStatus.CONFORMS, "the same up to noise"), noisy
+        status, other = twin(rounded, tokens=300)
+        assert (status, other["outcome"]) == (ExitStatus.VIOLATION, "another model")
+        assert other["told_within"] <= 300
+        status, near = twin(scaled, tokens=3000)
+        assert (status, near["outcome"]) == (ExitStatus.VIOLATION, "another model")
+        assert near["told_within"] <= 3000
+    for seen in (same, noisy, other, near):
+        told = {name: seen[name] for name in ("outcome", "told_within", "tokens", "apart", "limit")}
+        print(seed, json.dumps(told))
+
+
+def test_precision_hides_no_four_bit_weights(tokenwire, serve_reference: Serve, tmp_path: Path) -> None:
+    """Nor does it where both sides compute with few digits."""
+    plain = small_model(tmp_path / "plain", 0)
+    rounded = small_model(tmp_path / "rounded", 0, _in_four_bits)
+    with (
+        serve_reference(("--model", plain, "--dtype", "bfloat16")) as one,
+        serve_reference(("--model", rounded, "--dtype", "bfloat16")) as other,
+    ):
+        ran = tokenwire("twin", "--a", one, "--b", other, "--tokens", "300")
+    assert ran.returncode == ExitStatus.VIOLATION, ran.stdout + ran.stderr
+    assert "another model: told within" in ran.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "dialect", ["sglang-chat", "sglang-completions", "vllm-generate", "vllm-completions", "vllm-chat"]
+)
+def test_every_endpoint_can_be_asked(tokenwire, start_reference: Callable[..., str], dialect: str) -> None:
+    """Where no prompt is scored, answers are, as far as both sides wrote the same."""
+    url = start_reference("--api-dialect", dialect.partition("-")[0])
+    ran = tokenwire("twin", "--a", url, "--b", url, "--tokens", "300", "--dialect", dialect)
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    assert f"asked as {dialect}" in ran.stdout
+    assert "to the last digit" in ran.stdout
+
+
+def test_two_families_are_compared_by_their_numbers(tokenwire, start_reference: Callable[..., str]) -> None:
+    sglang = start_reference("--api-dialect", "sglang")
+    with_other_names = start_reference("--api-dialect", "vllm")
+    ran = tokenwire("twin", "--a", sglang, "--b", with_other_names, "--tokens", "300")
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+
+
+def test_a_server_that_does_not_repeat_itself_is_its_own_twin(
+    tokenwire, start_reference: Callable[..., str]
+) -> None:
+    url = start_reference("--near-ties", "0.05")
+    ran = tokenwire("twin", "--a", start_reference(), "--b", url, "--tokens", "1000", "--html", "twin.html")
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    assert "the same up to noise" in ran.stdout.splitlines()[-1]
+
+
+def test_what_follows_from_no_number_is_named_beside_the_outcome(
+    tokenwire, start_reference: Callable[..., str]
+) -> None:
+    urls = start_reference(), start_reference("--sampling-backend", "mirror")
+    ran = tokenwire("twin", "--a", urls[0], "--b", urls[1], "--tokens", "300")
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    besides = [line for line in ran.stdout.splitlines() if line.startswith("besides")]
+    assert besides, ran.stdout
+    assert all("mirror" in line for line in besides)
+    assert "the same up to noise" in ran.stdout.splitlines()[-1]
+
+
+def test_nobody_there(tokenwire) -> None:
+    assert tokenwire("twin", "--a", "http://127.0.0.1:1", "--b", "nowhere").returncode == ExitStatus.USAGE
