@@ -53,3 +53,15 @@ def own_items_are_refused(fault: Fault, status: int, answer: Json) -> tuple[int,
             "error": {"message": "input[1] is not understood", "type": "BadRequestError", "code": 400}
         }
     return status, answer
+
+
+_branches: dict[str, list[Json]] = {}
+"""The id of a response to what went on from it."""
+
+
+@at("asked")
+def previous_response_gathers_its_branches(body: Object) -> Object:
+    if isinstance(body.get("input"), list) and (previous := body.get("previous_response_id")):
+        gathered = _branches.setdefault(previous, [])
+        body["input"], gathered[:] = [*gathered, *body["input"]], [*gathered, *body["input"]]
+    return body

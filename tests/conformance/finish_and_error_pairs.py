@@ -123,6 +123,15 @@ SCORED: dict[str, Any] = {"logprobs": True}
 STOPPED: dict[str, Any] = {"stop": ("x",)}
 EITHER = (named(whole(**SCORED), "generate/logprobs"), named(whole(**STOPPED), "generate/stop"))
 
+DRAFTED = {"draft_rounds": 2, "drafts_proposed": 6, "drafts_right": 3, "drafts_right_by_round": [0, 1, 1, 0]}
+
+
+def drafted(**counted: Any) -> Stream:
+    """Six ids, of which two steps gave five."""
+    quotients = {"drafts_right_rate": 0.5, "tokens_per_round": 3.0}
+    return whole(Told(details=DRAFTED | quotients | counted))
+
+
 FINISH_AND_ERROR_PAIRS = [
     Pair(
         "refusals-have-one-shape",
@@ -208,6 +217,21 @@ FINISH_AND_ERROR_PAIRS = [
         change(whole(), counters={"reasoning_tokens": 6}),
         change(whole(), counters={"reasoning_tokens": 7}),
         pointer="/reasoning_tokens",
+    ),
+    Pair("draft-counts-add-up", drafted(), drafted(draft_rounds=3), pointer="/draft_rounds"),
+    *(
+        Pair("draft-counts-add-up", drafted(), drafted(**wrong), pointer=f"/{name}", why=name)
+        for name, wrong in {
+            "drafts_right": {"drafts_proposed": 2, "drafts_right_rate": 1.5},
+            "drafts_right_rate": {"drafts_right_rate": 0.6},
+            "drafts_right_by_round": {"drafts_right_by_round": [0, 2]},
+            "tokens_per_round": {"tokens_per_round": 2.5},
+            "completion_tokens": {
+                "drafts_right": 2,
+                "drafts_right_by_round": [0, 2],
+                "drafts_right_rate": 1 / 3,
+            },
+        }.items()
     ),
     Pair(
         "stream-usage-equals-whole",

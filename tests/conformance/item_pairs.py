@@ -97,6 +97,13 @@ FIRST = responded_whole(response(message(), name="resp_a"), label="first")
 REPEATED = responded_whole(response(message(), prompt=9), label="repeated", input=[ASKED, message(), ASKED])
 """The second turn with all before it."""
 
+
+def named(prompt: int, label: str = "named") -> Stream:
+    """A turn that goes on from the first response."""
+    said = response(message(), prompt=prompt, name=f"resp_{label}")
+    return responded_whole(said, label, previous_response_id="resp_a")
+
+
 ITEM_PAIRS = [
     Pair("event-name-is-its-type", messaged(*LEGAL_BLOCKS), messaged(*LEGAL_BLOCKS, named=False), 0, "/type"),
     Pair(
@@ -260,6 +267,14 @@ ITEM_PAIRS = [
             messaged_whole([text_block("No.")], status=400, messages=[ASKED, TURN, ASKED]),
         ),
         why="blocks",
+    ),
+    Pair(
+        "previous-response-is-continued",
+        (FIRST, REPEATED, *(named(9, label) for label in ("named", "branch"))),
+        (FIRST, REPEATED, named(9), named(12, "branch")),
+        None,
+        "/usage",
+        why="branches",
     ),
     Pair(
         "previous-response-is-continued",

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.about import ANSWERED, ANY, about, ended
-from tokenwire.checks.check import Relation, Target, check, check_rows, compare
+from tokenwire.checks.about import ANSWERED, ANY, FINISHED, about, ended
+from tokenwire.checks.check import Relation, Target, check, check_finished, check_rows, compare
 from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.fields import counters, end_place
 from tokenwire.checks.same_answers import same_usage
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Delivery, Emission, Place, Stream, integer
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 
@@ -106,6 +106,45 @@ check_rows(
     _Within("cached-within-prompt", ANY, "prompt_tokens", "cached_tokens"),
     _Within("reasoning-within-output", ANY, "completion_tokens", "reasoning_tokens"),
 )
+
+
+def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
+    """What each counter of drafts has to be, by its name: expected and actual are equal where it is."""
+    counted, tokens = last.details, last.counter("completion_tokens")
+    rounds, proposed, right = (
+        integer(counted.get(name)) for name in ("draft_rounds", "drafts_proposed", "drafts_right")
+    )
+    steps = [integer(count) or 0 for count in as_list(counted.get("drafts_right_by_round")) or ()]
+    if right is not None and proposed is not None:
+        yield "drafts_right", min(right, proposed), right
+        if proposed and "drafts_right_rate" in counted:
+            yield "drafts_right_rate", _rounded(right / proposed), _rounded(counted["drafts_right_rate"])
+    if steps and right is not None:
+        yield "drafts_right_by_round", right, sum(number * count for number, count in enumerate(steps))
+    if steps and rounds is not None:
+        yield "draft_rounds", sum(steps), rounds
+    if rounds and tokens is not None:
+        if "tokens_per_round" in counted:
+            yield "tokens_per_round", _rounded(tokens / rounds), _rounded(counted["tokens_per_round"])
+        if right is not None:
+            most = rounds + right
+            least = most - max((number for number, count in enumerate(steps) if count), default=most)
+            most += 1 + (last.counter("num_retractions") or 0)  # each prefill samples a token
+            yield "completion_tokens", min(max(tokens, least), most), tokens
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, (int, float)) else value
+
+
+@check_finished("draft-counts-add-up", FINISHED)
+def _draft_counts_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What is told of drafts fits together, and the tokens."""
+    last = choice.emissions[-1]
+    if integer(last.details.get("draft_rounds")) is None:
+        return
+    for name, due, actual in _draft_rules(last):
+        yield expect(last.at(name), due, actual, f"{name} is {actual!r}, and {due!r} by the other counters")
 
 
 @check(

@@ -23,8 +23,8 @@ def _given(first: Stream | None) -> list[dict[str, Any]]:
 
 @scenario(chat=True, items=True)
 async def item_turns(talk: Conversation) -> None:
-    """A second turn with the items of the first answer in its input; where responses are kept, also one that
-    names the first answer.
+    """A second turn with the items of the first answer in its input; where responses are kept, also two that
+    name the first answer.
     """
     ask = Ask(messages=(_FIRST,), max_new_tokens=_TOKENS)
     keeps = talk.dialect.goes_on
@@ -36,5 +36,6 @@ async def item_turns(talk: Conversation) -> None:
     await talk.ask("repeated", repeated)
     await talk.ask("repeated-stream", replace(repeated, stream=True))
     if keeps and first is not None:
-        raw = {keeps: first.events[0].data.get("id")}
-        await talk.ask("named", replace(ask, messages=(_SECOND,), raw=raw))
+        raw = {keeps: first.events[0].data.get("id"), "store": True}
+        for branch in ("named", "branch"):  # what the one brought is not before the other
+            await talk.ask(branch, replace(ask, messages=(_SECOND,), raw=raw))

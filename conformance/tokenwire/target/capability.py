@@ -275,6 +275,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         lambda s: _any(lambda e: any(e.details.get(rule.name) for rule in arrays_of(s)))(s),
         "no answer carries an array of rows for tokens, such as routed experts",
     ),
+    "draft-counts": (_any(lambda e: e.details.get("draft_rounds")), "no answer counts drafts"),
     "items": (lambda s: _items_of(s) != "", "no answer is a list of typed items"),
     "item-streams": (lambda s: _items_of(s) != "" and _is_stream(s), "no stream of typed items was answered"),
     "responses": (lambda s: _items_of(s) == "responses", "no request to /v1/responses was answered"),
