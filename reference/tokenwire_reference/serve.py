@@ -22,11 +22,12 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from tokenwire_reference.assembly import ExtraArgs, make_engine
 from tokenwire_reference.connection import Connection, OverConnections
-from tokenwire_reference.core.engine import EngineArgs
+from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.engine_runner import EngineOnLoop, EngineRunner, EngineThread
 from tokenwire_reference.core.handover import Handover
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.output_streamer import OutputStreamer
+from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.request import Row
 from tokenwire_reference.doors.app import build_app
 from tokenwire_reference.doors.heads import MOST_HEAD_BYTES
@@ -58,16 +59,19 @@ def serve(args: ServerArgs) -> None:
     )
     listening = listen(args)
     torch.set_num_threads(args.cpu_threads)
-    model = load_model(
-        args.model_path,
-        device=args.device,
-        dtype=args.dtype,
-        context_length=args.context_length,
-        tokenizer=not args.skip_tokenizer_init,
-        script=args.script,
+    model, *others = (
+        load_model(
+            args.model_path,
+            device=args.device,
+            dtype=args.dtype,
+            context_length=args.context_length,
+            tokenizer=not args.skip_tokenizer_init,
+            script=args.script,
+        )
+        for _ in range(args.dp_size)
     )
     loop = asyncio.new_event_loop()
-    served = assemble(replace(args, port=listening.getsockname()[1]), model, loop)
+    served = assemble(replace(args, port=listening.getsockname()[1]), model, loop, others)
     _warn_where_variant(served.facts["batch_invariance"])
     loop.set_exception_handler(AcceptFailures())
     ending = Ending(served)
@@ -103,8 +107,41 @@ def listen(args: ServerArgs) -> socket.socket:
     return listening
 
 
-def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) -> Served:
-    """Put engine, streamer, thread and manager together, for one event loop. Nothing runs yet."""
+def assemble(
+    args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop, others: Sequence[Model] = ()
+) -> Served:
+    """Put engine, streamer, thread and manager together, for one event loop. Nothing runs yet.
+
+    `others` are the same model once more for each further rank: passes of two ranks overlap.
+    """
+
+    def bring(rows: Sequence[Row]) -> None:
+        if isinstance(runner, Ranks):
+            runner.delivered(rows)
+        manager.deliver(rows)
+
+    ranks = [_rank(args, each, loop, bring) for each in (model, *others)]
+    engine, first = ranks[0]
+    runner = Ranks([runner for _, runner in ranks]) if others else first
+    manager = RequestManager(runner, model.tokenizer)
+    return Served(
+        args=replace(args, max_total_tokens=engine.max_total_tokens),
+        model=model,
+        tokenizer=model.tokenizer,
+        engine=engine,
+        runner=runner,
+        manager=manager,
+        facts=_facts(model, args.page_size),
+    )
+
+
+def _rank(
+    args: ServerArgs,
+    model: Model,
+    loop: asyncio.AbstractEventLoop,
+    bring: Callable[[Sequence[Row]], None],
+) -> tuple[Engine, EngineRunner]:
+    """An engine, and what runs it and gives its rows to `bring` on the loop."""
     engine = make_engine(
         model,
         EngineArgs(
@@ -129,29 +166,14 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
             near_ties=args.near_ties,
         ),
     )
-    tokenizer = model.tokenizer
     streamer = OutputStreamer(stream_interval=args.stream_interval)
-
-    def bring(rows: Sequence[Row]) -> None:
-        manager.deliver(rows)
-
     on_loop = model.module is None  # it takes no time
     deliver: Callable[[Sequence[Row]], None] = bring if on_loop else Handover(loop, bring)
     if crash_after := args.test_crash_after_stream_outputs:
         deliver = CrashAfter(crash_after, deliver, lambda: crash_soon(loop))
-    runner: EngineRunner = (
-        EngineOnLoop(engine, streamer, deliver, loop) if on_loop else EngineThread(engine, streamer, deliver)
-    )
-    manager = RequestManager(runner, tokenizer)
-    return Served(
-        args=replace(args, max_total_tokens=engine.max_total_tokens),
-        model=model,
-        tokenizer=tokenizer,
-        engine=engine,
-        runner=runner,
-        manager=manager,
-        facts=_facts(model, args.page_size),
-    )
+    if on_loop:
+        return engine, EngineOnLoop(engine, streamer, deliver, loop)
+    return engine, EngineThread(engine, streamer, deliver)
 
 
 class AcceptFailures:

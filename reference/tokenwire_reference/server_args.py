@@ -62,6 +62,9 @@ class ServerArgs:
     """False: cumulative streams of `/generate`."""
     stream_response_default_include_usage: bool = _flag(False, "End every chat stream with its usage.")
     max_running_requests: int = _flag(64, "Requests that run at once.", between=(1, _INT32))
+    dp_size: int = _flag(
+        1, "Engines that share the requests, each with weights and a cache of its own.", between=(1, 64)
+    )
     max_queued_requests: int | None = _flag(
         None, "Requests that may wait; more are refused with 503.", between=(1, _INT32)
     )
@@ -175,6 +178,8 @@ class ServerArgs:
             raise ValueError("--hicache-storage-backend and --hicache-storage-dir need each other; give both")
         if self.hicache_storage_max_bytes is not None and self.hicache_storage_dir is None:
             raise ValueError("--hicache-storage-max-bytes limits --hicache-storage-dir; give that, too")
+        if self.hicache_storage_dir is not None and self.dp_size > 1:
+            raise ValueError("--hicache-storage-dir is the storage of one engine; leave --dp-size out")
         if self.hicache_storage_dir is not None and not self.enable_hierarchical_cache:
             raise ValueError("--hicache-storage-dir needs --enable-hierarchical-cache, which fills it")
 

@@ -75,6 +75,10 @@ class EngineRunner(ABC):
         self._ask(run)
         return future
 
+    def each(self, function: Callable[[Engine], Result]) -> list[Future[Result]]:
+        """Run a function of every engine, here of the only one, between two steps."""
+        return [self.call(lambda: function(self._engine))]
+
     def _ask(self, task: Callable[[], None]) -> None:
         self._inbox.put(task)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,11 @@ class EngineLoad:
     total_tokens: int
     storage_failures: int = 0
     """Pages that storage could not write or read, since the start."""
+
+
+def total_load(loads: Sequence[EngineLoad]) -> EngineLoad:
+    """The load of several engines."""
+    return EngineLoad(*map(sum, zip(*map(astuple, loads), strict=True)))
 
 
 class QueueFullError(ValueError):

@@ -169,6 +169,8 @@ class Request:
     """Requests of one call have an equal one, and share its turns to be admitted. None: alone."""
     wants_embedding: bool = False
     """The last hidden state of the prompt is wanted, and no token."""
+    dp_rank: int | None = None
+    """Which of several engines runs it; None where there is one, or until it is given to one."""
     seams: Seams = field(default_factory=current_seams, repr=False, compare=False)
     """Where what came with the HTTP request may change what is done with it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime
 
@@ -11,22 +10,20 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from tokenwire_reference import __version__
-from tokenwire_reference.core.load import EngineLoad
+from tokenwire_reference.core.load import EngineLoad, total_load
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.prometheus import METRICS_TYPE, exposition
 from tokenwire_reference.doors.served import Served, served_by
 
 
-async def _engine_load(served: Served) -> EngineLoad:
-    return await asyncio.wrap_future(served.runner.call(lambda: served.engine.load))
+async def _loads(served: Served) -> list[EngineLoad]:
+    return await served.of_engines(lambda engine: engine.load)
 
 
 async def loads(http_request: HttpRequest) -> Response:
-    """Answer GET /v1/loads: one load, since there is one engine."""
+    """Answer GET /v1/loads: a load for each rank."""
     served = served_by(http_request)
-    load = await _engine_load(served)
-    meters = served.manager.meters
-    usage = load.used_tokens / load.total_tokens
+    meters, most = served.manager.meters, served.args.max_running_requests
     hits = meters.cached_tokens / meters.prompt_tokens if meters.prompt_tokens else 0.0
     return json_answer(
         {
@@ -37,20 +34,21 @@ async def loads(http_request: HttpRequest) -> Response:
             "loads": [
                 {
                     "timestamp": time.time(),
-                    "dp_rank": 0,
+                    "dp_rank": rank,
                     "num_running_reqs": load.running,
                     "num_waiting_reqs": load.waiting,
                     "num_used_tokens": load.used_tokens,
                     "num_total_tokens": load.used_tokens,
                     "max_total_num_tokens": load.total_tokens,
-                    "max_running_requests": served.args.max_running_requests,
-                    "token_usage": usage,
+                    "max_running_requests": most,
+                    "token_usage": load.used_tokens / load.total_tokens,
                     "cache_hit_rate": hits,
-                    "utilization": load.running / served.args.max_running_requests,
+                    "utilization": load.running / most,
                     "memory": {"token_capacity": load.total_tokens},
                     "disaggregation": {"mode": "null"},
                     "queues": {"waiting": load.waiting},
                 }
+                for rank, load in enumerate(await _loads(served))
             ],
         }
     )
@@ -58,15 +56,15 @@ async def loads(http_request: HttpRequest) -> Response:
 
 async def get_load(http_request: HttpRequest) -> Response:
     """Answer GET /get_load, the older endpoint that gateways still ask."""
-    load = await _engine_load(served_by(http_request))
     return json_answer(
         [
             {
-                "dp_rank": 0,
+                "dp_rank": rank,
                 "num_reqs": load.running + load.waiting,
                 "num_waiting_reqs": load.waiting,
                 "num_tokens": load.used_tokens,
             }
+            for rank, load in enumerate(await _loads(served_by(http_request)))
         ]
     )
 
@@ -81,5 +79,5 @@ async def metrics(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     if not served.args.enable_metrics and served.args.api_dialect == "sglang":
         raise HTTPException(404)
-    text = exposition(served.args, served.manager.meters, await _engine_load(served))
+    text = exposition(served.args, served.manager.meters, total_load(await _loads(served)))
     return PlainTextResponse(text, media_type=METRICS_TYPE)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.engine_runner import EngineRunner
+from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.request import Request, Row
 from tokenwire_reference.core.seams import current_seams
 from tokenwire_reference.core.tokenizer import Tokenizer
@@ -113,7 +114,7 @@ class RequestManager:
 
     def __init__(
         self,
-        engine: EngineRunner,
+        engine: EngineRunner | Ranks,
         tokenizer: Tokenizer | None,
     ) -> None:
         self._engine = engine

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request as HttpRequest
 
 from tokenwire_reference.core.engine_runner import EngineRunner
+from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.server_args import ServerArgs
@@ -17,6 +19,8 @@ from tokenwire_reference.server_args import ServerArgs
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
     from tokenwire_reference.core.model import Model
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Served:
     tokenizer: Tokenizer | None
     """None with `--skip-tokenizer-init`."""
     engine: Engine
-    runner: EngineRunner
+    """The first of them, where there are several."""
+    runner: EngineRunner | Ranks
     manager: RequestManager
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server was told to end: what runs may finish, and nothing new is taken."""
@@ -40,6 +45,10 @@ class Served:
     def batch_invariant(self) -> bool:
         """Whether ids and logprobs depend on nothing but the request, by the probe at the start."""
         return not self.args.near_ties and all(self.facts.get("batch_invariance", {}).values())
+
+    async def of_engines(self, function: Callable[[Engine], Result]) -> list[Result]:
+        """What a function gives for each engine, between two of its steps."""
+        return await asyncio.gather(*map(asyncio.wrap_future, self.runner.each(function)))
 
     @property
     def why_closed(self) -> str | None:

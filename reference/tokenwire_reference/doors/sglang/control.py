@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
@@ -35,9 +33,8 @@ async def flush_cache(http_request: HttpRequest) -> Response:
     """Forget all cached prefixes; refused while requests are running or waiting."""
     refuse_control(http_request)
     served = served_by(http_request)
-    flush = served.engine.flush_cache if current_seams().flushing() else lambda: True
-    flushed = await asyncio.wrap_future(served.runner.call(flush))
-    if flushed:
+    flushes = current_seams().flushing()
+    if not flushes or all(await served.of_engines(lambda engine: engine.flush_cache())):
         return PlainTextResponse("Cache flushed.\n")
     return PlainTextResponse("Cache not flushed: requests are running or waiting.\n", status_code=400)
 
@@ -52,7 +49,7 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = hold_against_schema(await read_object(http_request), "pause-request")
     mode = body.get("mode", "abort")
-    await asyncio.wrap_future(served.runner.call(lambda: served.engine.pause(mode)))
+    await served.of_engines(lambda engine: engine.pause(mode))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})
 
 
@@ -61,5 +58,5 @@ async def continue_generation(http_request: HttpRequest) -> Response:
     refuse_control(http_request)
     served = served_by(http_request)
     hold_against_schema(await read_object(http_request, empty=True), "continue-request")
-    await asyncio.wrap_future(served.runner.call(served.engine.continue_generation))
+    await served.of_engines(lambda engine: engine.continue_generation())
     return json_answer({"message": "Generation continued successfully.", "status": "ok"})

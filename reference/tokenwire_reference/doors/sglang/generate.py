@@ -210,6 +210,8 @@ def _wanted(body: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     lists = _for_each(ids, "token_ids_logprob", count) if nested else [tuple(ids)] * count
     columns["token_ids_logprob"] = list(map(tuple, lists))
     for_all: dict[str, Any] = {"return_hidden_states": bool(body.get("return_hidden_states"))}
+    if body.get("routed_dp_rank") is not None:
+        for_all["dp_rank"] = body["routed_dp_rank"]
     if body.get("return_routed_experts"):
         for_all["routed_experts_start"] = body.get("routed_experts_start_len") or 0
     return [
@@ -249,6 +251,10 @@ def _check(request: Request, served: Served) -> None:
         raise RefusalError(
             f"top_logprobs_num {request.top_logprobs_num} is above the vocabulary of "
             f"{served.model.vocab_size} tokens"
+        )
+    if (request.dp_rank or 0) >= served.args.dp_size:
+        raise RefusalError(
+            f"routed_dp_rank {request.dp_rank} is no rank: there are 0 to {served.args.dp_size - 1}"
         )
     if (request.routed_experts_start or 0) > prompt_tokens:
         raise RefusalError(

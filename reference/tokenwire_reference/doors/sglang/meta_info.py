@@ -62,7 +62,7 @@ def meta_info(
     for name, values in emission.series.items():
         if name not in OWN_SERIES:
             info[name] = values
-    info["dp_rank"] = None
+    info["dp_rank"] = record.dp_rank
     if finish:
         info["e2e_latency"] = emission.seconds
         if record.drafts:

@@ -1,0 +1,76 @@
+"""Engines beside each other (data parallel): each request runs on one of them, from beginning to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from tokenwire_reference.core.engine_runner import EngineRunner
+from tokenwire_reference.core.request import Request, Row
+
+if TYPE_CHECKING:
+    from tokenwire_reference.core.engine import Engine
+
+Result = TypeVar("Result")
+
+
+class Ranks:
+    """Runs several engines as `EngineRunner` runs one. A rank that breaks ends its own requests, and gets no
+    others; the server goes on while any rank does. Lives on the event loop.
+    """
+
+    def __init__(self, runners: Sequence[EngineRunner]) -> None:
+        self._runners = runners
+        self._under_way: list[set[str]] = [set() for _ in runners]
+        self._begun = [0 for _ in runners]
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called where an engine runs, once every one of them is broken."""
+        for runner in runners:
+            runner.on_failure = self._one_failed
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What broke the first engine, where none is left."""
+        failures = [runner.failure for runner in self._runners]
+        return None if None in failures else failures[0]
+
+    def _one_failed(self) -> None:
+        if self.failure is not None:
+            self.on_failure()
+
+    def start(self) -> None:
+        for runner in self._runners:
+            runner.start()
+
+    def stop(self) -> None:
+        for runner in self._runners:
+            runner.stop()
+
+    def add(self, request: Request) -> None:
+        """Run a request on the rank that it names, or else on the one that has the fewest to run."""
+        if request.dp_rank is None:
+            request.dp_rank = min(range(len(self._runners)), key=self._business)
+        rank = request.dp_rank
+        self._begun[rank] += 1
+        self._under_way[rank].add(request.rid)
+        self._runners[rank].add(request)
+
+    def _business(self, rank: int) -> tuple[bool, int, int]:
+        """What makes a rank a worse choice; of idle ones, it is how many requests it began."""
+        return self._runners[rank].failure is not None, len(self._under_way[rank]), self._begun[rank]
+
+    def delivered(self, rows: Sequence[Row]) -> None:
+        """Forget requests that ended."""
+        for row in rows:
+            if row.finish is not None and row.record.dp_rank is not None:
+                self._under_way[row.record.dp_rank].discard(row.record.rid)
+
+    def abort(self, rid: str) -> None:
+        for runner, under_way in zip(self._runners, self._under_way, strict=True):
+            if rid in under_way:
+                runner.abort(rid)
+
+    def each(self, function: Callable[[Engine], Result]) -> list[Future[Result]]:
+        """Run a function of every engine, between two of its steps."""
+        return [future for runner in self._runners for future in runner.each(function)]
