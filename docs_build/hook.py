@@ -48,7 +48,9 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Link what a page names."""
+    """Link what a page names; a page without neighbours needs no room for a list of them."""
+    if page.parent is None:
+        page.meta.setdefault("hide", ["navigation"])
     return named(markdown, page.file.src_uri)
 
 

@@ -50,6 +50,8 @@ def row(browser: WebDriver, name: str) -> list[str]:
 def test_the_illegal_event_is_shown_first_with_its_pointer_marked(page: WebDriver) -> None:
     assert "event 5" in shown(page)
     assert "illegal" in shown(page)
+    assert not page.find_element(By.CSS_SELECTOR, ".player mark").is_displayed()
+    page.find_element(By.CSS_SELECTOR, ".player summary").click()
     assert page.find_element(By.CSS_SELECTOR, ".player .pointer").text == "/output_ids"
     assert page.find_element(By.CSS_SELECTOR, ".player mark").text == "[104, 101, 108, 111, 33]"
     told = page.find_element(By.CSS_SELECTOR, ".ribbons .faults").text

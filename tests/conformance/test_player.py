@@ -180,10 +180,12 @@ def test_a_pause_is_drawn_and_leaves_room_for_the_events():
     assert drawn.marks[0].x == pytest.approx(pause.x + pause.width, abs=0.2)
 
 
-def violated(stream: Stream, *others: Stream, event: int, pointer: str = "/output_ids", **row) -> Judgement:
+def violated(
+    stream: Stream, *others: Stream, event: int, pointer: str = "/output_ids", texts=("x", EVIL), **row
+) -> Judgement:
     """A made-up violation at an event of a stream."""
     place = next(item for item in stream.events if item.index == event).place.at(pointer)
-    seen = expect(place, "x", EVIL, "wrong", holds=False)
+    seen = expect(place, *texts, "wrong", holds=False)
     run = Run((stream, *others))
     return Judgement(made_up_row(**row), "one", Verdict.FAIL, 1, "wrong", (seen,), run=run)
 
@@ -208,6 +210,15 @@ def test_the_ribbon_holds_the_stream_against_the_whole_answer_to_the_same_reques
     assert [point.total for point in played.timeline.points] == [1, 2, 2, 3, 4, 5, 5]
     assert played.steps[2].held[0] == ("ids", "2: 11, 12")
     assert played.steps[5].held[-1] == ("finish", "length")
+
+
+@pytest.mark.parametrize(("expected", "drawn"), [("the parrot", True), ("another text", False), (3, False)])
+def test_a_finding_on_a_text_is_drawn_letter_by_letter(expected, drawn):
+    *_, last = playback_of(violated(incremental(), event=2, texts=(expected, "the parrot QZ"))).ribbons
+    assert (last["unit"] == "character") is drawn
+    if drawn:
+        assert [row["name"] for row in last["rows"]] == ["text, expected", "text, actual"]
+        assert "2 too many (position 10)" in last["rows"][1]["faults"]
 
 
 def test_no_other_stream_is_taken_for_the_whole_answer_and_no_answer_to_another_request():

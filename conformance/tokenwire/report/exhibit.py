@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from tokenwire.checks.difference import first_difference
 from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Delivery, Event, Place, Stream
 from tokenwire.report.excerpt import excerpt
-from tokenwire.report.finding import answer_of, timeline, window
+from tokenwire.report.finding import answer_of, differs_at, timeline, window
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.signatures import looks_like
 from tokenwire.report.subject import Subject
@@ -26,8 +25,6 @@ from tokenwire.wire.exchange import dialect_and_label
 _AROUND = 2
 """How many events are shown before and after the first illegal one; of a whole stream, at each end."""
 _MOST_NAMED = 8
-_LEAST_ALIKE = 4
-"""Texts with fewer leading characters in common are different texts: no place in them is pointed out."""
 _MOST_POINTS = 150
 """Points of a timeline; of longer streams, as many around the illegal event."""
 _MOST_WITNESSED = 3
@@ -46,7 +43,7 @@ def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
     return {
         "expected": expected,
         "actual": actual,
-        "differs_at": _differs_at(expected, actual) if isinstance(first.actual, str) else None,
+        "differs_at": differs_at(expected, actual) if isinstance(first.actual, str) else None,
         "message": first.message,
         "first_seen": where(first.place),
         "upstream": looks_like(judgement),
@@ -85,12 +82,6 @@ def witnessed(judgement: Judgement, subject: Subject) -> dict[str, Any]:
         "curl": command if len(command) <= _LONGEST_COMMAND else "",
         "again": again(judgement, subject),
     }
-
-
-def _differs_at(expected: str, actual: str) -> int | None:
-    """The index at which two texts differ that begin alike; None for others, such as words on an answer."""
-    index = first_difference(expected, actual)
-    return index if index is not None and index >= _LEAST_ALIKE else None
 
 
 def _event(

@@ -10,9 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tokenwire.checks.difference import first_difference
 from tokenwire.checks.evidence import Observation
 from tokenwire.judging.run import Run
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream
+
+_LEAST_ALIKE = 4
+"""Texts with fewer leading characters in common are different texts: no place in them is pointed out."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,12 @@ def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int,
             event = stream.events[0].index if place.event is None else place.event
             pointers.setdefault(event, place.pointer)
     return pointers
+
+
+def differs_at(expected: str, actual: str) -> int | None:
+    """The index at which two texts differ that begin alike; None for others, such as words on an answer."""
+    index = first_difference(expected, actual)
+    return index if index is not None and index >= _LEAST_ALIKE else None
 
 
 def emissions_until(choice: Choice, event: int) -> Sequence[Emission]:

@@ -19,6 +19,7 @@ from tokenwire.report.finding import (
     Point,
     Timeline,
     answer_of,
+    differs_at,
     emission_at,
     emissions_until,
     held_against,
@@ -127,7 +128,10 @@ def playback_of(judgement: Judgement) -> Playback | None:
         return None
     other = held_against(run, run.by_exchange[stream.exchange.name], first)
     return played(
-        stream, illegal_events(judgement.violations, stream), other.load() if other is not None else None
+        stream,
+        illegal_events(judgement.violations, stream),
+        other.load() if other is not None else None,
+        texts=(first.expected, first.actual),
     )
 
 
@@ -136,13 +140,15 @@ def played(
     illegal: Mapping[int, str],
     beside: Stream | None = None,
     *,
+    texts: tuple[Any, Any] = ("", ""),
     most: int = _MOST_EVENTS,
     spell: Spell = lambda _: None,
 ) -> Playback | None:
     """The playback of an answer; None if it has no event.
 
     `illegal`: its illegal events with their pointers, first the one of the ribbon; without any, the
-    ribbon is of the last event. `spell`: the bytes of ids, where they are known.
+    ribbon is of the last event. `texts`: what a finding expected and found, drawn where both are texts
+    that begin alike. `spell`: the bytes of ids, where they are known.
     """
     events = stream.events
     if not events:
@@ -150,16 +156,19 @@ def played(
     focus = next(iter(illegal), events[-1].index)
     middle = next((number for number, event in enumerate(events) if event.index == focus), 0)
     shown = events[window(len(events), middle, most=most, before=most // 2)]
-    drawn = _of_events(timeline(stream), shown)
+    points = _of_events(timeline(stream), shown)
     start, end = shown[0].place.time, shown[-1].place.time
     emission = _emission_near(stream, focus, illegal.get(focus, ""))
     numbers = {event.index: number for number, event in enumerate(shown)}
+    ribbons = tuple(_ribbons(stream, emission, beside, numbers)) if emission else ()
+    if all(drawn["unit"] != "character" for drawn in ribbons):
+        ribbons += tuple(_ribbon_of_texts(*texts))
     return Playback(
         exchange=inert(stream.exchange.name),
-        timeline=drawn,
+        timeline=points,
         steps=tuple(
-            _step(stream, event, f"{point.time:.3f} s, {point.total} {drawn.unit}", illegal, spell)
-            for event, point in zip(shown, drawn.points, strict=True)
+            _step(stream, event, f"{point.time:.3f} s, {point.total} {points.unit}", illegal, spell)
+            for event, point in zip(shown, points.points, strict=True)
         ),
         left_out=""
         if len(shown) == len(events)
@@ -170,7 +179,7 @@ def played(
             for gap in gaps([read.time for read in stream.exchange.reads])
             if gap.end >= start and gap.start <= end
         ),
-        ribbons=tuple(_ribbons(stream, emission, beside, numbers)) if emission else (),
+        ribbons=ribbons,
         beside=inert(_comparison_in_words(stream, beside)),
     )
 
@@ -344,6 +353,16 @@ def _ribbons(
     if text not in (None, known) and (known is not None or not tokens):
         lines = rows("text", "text")
         yield ribbon("character", lines[1:] if known == "" else lines, focus)  # an empty text has no cells
+
+
+def _ribbon_of_texts(expected: Any, actual: Any) -> Iterator[dict[str, Any]]:
+    if not isinstance(expected, str) or not isinstance(actual, str):
+        return
+    index = differs_at(expected, actual)
+    if index is not None:
+        texts = {"expected": expected, "actual": actual}
+        rows = [Row(f"text, {name}", text, align(expected, text)) for name, text in texts.items()]
+        yield ribbon("character", rows, index)
 
 
 def _aligned(

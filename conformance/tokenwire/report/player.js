@@ -29,7 +29,7 @@ const play = (() => {
 
   function ribbonOf(ribbon) {
     const faults = ribbon.rows.filter((row) => row.faults).map((row) => `${row.name}: ${row.faults}`);
-    const words = faults.join(". ") || "nothing is missing, doubled or shifted";
+    const words = faults.join(". ");
     const table = make("table", "ribbon");
     const head = table.createTHead().insertRow();
     head.append(make("th", "", ribbon.unit));
@@ -45,11 +45,12 @@ const play = (() => {
     const frame = make("div", "scroll");
     frame.tabIndex = 0;
     frame.setAttribute("role", "region");
-    frame.setAttribute("aria-label", `${ribbon.unit}s by position: ${words}`);
+    frame.setAttribute("aria-label", [`${ribbon.unit}s by position`, ...faults].join(": "));
     frame.append(table);
     const all = document.createDocumentFragment();
-    const cut = left ? ` (${ribbon.before} columns before and ${ribbon.after} behind are left out)` : "";
-    all.append(make("p", "faults", words + cut), frame);
+    const cut = left ? `${words ? " (" : "("}${ribbon.before} columns before and ${ribbon.after} behind are left out)` : "";
+    if (words + cut) all.append(make("p", "faults", words + cut));
+    all.append(frame);
     return all;
   }
 
@@ -76,7 +77,8 @@ const play = (() => {
       }
       const single = this.playback.steps.length === 1;
       section.querySelector(".controls").hidden = section.querySelector(".hint").hidden = single;
-      section.querySelector(".view").hidden = false;
+      this.walk = section.querySelector(".walk");
+      this.walk.hidden = section.querySelector(".ribbons").hidden = false;
       this.slider.addEventListener("input", () => this.show(Number(this.slider.value), true));
       for (const button of section.querySelectorAll("[data-go]")) {
         button.addEventListener("click", () => this.go(Number(button.dataset.go)));
@@ -98,6 +100,7 @@ const play = (() => {
     show(at, wanted) {
       const step = this.playback.steps[at];
       this.at = at;
+      this.walk.open ||= wanted;
       const words = `event ${step.event}, ${step.words}${step.illegal ? ", illegal" : ""}`;
       this.slider.value = at;
       this.slider.setAttribute("aria-valuetext", words);
@@ -156,6 +159,7 @@ const play = (() => {
     active = player;
     if (known) return;
     player.show(at, false);
+    player.walk.open = true;
     for (let up = player.section; up; up = up.parentElement) if (up.tagName === "DETAILS") up.open = true;
     player.section.scrollIntoView({ block: "start" });
     player.slider.focus({ preventScroll: true });

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-WIDTH, HEIGHT = 640, 200
+WIDTH, HEIGHT = 640, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 28
 _ROOM_FOR_WORDS = 70
 _LONGEST_PAUSE = 0.3
