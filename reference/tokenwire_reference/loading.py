@@ -16,6 +16,7 @@ from tokenwire_reference.core.attention import ATTENTION_NAME, UnsupportedModelE
 from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes, run_packed
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.extras.builtin import BUILTIN_PREFIX, build_builtin
+from tokenwire_reference.extras.diffusion import DIFFUSION, DiffusionModel
 from tokenwire_reference.extras.hidden_state import HiddenStateTap
 from tokenwire_reference.extras.packed_linear import pack_linear_layers
 from tokenwire_reference.extras.routing import RoutedExperts
@@ -43,6 +44,8 @@ def load_model(
     """
     if model == SCRIPTED:
         return ScriptedModel(script=script, context_length=context_length, tokenizer=tokenizer)
+    if script is None and model == DIFFUSION:
+        return DiffusionModel(context_length=context_length, tokenizer=tokenizer)
     if script is not None:
         raise ValueError(f"--script {script} is for {SCRIPTED}, and the model is {model}")
     _refuse_device(device)

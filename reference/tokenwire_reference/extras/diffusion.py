@@ -1,0 +1,120 @@
+"""`builtin:diffusion`: a small model that settles ids in blocks, in an order of its own.
+
+A pass looks at a whole block, at what is settled before and behind each position, and settles those that
+it is surest of. Clients get what is settled, in order: a block a step, as far as the sampler chooses what
+settled. Where it chooses another id (sampling, a bias, a ban), what stands behind that is settled anew.
+Blocks begin at multiples of their length, and what settles depends on the tokens before and in the block
+alone: so it is the same after a retraction, beside neighbours, and in a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.extras.builtin import SPECIAL_TOKENS, VOCAB_SIZE
+from tokenwire_reference.extras.scripted import ScriptedModel
+
+DIFFUSION = "builtin:diffusion"
+BLOCK = 8
+"""Positions of a block."""
+A_PASS = 3
+"""Positions that a pass settles at most."""
+MASK = VOCAB_SIZE
+"""Stands where no id is settled, and beyond the block."""
+_PLACES = 61
+_SPREAD = 1.5
+"""How far the model's logits spread, for each of the three things that they depend on."""
+
+Array = Any
+
+
+@cache
+def _weights() -> tuple[Array, Array, Array]:
+    """What the id before, the id behind and the place of a position add to its logits."""
+    drawn = numpy.random.default_rng(35)
+    rows = (VOCAB_SIZE + 1, VOCAB_SIZE + 1, _PLACES)
+    before, behind, place = (
+        drawn.normal(0, _SPREAD, (count, VOCAB_SIZE)).astype(numpy.float32) for count in rows
+    )
+    place[:, : len(SPECIAL_TOKENS)] -= 4 * _SPREAD  # texts hardly ever end
+    return before, behind, place
+
+
+@lru_cache(maxsize=4096)
+def settle(before: int, start: int, known: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
+    """The ids of the block at `start` whose first are `known`, and the logits from which each one settled.
+
+    `before` is the id in front of the block. While the model settles what is known, it is not asked anew.
+    """
+    if known:
+        ids, logits = settle(before, start, known[:-1])
+        if ids[len(known) - 1] == known[-1]:
+            return ids, logits
+    weights_before, weights_behind, weights_place = _weights()
+    block = numpy.array([before, *known, *[MASK] * (BLOCK - len(known)), MASK])
+    places = numpy.arange(start, start + BLOCK) % _PLACES
+    settled = numpy.zeros((BLOCK, VOCAB_SIZE), numpy.float32)
+    while (masked := numpy.flatnonzero(block[1:-1] == MASK)).size:
+        logits = weights_before[block[masked]] + weights_behind[block[masked + 2]]
+        logits += weights_place[places[masked]]
+        two = numpy.partition(logits, -2)[:, -2:]
+        surest = numpy.argsort(two[:, 0] - two[:, 1], kind="stable")[:A_PASS]
+        block[masked[surest] + 1] = logits[surest].argmax(1)
+        settled[masked[surest]] = logits[surest]
+    return tuple(block[1:-1].tolist()), settled
+
+
+def _block_of(token_ids: Sequence[int]) -> tuple[tuple[int, ...], Array]:
+    """The block that the next token stands in."""
+    start = len(token_ids) // BLOCK * BLOCK
+    return settle(token_ids[start - 1] if start else MASK, start, tuple(token_ids[start:]))
+
+
+class Blocks:
+    """Drafts what is left of a block."""
+
+    takes_time = False
+
+    def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
+        """The ids that settled behind these, but the last: that one has a row of its own."""
+        ids, _ = _block_of(token_ids)
+        return ids[len(token_ids) % BLOCK : -1][:room]
+
+
+class DiffusionModel(ScriptedModel):
+    """What the engine needs of a model, where the model settles blocks."""
+
+    name = DIFFUSION
+
+    def drafter(self, request: Request) -> Any:
+        if (request.sampling.custom_params or {}).get("script") is not None:
+            raise ValueError(
+                f"custom_params.script is for builtin:scripted, and this server runs {self.name}"
+            )
+        return Blocks()
+
+    def fingerprint(self) -> str:
+        return "diffusion"
+
+    def forward(self, batch: Batch, cache: object) -> Tensor:
+        """The logits from which the wanted rows settled: [R, vocabulary], float32."""
+        del cache
+        places = [
+            (segment, position)
+            for segment, (start, end) in zip(batch.segments, batch.spans, strict=True)
+            for position in range(start, end)
+        ]
+        logits = numpy.empty((batch.logit_rows.numel(), VOCAB_SIZE), numpy.float32)
+        for row, place in enumerate(batch.logit_rows.tolist()):
+            segment, position = places[place]
+            token_ids = [*segment.sequence.token_ids, *segment.drafts][: position + 1]
+            logits[row] = _block_of(token_ids)[1][len(token_ids) % BLOCK]
+        return torch.from_numpy(logits)
