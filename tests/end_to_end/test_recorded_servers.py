@@ -135,11 +135,13 @@ def test_a_defect_of_a_live_server_is_found(defect: dict[str, Any]) -> None:
     assert {*defect["violates"], *defect.get("therefore", ())} <= found
 
 
-OF_CHANNELS = [
+STUDIED = [
     name
     for name in LIVE
-    if fnmatch(name, "*/channels-*") or fnmatch(name, "*items*") or fnmatch(name, "*messages*")
+    for subject in ("channels-", "items", "messages", "constraints", "tool-choice", "caches", "weights")
+    if fnmatch(name, f"*/{subject}*")
 ]
+"""Captures of which a study numbers what they show."""
 
 
 def violations(capture: str) -> set[tuple[str, str]]:
@@ -158,8 +160,8 @@ def explained(capture: str, defect: dict[str, Any], patterns: list[str]) -> set[
     }
 
 
-@pytest.mark.parametrize("capture", OF_CHANNELS)
-def test_each_violation_of_channels_has_the_number_of_a_fact(capture: str) -> None:
+@pytest.mark.parametrize("capture", STUDIED)
+def test_each_violation_that_was_studied_has_the_number_of_a_fact(capture: str) -> None:
     """Not only each requirement: each exchange that violates it."""
     numbered = [
         explained(capture, defect, patterns)
@@ -175,7 +177,7 @@ def test_each_violation_of_channels_has_the_number_of_a_fact(capture: str) -> No
 def test_a_fact_explains_what_was_recorded(defect: dict[str, Any]) -> None:
     """Each of its patterns."""
     for pattern in (pattern for patterns in defect["facts"].values() for pattern in patterns):
-        assert any(explained(capture, defect, [pattern]) for capture in OF_CHANNELS), pattern
+        assert any(explained(capture, defect, [pattern]) for capture in STUDIED), pattern
 
 
 TOLD_WHAT_TO_SAY = {
