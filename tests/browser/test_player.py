@@ -115,6 +115,13 @@ def test_nothing_is_cut_off_at_any_width(page: WebDriver, width: int, scheme: st
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    edge = """
+        const [frame] = document.querySelectorAll(".scroll");
+        frame.scrollLeft = 1000;
+        const heads = [...frame.querySelectorAll("tr")].map((line) => line.cells[0].getBoundingClientRect());
+        return heads.map((head) => Math.round(head.left - frame.getBoundingClientRect().left));
+    """
+    assert {left >= 0 for left in page.execute_script(edge)} == {True}  # the names of rows stay in sight
     paper, ink = (
         page.execute_script(f"return getComputedStyle(document.body).{name}")
         for name in ("backgroundColor", "color")
