@@ -124,7 +124,7 @@ def playback_of(judgement: Judgement) -> Playback | None:
     """The playback of a violation; None if its exchange is not in the run, or has no event."""
     run, first = judgement.run, judgement.violations[0]
     stream = answer_of(run, first)
-    if stream is None:
+    if stream is None or not stream.events:
         return None
     other = held_against(run, run.by_exchange[stream.exchange.name], first)
     return played(
