@@ -38,7 +38,8 @@ _GROUPS: Mapping[str, str] = {
     "G": "Prompts",
     "K": "Prompt-side series",
     "L": "Aborts and disconnects",
-    "R": "Retraction and caches",
+    "R": "Retraction, caches and weights",
+    "M": "Constraints and demanded calls",
     "P": "Gateways",
 }
 
