@@ -108,6 +108,22 @@ def test_a_defect_of_a_released_server_is_told_with_its_release_and_its_bytes():
     assert all(defect.does in content or defect.does[1:] in content for defect in found_page.defects())
 
 
+def test_the_home_and_the_readme_count_defects_and_bugs_as_they_are():
+    all_bugs = int(re.search(r"^\| all \| (\d+) \|", bug_page.page().content, re.MULTILINE)[1])
+    for name, counted in {
+        "README.md": {"defects": len(found_page.defects())},
+        "docs/index.md": {"defects": len(found_page.defects()), "bugs": all_bugs},
+    }.items():
+        text = (published.ROOT / name).read_text("utf-8")
+        said = dict(re.findall(r"[Mm]ore than (\d+) \[?(defects|bugs)", text))
+        said = {noun: int(number) for number, noun in said.items()}
+        assert said.keys() == counted.keys()
+        for noun, number in counted.items():
+            assert said[noun] <= number < said[noun] + 25, (
+                f"{name} says more than {said[noun]} {noun}, there are {number}"
+            )
+
+
 def test_a_page_tells_what_recorded_servers_do():
     content = pages_of_requirements()["requirements/one-mode-per-stream.md"].content
     assert (
