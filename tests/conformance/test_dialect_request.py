@@ -476,3 +476,14 @@ def test_no_request_is_too_odd_to_be_read(value: dict[str, Any], params: Any) ->
         read = asked(dialect, value)
         assert isinstance(read.stream, bool)
         assert all(type(token) is int for prompt in read.input_ids or () for token in prompt)
+
+
+def test_what_a_session_ran_before_is_part_of_the_prompt() -> None:
+    """SGLang runs the prompt and the answer of the request that `rid` names, then the ids that were sent."""
+    sent = {"input_ids": [200, 201], "sampling_params": {}, "session_params": {"id": "s"}}
+    first = asked(GENERATE, sent)
+    assert first.input_ids == ((200, 201),)
+    assert first.prompt_key
+    turn = asked(GENERATE, sent | {"session_params": {"id": "s", "rid": "first"}})
+    assert not turn.input_ids
+    assert (turn.prompt_key, turn.key, turn.ids_key) == ("", "", "")

@@ -250,6 +250,8 @@ class RequestBinding:
     same_ids_need: Mapping[Keys, Any]
     cache_keys: tuple[Keys, ...]
     """Fields that requests share cached prefixes under: only those of equal values do."""
+    history: Keys | None
+    """Names the request whose prompt and answer stand before the prompt of this one."""
     report_only: tuple[Keys, ...]
     forms: tuple[Keys, ...]
     """Fields that shape what an answer tells of its tokens, and not the tokens."""
@@ -309,6 +311,7 @@ class RequestBinding:
             neutral=pointed("neutral"),
             same_ids_need=pointed("same_ids_need"),
             cache_keys=tuple(map(parse, table.get("cache_keys", ()))),
+            history=parse(table["history"]) if "history" in table else None,
             report_only=tuple(parse(at) for at in (*table.get("report_only", ()), *table.get("asks", ()))),
             forms=tuple(parse(at) for at in table.get("forms", ())),
             asks={parse(at): _wanted(at, names) for at, names in table.get("asks", {}).items()},
@@ -422,7 +425,8 @@ class RequestBinding:
             name: word in (as_list(find(body, at)) or ()) for name, (at, word) in self.listed.items()
         }
         penalties = {name: find(body, at) for name, at in self.penalties.items()}
-        found = self._prompts_found(body)
+        behind = self.history is not None and find(body, self.history) not in (ABSENT, None)
+        found = {} if behind else self._prompts_found(body)  # what is run is not what was sent
         input_ids, listed = _id_prompts(found.get("input_ids"))
         text = found.get("text", found.get("messages"))
         if isinstance(text, list) and "text" in found and _is_text(text):
@@ -458,7 +462,7 @@ class RequestBinding:
             sent=self._said(body, stated, found),
         )
         prompt = self._prompts_sent(found, asked)
-        if prompt is None:
+        if behind or prompt is None:
             return asked
         model = find(body, self.model) if self.model is not None else None
         prompt_key = _canonical([model or None, prompt])
