@@ -22,6 +22,7 @@ LONG: Mapping[str, str] = {
     "docs/test_first_command.py": r"installs_it_beside_itself.*\[ensurepip\]",
     "docs/test_smallest_server.py": r"smallest_server_conforms",
     "docs/test_tutorial.py": r"print_what_the_tutorial_shows",
+    "end_to_end/test_blocks_and_ranks.py": r"nothing_is_violated",
     "end_to_end/test_combined_modes.py": r"shapes_of_vllm_with_parsers",
     "end_to_end/test_commands_on_a_server.py": r"somebody_elses_pytest",
     "end_to_end/test_dying_servers.py": r"\[(hangs|dies-of-an-unknown-id)-|started_again",

@@ -109,3 +109,10 @@ def test_logprobs_of_a_prompt_are_those_of_the_block_it_was_written_in() -> None
     steps(engine(), scored)
     told = [entry[0] for entry in scored.prompt_series["input_token_logprobs"]][-20:]
     assert told == pytest.approx([entry[0] for entry in written.series["output_token_logprobs"]])
+
+
+def test_a_script_is_for_the_scripted_model() -> None:
+    with pytest.raises(ValueError, match=r"script is for builtin:scripted"):
+        engine().add(ask("r", PROMPT, 4, custom_params={"script": [[5]]}))
+    with pytest.raises(ValueError, match="is for builtin:scripted"):
+        load_model(DIFFUSION, script="script.json")
