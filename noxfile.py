@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -280,6 +281,46 @@ def interop(session: nox.Session) -> None:
     pinned = ("-c", str(ROOT / "constraints" / "interop.txt"))
     session.install("-e", ".[reference,dev]", *others, *CONSTRAINTS, *pinned, silent=False)
     session.run("pytest", "tests/interop", *session.posargs)
+
+
+CLIENTS = {
+    "httpx-sse": ("httpx_sse_client.py", "rollout_worker.py"),
+    "openai": ("openai_sdk.py", "openai_responses.py"),
+    "anthropic": ("anthropic_sdk.py",),
+    "litellm": ("litellm_client.py",),
+    "langchain-openai": ("langchain_client.py",),
+}
+"""Clients of the package index, and their adapters in `examples/clients/`."""
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Serve the vectors to clients, each in an environment of its own; npm's openai needs node."""
+    session.install(".", silent=False)
+    reports, adapters = Path(session.create_tmp()).resolve(), ROOT / "examples" / "clients"
+
+    def torture(name: str, *command: str | Path) -> None:
+        folder = reports / name.replace(" ", "-").replace("/", "-")
+        adapter = ("tokenwire", "torture", "--client", name, "--report", folder, "--", *command)
+        session.run(*map(str, adapter), success_codes=[0, 1])  # what it breaks, the page tells
+
+    for client, files in CLIENTS.items():
+        home = reports / "environments" / client
+        venv.create(home, with_pip=True, symlinks=os.name != "nt")
+        python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        session.run(str(python), "-m", "pip", "install", "-q", client, "httpx", external=True)
+        says = f"from importlib.metadata import version; print(version({client!r}))"
+        version = session.run(str(python), "-c", says, external=True, silent=True).strip()
+        for file in files:
+            torture(f"{client} {version} {Path(file).stem}", python, adapters / file)
+    node = reports / "environments" / "node"
+    node.mkdir(parents=True, exist_ok=True)
+    session.run("npm", "install", "--prefix", str(node), "openai", external=True)
+    shutil.copy(adapters / "openai_node.mjs", node)
+    package = node / "node_modules" / "openai" / "package.json"
+    version = json.loads(package.read_text("utf-8"))["version"]
+    torture(f"npm-openai {version} openai_node", "node", node / "openai_node.mjs")
+    session.run("python", "-m", "docs_build.client_results", str(reports))
 
 
 @nox.session

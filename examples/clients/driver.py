@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import urllib.request
 
+LIMIT_S = 60
+"""A case that takes longer is given up: a client that it takes too long tells nothing in time."""
 URL = os.environ.get("TOKENWIRE_URL", "http://127.0.0.1:8000")
 
 
@@ -23,12 +26,19 @@ def counted(prompt, completion):
     return {"prompt_tokens": prompt, "completion_tokens": completion}
 
 
+def given_up(*_):
+    raise TimeoutError(f"not read in {LIMIT_S} s")
+
+
 def torture(hold, *doors):
     """Let `hold(base, case)` ask for each case of some doors; it gives what the client holds in the end."""
+    signal.signal(signal.SIGALRM, given_up)
     for door in doors:
         for case in fetch(f"/tokenwire/cases?door={door}"):
+            signal.alarm(LIMIT_S)
             try:
                 held = hold(URL + case["base"], case)
             except Exception as error:  # whatever a client raises, it tells
                 held = {"error": f"{type(error).__name__}: {error}"[:500]}
+            signal.alarm(0)
             fetch(f"/tokenwire/report/{door}/{case['case']}", held)
