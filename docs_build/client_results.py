@@ -24,10 +24,10 @@ _MARKS = {"PASS": "✓", "FAIL": "✗", "WARN": "!"}
 _LONGEST = 160
 _INTRODUCTION = """# Results of clients
 
-What `tokenwire torture` says of clients as their documentation shows them: `nox -s clients` runs the adapters in
-`examples/clients/` and writes this page. A row is a sentence of `spec/clients.yaml`, over all doors that a client was
-tried at. ✓ it holds, ✗ a MUST is not kept, ! a SHOULD is not kept; an empty cell was not tried.
-[Test your client](guides/test-your-client.md) says how yours is.
+What `tokenwire torture` says of clients as their documentation shows them: `nox -s clients` runs the
+adapters in `examples/clients/` and writes this page. A row is a sentence of `spec/clients.yaml`, over all
+doors that a client was tried at. ✓ it holds, ✗ a MUST is not kept, ! a SHOULD is not kept; an empty cell was
+not tried. [Test your client](guides/test-your-client.md) says how yours is.
 """
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import urllib.request
 
-LIMIT_S = 60
+LIMIT_S = int(os.environ.get("TOKENWIRE_LIMIT_S", "60"))
 """A case that takes longer is given up: a client that it takes too long tells nothing in time."""
 URL = os.environ.get("TOKENWIRE_URL", "http://127.0.0.1:8000")
 

@@ -9,8 +9,8 @@ def hold(base, case):
     model = ChatOpenAI(
         base_url=f"{base}/v1", api_key="none", model=asked["model"], stream_usage=True, timeout=60
     )
-    whole = None
-    for chunk in model.stream(asked["messages"], tools=asked.get("tools"), stop=asked.get("stop")):
+    whole, options = None, {key: asked[key] for key in ("tools", "stop") if key in asked}
+    for chunk in model.stream(asked["messages"], **options):
         whole = chunk if whole is None else whole + chunk
         if case["leave"] and chunk.content:
             return {"choices": []}
