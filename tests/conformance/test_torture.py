@@ -13,6 +13,7 @@ import pytest
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Delivery
+from tokenwire.report.files import Outputs, write_reports
 from tokenwire.torture.behaviour import BEHAVIOURS, all_cases
 from tokenwire.torture.held import held_by
 from tokenwire.torture.server import torture_server
@@ -284,3 +285,11 @@ def test_watch_says_of_every_case_what_its_file_says():
             assert case.requirement in broken or case.requirement not in alone, case.id
         else:
             assert not broken, case.id
+
+
+def test_a_report_of_a_case_without_an_event_has_all_forms(tmp_path):
+    session = Session()
+    session.take("openai-chat", "text-reset-at-once", {"choices": [{"text": "Tok", "finish": "stop"}]})
+    outputs = Outputs.within(tmp_path)
+    assert write_reports(session.document(), outputs, session.judgements()) == []
+    assert "broken-streams-are-told" in (tmp_path / "report.html").read_text("utf-8")
