@@ -289,7 +289,9 @@ def test_watch_says_of_every_case_what_its_file_says():
 
 def test_a_report_of_a_case_without_an_event_has_all_forms(tmp_path):
     session = Session()
-    session.take("openai-chat", "text-reset-at-once", {"choices": [{"text": "Tok", "finish": "stop"}]})
+    session.take(
+        "openai-chat", "text-reset-at-once", {"choices": [{"text": "Tok", "finish": "stop"}], "usage": {}}
+    )
     outputs = Outputs.within(tmp_path)
     assert write_reports(session.document(), outputs, session.judgements()) == []
     assert "broken-streams-are-told" in (tmp_path / "report.html").read_text("utf-8")

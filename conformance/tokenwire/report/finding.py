@@ -51,12 +51,12 @@ def answer_of(run: Run, finding: Observation) -> Stream | None:
 def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int, str]:
     """Indices of the events that violate, each with the pointer of its first violation, in their order.
 
-    A violation of the whole answer counts for its first event; an answer may have none.
+    A violation of the whole answer counts for its first event.
     """
     pointers: dict[int, str] = {}
     for finding in findings:
         place = finding.place
-        if place.exchange == stream.exchange.name and stream.events:
+        if place.exchange == stream.exchange.name:
             event = stream.events[0].index if place.event is None else place.event
             pointers.setdefault(event, place.pointer)
     return pointers
