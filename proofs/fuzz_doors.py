@@ -28,6 +28,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import Case, GenerationMode
 
+from tokenwire_reference.core.engine_runner import EngineRunner
 from tokenwire_reference.doors.app import build_app
 from tokenwire_reference.loading import load_model
 from tokenwire_reference.serve import assemble
@@ -107,7 +108,9 @@ def _served(dialect: str) -> Iterator[Send]:
         yield send
         assert send({"method": "GET", "url": "/health"}).status_code == 200
         assert served.manager.live == 0
-        served.runner.call(served.engine.check_integrity).result()
+        runner = served.runner
+        assert isinstance(runner, EngineRunner), "one rank"
+        runner.call(served.engine.check_integrity).result()
     finally:
         loop.run_until_complete(asyncio.to_thread(served.runner.stop))
         loop.close()
