@@ -45,7 +45,9 @@ def make_engine(model: Model, args: EngineArgs | None = None, extra: ExtraArgs |
         if extra.storage_dir is not None:
             storage = PageFiles(extra.storage_dir, model.fingerprint(), max_bytes=extra.storage_max_bytes)
             storage.expect(device.read_page(PADDING_PAGE))
-        return PrefixTiers(device, extra.host_cache_pages, storage) if extra.host_cache_pages else Tiers()
+        # By the same way comes to the device what another engine handed over.
+        keeps = extra.host_cache_pages or not args.prefix_caching
+        return PrefixTiers(device, extra.host_cache_pages, storage) if keeps else Tiers()
 
     def passes(model: Model, cache: PagedCache, *, most_rows: int) -> Passes:
         # A script has no pass that could be captured, and a pass that was captured tells of no experts.

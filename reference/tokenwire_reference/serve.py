@@ -30,6 +30,7 @@ from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.request import Row
 from tokenwire_reference.doors.app import build_app
+from tokenwire_reference.doors.disaggregation import Decode, Disaggregation, Prefill
 from tokenwire_reference.doors.heads import MOST_HEAD_BYTES
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.doors.served import Served
@@ -80,6 +81,9 @@ def serve(args: ServerArgs) -> None:
         loop.call_soon_threadsafe(ending.end)
 
     served.runner.on_failure = end_soon
+    if isinstance(served.disaggregation, Prefill):
+        port = served.disaggregation.start(args.host, args.disaggregation_bootstrap_port)
+        served.facts["disaggregation_bootstrap_port"] = loop.run_until_complete(port)
     try:
         served.runner.start()
         loop.run_until_complete(ending.server.serve(sockets=[listening]))
@@ -131,6 +135,7 @@ def assemble(
         engine=engine,
         runner=runner,
         manager=manager,
+        disaggregation=_disaggregation(args, engine),
         facts=_facts(model, args.page_size),
     )
 
@@ -151,7 +156,7 @@ def _rank(
             max_total_tokens=args.max_total_tokens,
             page_size=args.page_size,
             sampling_backend=args.sampling_backend,
-            prefix_caching=not args.disable_radix_cache,
+            prefix_caching=not args.disable_radix_cache and args.disaggregation_mode != "decode",
             random_seed=args.random_seed,
             speculative_num_draft_tokens=args.speculative_num_draft_tokens
             if args.speculative_algorithm
@@ -174,6 +179,16 @@ def _rank(
     if on_loop:
         return engine, EngineOnLoop(engine, streamer, deliver, loop)
     return engine, EngineThread(engine, streamer, deliver)
+
+
+def _disaggregation(args: ServerArgs, engine: Engine) -> Disaggregation | None:
+    """Raises ValueError for a model without keys and values."""
+    if args.disaggregation_mode == "null":
+        return None
+    if engine.model.module is None:
+        raise ValueError(f"{args.model_path} has no keys and values to hand over; serve another model")
+    half = {"prefill": Prefill, "decode": Decode}[args.disaggregation_mode]
+    return half(engine, args.disaggregation_timeout_seconds)
 
 
 class AcceptFailures:

@@ -85,6 +85,19 @@ class ServerArgs:
     hicache_storage_max_bytes: int | None = _flag(
         None, "What that directory may take; the least recently used files go first.", between=(1, 2**63 - 1)
     )
+    disaggregation_mode: str = _flag(
+        "null",
+        "Do one half of each request: prefill or decode. A router sends it to both.",
+        choices=("null", "prefill", "decode"),
+    )
+    disaggregation_bootstrap_port: int = _flag(
+        8998,
+        "Port at which a server that prefills hands pages over; 0 for any free one.",
+        between=(0, 2**16 - 1),
+    )
+    disaggregation_timeout_seconds: float = _flag(
+        30.0, "Seconds in which the other half must have come.", between=(0.001, 86400)
+    )
     speculative_algorithm: str | None = _flag(
         None, "Draft tokens and verify them: NGRAM.", choices=(None, "NGRAM")
     )
@@ -180,6 +193,16 @@ class ServerArgs:
             raise ValueError("--hicache-storage-max-bytes limits --hicache-storage-dir; give that, too")
         if self.hicache_storage_dir is not None and self.dp_size > 1:
             raise ValueError("--hicache-storage-dir is the storage of one engine; leave --dp-size out")
+        if self.disaggregation_mode != "null" and self.dp_size > 1:
+            raise ValueError("--disaggregation-mode hands over the pages of one engine; leave --dp-size out")
+        if self.disaggregation_mode == "prefill" and self.disable_radix_cache:
+            raise ValueError(
+                "--disaggregation-mode prefill hands over cached pages; drop --disable-radix-cache"
+            )
+        if self.disaggregation_mode == "decode" and self.enable_hierarchical_cache:
+            raise ValueError(
+                "--disaggregation-mode decode keeps no prefix; --enable-hierarchical-cache is for the other"
+            )
         if self.hicache_storage_dir is not None and not self.enable_hierarchical_cache:
             raise ValueError("--hicache-storage-dir needs --enable-hierarchical-cache, which fills it")
 

@@ -159,7 +159,7 @@ def test_storage_needs_host_memory(tiny: LoadedModel, tmp_path: Path) -> None:
 def test_a_copy_that_differs_is_noticed(tiny: LoadedModel, run_to_end: Run) -> None:
     engine = small_engine(tiny, host_cache_pages=30)
     warm(engine, run_to_end, 2)
-    keys = engine._cache.keys[0]  # type: ignore[attr-defined]  # its tensors
+    keys = engine.cache.keys[0]  # type: ignore[attr-defined]  # its tensors
     kept = keys.clone()
     keys += 1
     with pytest.raises(TierError, match="its copy in host memory differ"):

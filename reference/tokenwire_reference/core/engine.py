@@ -65,8 +65,8 @@ class Engine:
         self._hooks = hooks = hooks or Hooks()
         tokens = args.max_total_tokens or _default_total_tokens(model, args.max_running_requests)
         num_pages = -(-tokens // args.page_size) + 1
-        self._cache = model.new_cache(num_pages, args.page_size, args.max_running_requests)
-        self._tiers = hooks.tiers(self._cache)
+        self.cache = model.new_cache(num_pages, args.page_size, args.max_running_requests)
+        self._tiers = hooks.tiers(self.cache)
         pool = PagePool(num_pages, args.page_size, prefix_caching=args.prefix_caching, tiers=self._tiers)
         self.scheduler = Scheduler(
             pool,
@@ -79,7 +79,7 @@ class Engine:
         self._experts = model.experts.room(num_pages * args.page_size)
         """Of each position of the cache, the experts that it was routed to."""
         most_rows = model.pad_rows(args.max_running_requests + most_drafts)
-        self._passes = hooks.passes(model, self._cache, most_rows=most_rows)
+        self._passes = hooks.passes(model, self.cache, most_rows=most_rows)
         self._seeds = random.Random(args.random_seed)
         self._ended: deque[Request] = deque()
         """Ended between two steps; the next one returns them."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from tokenwire_reference.core.prefix_keys import PageKey
@@ -32,9 +33,10 @@ class PageStore(Protocol):
 
 @dataclass(frozen=True)
 class StoredPage:
-    """A page found below the device."""
+    """A page found below the device, or handed over by another engine."""
 
-    tier: Literal["host", "storage"]
+    tier: Literal["device", "host", "storage", "computed"]
+    """Where it was found, there or by the other engine; `computed` if that had to compute it."""
     payload: Payload
 
 
@@ -130,11 +132,15 @@ class PagePool:
             self._holders[page] += 1
         return held
 
-    def find_stored(self, keys: Sequence[PageKey]) -> list[StoredPage]:
-        """Pages of lower tiers, up to the first of `keys` that has none."""
+    def find_stored(
+        self, keys: Sequence[PageKey], handed_over: Mapping[bytes, StoredPage] = MappingProxyType({})
+    ) -> list[StoredPage]:
+        """Pages that were handed over, by their digests, or lie in lower tiers, up to the first of `keys`
+        that has none.
+        """
         stored: list[StoredPage] = []
         for key in keys:
-            page = self._tiers.find(key)
+            page = handed_over.get(key.digest) or self._tiers.find(key)
             if page is None:
                 break
             stored.append(page)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from tokenwire_reference.core.kv import StoredPage
 from tokenwire_reference.core.seams import Seams, current_seams
 
 logger = logging.getLogger(__name__)
@@ -173,6 +174,8 @@ class Request:
     """Which of several engines runs it; None where there is one, or until it is given to one."""
     seams: Seams = field(default_factory=current_seams, repr=False, compare=False)
     """Where what came with the HTTP request may change what is done with it."""
+    handed_over: Mapping[bytes, StoredPage] = field(default_factory=dict, repr=False, compare=False)
+    """Pages of its prompt that another engine has computed, by the digests of their keys; until it runs."""
 
     # What has become of it.
     output_ids: list[int] = field(default_factory=list)

@@ -210,15 +210,17 @@ class Scheduler:
             pool.release(prefix)
             return False
         # Looked up before allocation evicts anything: what is found now cannot be lost on the way.
-        stored = pool.find_stored(keys[len(prefix) :])
+        request = sequence.request
+        stored = pool.find_stored(keys[len(prefix) :], request.handed_over)
+        request.handed_over = {}
         fresh = pool.allocate(missing)
         pool.restore(fresh, stored)
         sequence.pages = prefix + fresh
         sequence.computed = (len(prefix) + len(stored)) * pool.page_size
         self._publish(sequence, len(prefix) * pool.page_size)
-        if sequence.request.num_retractions == 0:
-            request, below = sequence.request, Counter(page.tier for page in stored)
-            request.cached_tokens_device = len(prefix) * pool.page_size
+        if request.num_retractions == 0:
+            below = Counter(page.tier for page in stored)
+            request.cached_tokens_device = (len(prefix) + below["device"]) * pool.page_size
             request.cached_tokens_host = below["host"] * pool.page_size
             request.cached_tokens_storage = below["storage"] * pool.page_size
         return True

@@ -28,6 +28,15 @@ from tokenwire_reference.doors.request_manager import DuplicateRequestIdError, G
 from tokenwire_reference.doors.served import Served
 
 
+async def _started(
+    http_request: HttpRequest, served: Served, requests: Sequence[Request], *, group: str | None
+) -> Generation:
+    """Start the requests of a call, which another server may share. Raises RefusalError, ClientLeftError."""
+    if served.disaggregation is not None:
+        await served.disaggregation.prepare(http_request, requests)
+    return submit(served, requests, group=group)
+
+
 def submit(served: Served, requests: Sequence[Request], *, group: str | None) -> Generation:
     """Start the requests of one call.
 
@@ -61,7 +70,7 @@ async def answer_whole(
     write: Callable[[Sequence[Emission]], Json],
 ) -> Response:
     """Run requests to their end and answer once. Raises RefusalError where the server aborted one."""
-    generation = submit(served, requests, group=group)
+    generation = await _started(http_request, served, requests, group=group)
     try:
         choices = await unless_client_leaves(http_request, generation.whole())
     finally:
@@ -88,7 +97,7 @@ async def answer(
     """
     if not stream:
         return await answer_whole(http_request, served, requests, group=group, write=write)
-    generation = submit(served, requests, group=group)
+    generation = await _started(http_request, served, requests, group=group)
     leaving = once_client_leaves(http_request, generation.hang_up)
     try:
         first = await generation.first(delivery)

@@ -16,7 +16,7 @@ from tokenwire_reference.doors.errors import INVALID, MALFORMED, RefusalError
 from tokenwire_reference.doors.heads import body_too_long
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.request_manager import ClientLeftError
-from tokenwire_reference.doors.schemas import integer_fields, known_fields, request_schema
+from tokenwire_reference.doors.schemas import DISAGGREGATED, integer_fields, known_fields, request_schema
 from tokenwire_reference.doors.served import served_by
 
 LONG_BODY_BYTES = 32 * 1024
@@ -45,6 +45,7 @@ async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict
     """
     content = await _read(http_request, served_by(http_request).args.max_body_bytes)
     http_request.state.body_bytes = len(content)
+    http_request.state.body = {}
     if empty and not content:
         return {}
     content_type = http_request.headers.get("content-type", "")
@@ -58,6 +59,7 @@ async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict
         raise RefusalError(f"the body is not JSON: {error}", type=MALFORMED) from error
     if not isinstance(body, dict):
         raise RefusalError(f"the body is a JSON {type(body).__name__}; send an object", type=MALFORMED)
+    http_request.state.body = {name: value for name, value in body.items() if name in DISAGGREGATED}
     return body
 
 

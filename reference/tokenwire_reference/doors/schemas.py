@@ -24,6 +24,14 @@ _IMAGE = {"type": ["string", "null"]}
 _IMAGES = {
     "anyOf": [_IMAGE, {"type": "array", "items": {"anyOf": [_IMAGE, {"type": "array", "items": _IMAGE}]}}]
 }
+
+
+def _one_or_several(kind: str) -> Schema:
+    """A value, or one for each prompt of a batch."""
+    of_prompt = {"type": [kind, "null"]}
+    return {"anyOf": [of_prompt, {"type": "array", "minItems": 1, "items": of_prompt}]}
+
+
 _MORE: Mapping[str, Mapping[str, Any]] = {
     "generate-request": {"image_data": _IMAGES},
     "chat-request": {
@@ -35,11 +43,18 @@ _MORE: Mapping[str, Mapping[str, Any]] = {
 }
 """Fields that this server takes, and of which the specification does not speak."""
 
+DISAGGREGATED: Mapping[str, Any] = {
+    "bootstrap_host": _one_or_several("string"),
+    "bootstrap_port": _one_or_several("integer"),
+    "bootstrap_room": _one_or_several("integer"),
+}
+"""What a router adds to a request that two servers share."""
 _CONTROL: Mapping[str, Any] = {
     "abort-request": {"rid": {"type": ["string", "null"]}, "abort_all": {"type": ["boolean", "null"]}},
     "abort-requests-request": {"request_ids": {"type": "array", "items": {"type": "string"}}},
     "pause-request": {"mode": {"enum": ["abort", "retract", "in_place"]}},
     "continue-request": {},
+    "disaggregated-request": DISAGGREGATED,
 }
 """The fields of calls that the specification has no schema for; a list among them is required."""
 

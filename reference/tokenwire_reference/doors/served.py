@@ -19,6 +19,7 @@ from tokenwire_reference.server_args import ServerArgs
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
     from tokenwire_reference.core.model import Model
+    from tokenwire_reference.doors.disaggregation import Disaggregation
 
 Result = TypeVar("Result")
 
@@ -35,6 +36,8 @@ class Served:
     """The first of them, where there are several."""
     runner: EngineRunner | Ranks
     manager: RequestManager
+    disaggregation: Disaggregation | None = None
+    """What is done with requests that two servers share; None for a server that does all by itself."""
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server was told to end: what runs may finish, and nothing new is taken."""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,223 @@
+"""Prefill and decode apart: answers of two servers that share each request, and of one without the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tokenwire_reference.doors.app import build_app
+from tokenwire_reference.doors.disaggregation import Prefill
+from tokenwire_reference.loading import load_model
+from tokenwire_reference.serve import assemble
+from tokenwire_reference.server_args import ServerArgs
+
+PROMPT = [7 + position % 90 for position in range(50)]
+"""Three full pages of 16 ids, and what is left of it."""
+GREEDY = {"temperature": 0.0, "max_new_tokens": 6, "ignore_eos": True}
+HALVES = {
+    "whole": {},
+    "prefill": {"disaggregation_mode": "prefill"},
+    "decode": {"disaggregation_mode": "decode"},
+}
+LONG = 60.0
+
+
+class Pair:
+    """A server that does all by itself, and two that share each request, as a router would ask them."""
+
+    def __init__(self, clients: dict[str, httpx.AsyncClient], engines: dict[str, Any], port: int) -> None:
+        self.clients = clients
+        self.engines = engines
+        self.port = port
+        self.rooms = iter(range(1, 1000))
+
+    def shared(self, body: dict[str, Any], prompts: int = 0) -> dict[str, Any]:
+        """A body as a router sends it to both; lists for a batch."""
+        added = {
+            "bootstrap_host": ["127.0.0.1"] * prompts or "127.0.0.1",
+            "bootstrap_port": [self.port] * prompts or self.port,
+            "bootstrap_room": [next(self.rooms) for _ in range(prompts)] or next(self.rooms),
+        }
+        return {**body, **added}
+
+    async def ask(
+        self, path: str, body: dict[str, Any], prompts: int = 0
+    ) -> tuple[httpx.Response, httpx.Response]:
+        """The answer of the one, and that of the server that decodes."""
+        shared = self.shared(body, prompts)
+        alone = await self.clients["whole"].post(path, json=body)
+        halves = [self.clients[half].post(path, json=shared) for half in ("prefill", "decode")]
+        _, decoded = await asyncio.gather(*halves)
+        return alone, decoded
+
+
+@contextlib.asynccontextmanager
+async def pair(**flags: Any) -> AsyncIterator[Pair]:
+    clients, engines, port = {}, {}, 0
+    async with contextlib.AsyncExitStack() as stack:
+        for name, half in HALVES.items():
+            args = ServerArgs(**{**flags, **half})
+            served = assemble(args, load_model("builtin:tiny"), asyncio.get_running_loop())
+            if isinstance(served.disaggregation, Prefill):
+                port = await served.disaggregation.start("127.0.0.1", 0)
+                stack.callback(served.disaggregation.server.close)
+            served.runner.start()
+            stack.push_async_callback(asyncio.to_thread, served.runner.stop)
+            transport = httpx.ASGITransport(build_app(served), raise_app_exceptions=False)
+            client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=LONG)
+            clients[name] = await stack.enter_async_context(client)
+            engines[name] = served
+        yield Pair(clients, engines, port)
+        for served in engines.values():
+            await asyncio.wrap_future(served.runner.call(served.engine.check_integrity))
+
+
+def run(story: Callable[[Pair], Any], **flags: Any) -> None:
+    async def told() -> None:
+        async with pair(**flags) as servers:
+            await story(servers)
+
+    asyncio.run(told())
+
+
+CHANGING = {"id", "created", "e2e_latency", "response_sent_to_client_ts"}
+
+
+def lasting(value: Any) -> Any:
+    """What two answers to one request have in common."""
+    if isinstance(value, dict):
+        return {key: lasting(inner) for key, inner in value.items() if key not in CHANGING}
+    return [lasting(inner) for inner in value] if isinstance(value, list) else value
+
+
+def events(response: httpx.Response) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    return [lasting(httpx.Response(200, text=line).json()) for line in lines if line != "[DONE]"]
+
+
+GENERATE = {"input_ids": PROMPT, "sampling_params": GREEDY}
+SCORED = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "prompts"),
+    [
+        ("/generate", GENERATE, 0),
+        ("/generate", {**GENERATE, "return_logprob": True}, 0),
+        ("/generate", {**GENERATE, **SCORED}, 0),
+        ("/generate", {**GENERATE, "input_ids": PROMPT[:5]}, 0),
+        ("/generate", {**GENERATE, "input_ids": PROMPT[:48]}, 0),
+        ("/generate", {**GENERATE, "input_ids": [PROMPT, PROMPT[::-1]]}, 2),
+        (
+            "/generate",
+            {**GENERATE, "sampling_params": {**GREEDY, "n": 2, "temperature": 1.0, "sampling_seed": 3}},
+            0,
+        ),
+        ("/generate", {**GENERATE, "sampling_params": {**GREEDY, "max_new_tokens": 0}}, 0),
+        ("/v1/completions", {"model": "m", "prompt": PROMPT, "max_tokens": 6, "temperature": 0}, 0),
+        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "tell me"}]}, 0),
+    ],
+)
+def test_the_answer_is_that_of_one_server(path: str, body: dict[str, Any], prompts: int) -> None:
+    if path.endswith("chat/completions"):
+        body = {**body, "max_tokens": 6, "temperature": 0, "logprobs": True, "return_prompt_token_ids": True}
+
+    async def story(servers: Pair) -> None:
+        for _ in range(2):  # the second time a prefix is cached, and both tell so
+            alone, decoded = await servers.ask(path, body, prompts)
+            assert decoded.status_code == alone.status_code == 200, decoded.text
+            assert lasting(decoded.json()) == lasting(alone.json())
+
+    run(story, sampling_backend="mirror")
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_stream_is_that_of_one_server_and_its_first_token_comes_once(incremental: bool) -> None:
+    async def story(servers: Pair) -> None:
+        alone, decoded = await servers.ask("/generate", {**GENERATE, **SCORED, "stream": True})
+        assert events(decoded) == events(alone)
+        assert [event["meta_info"]["completion_tokens"] for event in events(decoded)] == [1, 3, 5, 6]
+
+    run(story, incremental_streaming_output=incremental, stream_interval=2)
+
+
+def test_full_pages_come_from_the_server_that_prefills() -> None:
+    computed: list[int] = []
+
+    async def story(servers: Pair) -> None:
+        engine = servers.engines["decode"].engine
+        forward = engine.model.forward
+
+        def counting(batch: Any, cache: Any) -> Any:
+            computed.extend(map(len, batch.spans))
+            return forward(batch, cache)
+
+        engine.model.forward = counting
+        await servers.ask("/generate", GENERATE)
+
+    run(story)
+    assert computed[0] == 2, "of fifty ids, 48 lie in full pages"
+
+
+def test_prefill_gives_one_token_and_its_own_answer() -> None:
+    async def story(servers: Pair) -> None:
+        answer = await servers.clients["prefill"].post("/generate", json=servers.shared(GENERATE))
+        assert answer.json()["meta_info"]["completion_tokens"] == 1
+
+    run(story)
+
+
+def test_a_server_that_prefills_and_is_not_there_is_one_honest_error() -> None:
+    async def story(servers: Pair) -> None:
+        servers.engines["prefill"].disaggregation.server.close()
+        answer = await servers.clients["decode"].post("/generate", json=servers.shared(GENERATE))
+        assert answer.status_code == 500
+        assert f"the prefill server at 127.0.0.1:{servers.port} did not hand over room 1" in answer.text
+
+    run(story)
+
+
+def test_a_room_that_nobody_fills_ends_in_time() -> None:
+    async def story(servers: Pair) -> None:
+        answer = await servers.clients["decode"].post("/generate", json=servers.shared(GENERATE))
+        assert answer.status_code == 500
+        assert (
+            "did not hand over room 1: it closed the connection" in answer.text
+            or "within 0.2 s" in answer.text
+        )
+
+    run(story, disaggregation_timeout_seconds=0.2)
+
+
+def test_a_prefill_that_fails_is_told_at_the_other_server() -> None:
+    async def story(servers: Pair) -> None:
+        engine = servers.engines["prefill"].engine
+
+        def broken(*_: Any) -> Any:
+            raise RuntimeError("the pass failed")
+
+        engine.model.forward = broken
+        shared = servers.shared(GENERATE)
+        halves = [servers.clients[half].post("/generate", json=shared) for half in ("prefill", "decode")]
+        prefilled, decoded = await asyncio.gather(*halves)
+        assert (prefilled.status_code, decoded.status_code) == (500, 500)
+        assert "room 1: RuntimeError: the pass failed" in decoded.text
+
+    run(story)
+
+
+def test_a_request_without_a_room_is_refused() -> None:
+    async def story(servers: Pair) -> None:
+        for half in ("prefill", "decode"):
+            answer = await servers.clients[half].post("/generate", json=GENERATE)
+            assert answer.status_code == 400
+            assert "bootstrap_room is [None]" in answer.text
+            misfit = servers.shared(GENERATE, 3)
+            assert (await servers.clients[half].post("/generate", json=misfit)).status_code == 400
+
+    run(story)
