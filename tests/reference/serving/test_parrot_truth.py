@@ -225,7 +225,8 @@ def record_of(stream: Stream) -> tuple[object, ...]:
     (choice,), usage = stream.choices, stream.usage
     assert choice.finish is not None
     assert usage is not None
-    calls = [(call.name, as_object(call.arguments)) for call in choice.calls]
+    # A call that was cut off is no object yet; a whole message gives an empty one.
+    calls = [(call.name, as_object(call.arguments) or {}) for call in choice.calls]
     counts = usage["prompt_tokens"], usage["completion_tokens"]
     return choice.reasoning or "", choice.text or "", calls, choice.finish.type, counts
 
