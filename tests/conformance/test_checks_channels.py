@@ -290,6 +290,15 @@ def test_a_call_ends_the_reasoning_that_the_prompt_opened() -> None:
         assert len(violated("channels-hold-all-text", answer, HERMES)) == faults, (content, reasoning)
 
 
+@pytest.mark.parametrize(("content", "faults"), [("hm ", 0), ("hm hm", 1), ("h", 1)])
+def test_the_token_of_a_stop_id_is_in_no_channel(content: str, faults: int) -> None:
+    stopped = whole("hm hm", content, stop_token_ids=[7])
+    (choice,) = stopped.choices
+    assert choice.finish is not None
+    by_id = change(stopped, finish=replace(choice.finish, matched=7))
+    assert len(violated("channels-hold-all-text", by_id, HERMES)) == faults
+
+
 def test_reasoning_that_vanishes_is_missed_without_tools() -> None:
     assert violated("channels-hold-all-text", whole(f"{THOUGHT}Yes.", "Yes.", tools=None), HERMES)
     assert not violated(

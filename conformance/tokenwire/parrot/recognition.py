@@ -27,6 +27,8 @@ _MOST_TEXTS = 32
 """So many answers are looked at for their text."""
 _LEAST_TEXT = 16
 """Characters in a text that tells something."""
+_MOST_ENDED = 256
+"""So many answers are looked at for what ended them."""
 
 
 @dataclass(frozen=True)
@@ -261,32 +263,36 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
 def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
     """The model with the ids that end its answers: engines differ at the end of a message.
 
-    Told by answers that no stop of their request ended or could have, of which one set of ends is right and
-    the other not.
+    Told by choices of which one set of ends is right and the other not.
     """
     other = replace(model, words=replace(model.words, ends=model.words.other_ends))
-    ended = (answer for answer in streams if other.words != model.words and _is_ended_by_ids_alone(answer))
-    more = sum(_is_right(other, answer) - _is_right(model, answer) for answer in islice(ended, _MOST_TEXTS))
+    more = 0
+    for stream in islice(filter(_may_end, streams), _MOST_ENDED) if other.words != model.words else ():
+        more += _right_choices(other, stream) - _right_choices(model, stream)
     return other if more > 0 else model
 
 
-def _is_ended_by_ids_alone(stream: Answer) -> bool:
+def _may_end(stream: Answer) -> bool:
     asked = stream.asked
-    by_request = asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex or asked.echo
-    one = stream.answered and asked.likeliest and asked.n * asked.prompts == 1 == len(stream.choices)
-    return one and not by_request and stream.choices[0].finish is not None
+    return (
+        stream.answered and asked.likeliest and not (asked.ignore_eos or asked.stop_token_ids or asked.echo)
+    )
 
 
-def _is_right(model: KnownModel, stream: Answer) -> bool:
-    """Whether an answer has the finish of the right one, and its text or as many ids."""
-    (prompt,) = model.prompts(stream)
-    if prompt is None or not all(0 <= token < len(model.words.pieces) for token in prompt):
-        return False
-    known, choice = truth(model.law, model.words, prompt, stream.asked), stream.choices[0]
-    if known is None or choice.finish is None or choice.finish.type != known.finish:
-        return False
-    counted = choice.counters if stream.usage is None else stream.usage
-    return (choice.text or "") in known.legal or counted.get("completion_tokens") == len(known.ids)
+def _right_choices(model: KnownModel, stream: Answer) -> int:
+    """How many choices have the finish of the right one, and its text or as many ids."""
+    prompts, right = model.prompts(stream), 0
+    for choice in stream.choices:
+        position = choice.index // max(stream.asked.n, 1)
+        prompt = prompts[position] if position < len(prompts) else None
+        if prompt is None or not all(0 <= token < len(model.words.pieces) for token in prompt):
+            continue
+        known = truth(model.law, model.words, prompt, stream.asked, choice.index)
+        if known is None or choice.finish is None or choice.finish.type != known.finish:
+            continue
+        usage = stream.usage if len(stream.choices) == 1 and stream.usage is not None else choice.counters
+        right += (choice.text or "") in known.legal or usage.get("completion_tokens") == len(known.ids)
+    return right
 
 
 def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:

@@ -269,12 +269,12 @@ def tokens_of(choice: Choice) -> list[bytes] | None:
     return known if known and len(known) == len(reported) else None
 
 
-def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool) -> str | None:
+def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bool) -> str | None:
     """What was sampled, as text, without the token that ended it; None where nothing tells."""
     tokens = tokens_of(choice)
     if tokens is not None:
         last = tokens[-1].decode("utf-8", "replace") if tokens else ""
-        kept = tokens[:-1] if not spent and _END.fullmatch(last) else tokens
+        kept = tokens[:-1] if not spent and (by_id or _END.fullmatch(last)) else tokens
         text = b"".join(kept).decode("utf-8", "replace")
         if all(kept) and BROKEN not in text:  # some servers do not tell the parts of a character
             return text
@@ -282,7 +282,7 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool) -> str | 
     if tokenizer is None or not ids or not all(type(token) is int for token in ids):
         return None
     last = tokenizer.decode((ids[-1],), skip_special_tokens=False, spaces_between_special_tokens=False) or ""
-    kept_ids = tuple(ids[:-1] if not spent and _END.fullmatch(last) else ids)
+    kept_ids = tuple(ids[:-1] if not spent and (by_id or _END.fullmatch(last)) else ids)
     return tokenizer.decode(kept_ids, skip_special_tokens=False, spaces_between_special_tokens=False)
 
 
@@ -312,7 +312,9 @@ def say(
         return None
     count, budget = len(choice.output_ids or tokens_of(choice) or ()), stream.asked.budget(choice.index)
     spent = finish.type == SPENT or (finish.type == CALLED and budget is not None and 0 < budget <= count)
-    text = _text(choice, tokenizer, spent=spent)
+    ended_by = choice.output_ids[-1] if choice.output_ids else finish.matched
+    by_id = ended_by in stream.asked.stop_token_ids and not stream.asked.no_stop_trim
+    text = _text(choice, tokenizer, spent=spent, by_id=by_id)
     if not text or _END.search(text) or not _all_is_told(stream, choice):
         return None
     stop = finish.matched if isinstance(finish.matched, str) and finish.matched in text else ""
