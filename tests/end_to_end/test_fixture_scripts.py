@@ -81,8 +81,13 @@ def noise(seed: int) -> str:
     return "".join(hashlib.sha256(f"{seed} {n}".encode()).hexdigest() for n in range(200))
 
 
-def test_bulk_is_dropped_and_the_verdicts_stay(script):
+SOME_OF_TEN = 32_000
+"""Bytes that some answers of noise take, compressed: enough for a verdict."""
+
+
+def test_bulk_is_dropped_and_the_verdicts_stay(script, monkeypatch):
     shorten = script("shorten")
+    monkeypatch.setattr(shorten, "TALK", SOME_OF_TEN)
     crowd = [answer(f"crowd/{n}", noise(n), started=n) for n in range(12)]
     kept = shorten.shortened([answer("plain/one", "hi"), *crowd], None)
     names = [item.name for item in kept]
@@ -102,8 +107,9 @@ def test_a_choice_names_each_exchange_and_misses_none(script):
         list(choose.chosen(recorded, {**keep, "more": "*/gone/*"}))
 
 
-def test_what_was_under_way_at_a_death_stays(script):
+def test_what_was_under_way_at_a_death_stays(script, monkeypatch):
     shorten = script("shorten")
+    monkeypatch.setattr(shorten, "TALK", SOME_OF_TEN)
     crowd = [answer(f"crowd/{n}", noise(n), started=n, duration=0.5) for n in range(10)]
     culprit = answer("crowd/10", noise(10), started=10, duration=5.0)
     dead = answer("crowd/11", noise(11), started=11, ending=Ending.TRUNCATED)
