@@ -85,19 +85,19 @@ def _without_names(found: Any, stream: Stream) -> Any:
     return found
 
 
-def _first_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any] | None:
+def _first_difference(first: Any, second: Any, path: str = "") -> tuple[str, Any, Any] | None:
     """The first path at which two JSON values differ by more than rounding, except volatile ones."""
     if _is_volatile(path):
         return None
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
         pairs: Iterator[tuple[object, Any, Any]] = (
-            (name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in {**one, **other}
+            (name, first.get(name, _ABSENT), second.get(name, _ABSENT)) for name in {**first, **second}
         )
-    elif isinstance(one, list) and isinstance(other, list):
-        entries = zip_longest(one, other, fillvalue=_ABSENT)
+    elif isinstance(first, list) and isinstance(second, list):
+        entries = zip_longest(first, second, fillvalue=_ABSENT)
         pairs = ((index, ours, theirs) for index, (ours, theirs) in enumerate(entries))
     else:
-        return None if alike(one, other) else (path, one, other)
+        return None if alike(first, second) else (path, first, second)
     for key, ours, theirs in pairs:
         found = _first_difference(ours, theirs, path + join(key))
         if found is not None:
@@ -123,11 +123,11 @@ def _observed(
             yield Difference(kind, subject, clause(seen), name, related, seen.place)
 
 
-def _fields(one: Stream, other: Stream, names: tuple[str, str]) -> Iterator[Difference]:
-    for side, missing in enumerate((lost(one, other), lost(other, one))):
+def _fields(first: Stream, second: Stream, names: tuple[str, str]) -> Iterator[Difference]:
+    for side, missing in enumerate((lost(first, second), lost(second, first))):
         for path, place in missing.items():
             places = (place, None) if side == 0 else (None, place)
-            yield Difference("field", path, f"only in {names[side]}", one.exchange.name, *places)
+            yield Difference("field", path, f"only in {names[side]}", first.exchange.name, *places)
 
 
 def _record(ours: Choice, theirs: Choice, source: str, both: Comparison) -> Iterator[Difference]:
@@ -139,10 +139,10 @@ def _record(ours: Choice, theirs: Choice, source: str, both: Comparison) -> Iter
     )
     yield from _observed("finish", "finish_reason", same_finish(pair, source), both)
     for counter in COUNTERS if both.steady or not goes_apart(pair) else ("prompt_tokens",):
-        one, other = ours.counter(counter), theirs.counter(counter)
-        if one is not None and other is not None and one != other:
+        first, second = ours.counter(counter), theirs.counter(counter)
+        if first is not None and second is not None and first != second:
             places = ours.emissions[-1].at(counter), theirs.emissions[-1].at(counter)
-            yield Difference("counter", counter, f"{other}, but {one} in {source}", name, *places)
+            yield Difference("counter", counter, f"{second}, but {first} in {source}", name, *places)
 
 
 def _record_paths(stream: Stream) -> frozenset[str]:
@@ -168,23 +168,23 @@ def _values(stream: Stream) -> dict[str, tuple[Any, Place]]:
     return last
 
 
-def _other_values(one: Stream, other: Stream, source: str) -> Iterator[Difference]:
-    if len(one.choices) > 1 and one.asked.stream:
+def _other_values(first: Stream, second: Stream, source: str) -> Iterator[Difference]:
+    if len(first.choices) > 1 and first.asked.stream:
         return  # the server chooses which choice comes last
-    ours, theirs = _values(one), _values(other)
+    ours, theirs = _values(first), _values(second)
     for path in sorted(ours.keys() & theirs.keys()):
-        if not alike(_without_names(ours[path][0], one), _without_names(theirs[path][0], other)):
+        if not alike(_without_names(ours[path][0], first), _without_names(theirs[path][0], second)):
             message = f"{value(theirs[path][0])}, but {value(ours[path][0])} in {source}"
-            yield Difference("value", path, message, one.exchange.name, ours[path][1], theirs[path][1])
+            yield Difference("value", path, message, first.exchange.name, ours[path][1], theirs[path][1])
 
 
-def _events(one: Stream, other: Stream) -> Iterator[Difference]:
+def _events(first: Stream, second: Stream) -> Iterator[Difference]:
     """The first difference of each event, if both streams have the same number of events."""
-    name = one.exchange.name
-    if len(one.events) != len(other.events):
-        yield Difference("events", "", f"cut into {len(one.events)} and {len(other.events)} events", name)
+    name = first.exchange.name
+    if len(first.events) != len(second.events):
+        yield Difference("events", "", f"cut into {len(first.events)} and {len(second.events)} events", name)
         return
-    for ours, theirs in zip(one.events, other.events, strict=True):
+    for ours, theirs in zip(first.events, second.events, strict=True):
         found = _first_difference(ours.data, theirs.data)
         if found is not None:
             path, was, became = found
@@ -199,32 +199,32 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
     neither side answered in two ways, or both gave these answers again. What depends on timing is no
     difference: the length of an aborted answer, or which of two requests with one id was first.
     """
-    one, other = pair.baseline, pair.other
-    name, source = one.exchange.name, names[0]
-    asked = _first_difference(_body(one.exchange.request), _body(other.exchange.request))
+    first, second = pair.baseline, pair.other
+    name, source = first.exchange.name, names[0]
+    asked = _first_difference(_body(first.exchange.request), _body(second.exchange.request))
     if asked is not None:
         message = f"asked differently at {asked[0] or 'the whole'}: {_words(asked[1])} and {_words(asked[2])}"
         yield Difference("request", "", message, name)
         return
-    if one.exchange.scenario in RACING:
+    if first.exchange.scenario in RACING:
         return
-    statuses = one.exchange.status, other.exchange.status
+    statuses = first.exchange.status, second.exchange.status
     if statuses[0] != statuses[1]:
         message = f"{statuses[1]}, but {statuses[0]} in {source}"
-        yield Difference("status", "", message, name, start_place(one), start_place(other))
+        yield Difference("status", "", message, name, start_place(first), start_place(second))
         return
-    if not (ended(one) and ended(other)) and (one.answered or other.answered):
+    if not (ended(first) and ended(second)) and (first.answered or second.answered):
         return
-    if one.exchange.scenario in ABORTING and (_was_aborted(one) or _was_aborted(other)):
+    if first.exchange.scenario in ABORTING and (_was_aborted(first) or _was_aborted(second)):
         return
-    yield from _fields(one, other, names)
+    yield from _fields(first, second, names)
     if not pair.repeats:
         return
-    theirs = {choice.index: choice for choice in other.choices}
-    for choice in one.choices:
+    theirs = {choice.index: choice for choice in second.choices}
+    for choice in first.choices:
         if choice.index in theirs:
             yield from _record(choice, theirs[choice.index], source, pair)
         else:
-            yield Difference("choice", str(choice.index), f"only in {source}", name, start_place(one))
-    yield from _other_values(one, other, source)
-    yield from islice(_events(one, other), _MOST_EVENTS)
+            yield Difference("choice", str(choice.index), f"only in {source}", name, start_place(first))
+    yield from _other_values(first, second, source)
+    yield from islice(_events(first, second), _MOST_EVENTS)

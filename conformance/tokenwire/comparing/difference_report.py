@@ -111,13 +111,13 @@ def _death(report: Mapping[str, Any]) -> str:
     return next(died, "")
 
 
-def _hints(one: Side, other: Side) -> Iterator[str]:
-    for label, side in zip(LABELS, (one, other), strict=True):
+def _hints(first: Side, second: Side) -> Iterator[str]:
+    for label, side in zip(LABELS, (first, second), strict=True):
         if why := _death(side.report):
             yield f"{label} was broken off: {why}"
         if why := side.report["target"].get("cut_off"):
             yield f"{label} was cut short: {why}"
-    spoken = [sorted(side.report["target"].get("dialects", ())) for side in (one, other)]
+    spoken = [sorted(side.report["target"].get("dialects", ())) for side in (first, second)]
     if all(spoken) and spoken[0] != spoken[1]:
         dialects = " and ".join(
             f"{label} in {', '.join(names)}" for label, names in zip(LABELS, spoken, strict=True)
@@ -125,33 +125,33 @@ def _hints(one: Side, other: Side) -> Iterator[str]:
         yield f"the sides were asked differently, {dialects}: --dialect NAME asks both alike"
 
 
-def compare_sides(one: Side, other: Side) -> DifferenceReport:
+def compare_sides(first: Side, second: Side) -> DifferenceReport:
     """Compare two sides."""
     pairs: list[AnswerPair] = []
-    for run in one.runs.keys() & other.runs.keys():
-        pairs += side_by_side(one.runs[run], other.runs[run], _by_name)
+    for run in first.runs.keys() & second.runs.keys():
+        pairs += side_by_side(first.runs[run], second.runs[run], _by_name)
     names = [
         {(run, stream.exchange.name) for run, streams in side.runs.items() for stream in streams}
-        for side in (one, other)
+        for side in (first, second)
     ]
     exchanges = [{name for _, name in keys} or None for keys in names]
     only = [
         tuple(f"{run}: {name}" if run else name for run, name in sorted(names[side] - names[1 - side]))
         for side in (0, 1)
     ]
-    both = bool(one.runs and other.runs)
+    both = bool(first.runs and second.runs)
     found = (difference for pair in pairs for difference in differences(pair.load(), LABELS))
     return DifferenceReport(
-        one.name,
-        other.name,
-        tuple(verdict_differences(one.report, other.report, (exchanges[0], exchanges[1]))),
+        first.name,
+        second.name,
+        tuple(verdict_differences(first.report, second.report, (exchanges[0], exchanges[1]))),
         tuple(sorted(_folded(_gathered(found)), key=lambda finding: not finding.first.decides)),
-        compared(one.report, other.report),
+        compared(first.report, second.report),
         len(pairs),
         sum(pair.repeats for pair in pairs),
         only_one=only[0] if both else (),
         only_other=only[1] if both else (),
-        hints=tuple(_hints(one, other)),
+        hints=tuple(_hints(first, second)),
     )
 
 

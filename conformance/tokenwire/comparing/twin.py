@@ -176,20 +176,22 @@ def _name(entry: Logprob) -> Any:
     return entry.text if entry.id is None else entry.id
 
 
-def common(one: Scoring, other: Scoring) -> tuple[Scoring, Scoring]:
+def common(first: Scoring, second: Scoring) -> tuple[Scoring, Scoring]:
     """The beginnings of two scorings that are about the same ids."""
-    both = zip(one, other, strict=False)
+    both = zip(first, second, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: all(map(_has_number, pair)) and _same_id(*pair), both))
-    return one[:same], other[:same]
+    return first[:same], second[:same]
 
 
 def _has_number(position: Position) -> bool:
     return position.sampled is not None and position.sampled.number is not None
 
 
-def _same_id(one: Position, other: Position) -> bool:
+def _same_id(first: Position, second: Position) -> bool:
     return (
-        one.sampled is not None and other.sampled is not None and _name(one.sampled) == _name(other.sampled)
+        first.sampled is not None
+        and second.sampled is not None
+        and _name(first.sampled) == _name(second.sampled)
     )
 
 
@@ -197,8 +199,8 @@ def _numbers(scoring: Scoring) -> list[float]:
     return [position.sampled.number or 0.0 for position in scoring if position.sampled is not None]
 
 
-def _apart(one: Scoring, other: Scoring) -> Iterator[float]:
-    ours, theirs = common(one, other)
+def _apart(first: Scoring, second: Scoring) -> Iterator[float]:
+    ours, theirs = common(first, second)
     for mine, yours in zip(_numbers(ours), _numbers(theirs), strict=True):
         yield mine - yours
 
@@ -227,9 +229,9 @@ def _step(position: Position) -> float:
     )
 
 
-def _gap(one: Position, other: Position) -> float:
+def _gap(first: Position, second: Position) -> float:
     """How far two sides are from having the same likeliest id; the nearer of them counts."""
-    ours, theirs = _likeliest(one), _likeliest(other)
+    ours, theirs = _likeliest(first), _likeliest(second)
     if not ours or not theirs:
         return 0.0
     mine, yours = max(ours, key=ours.__getitem__), max(theirs, key=theirs.__getitem__)
@@ -243,15 +245,15 @@ def _gap(one: Position, other: Position) -> float:
 
 def _counted(text: Text) -> _Counted:
     apart = tuple(_apart(*text.scores))
-    by_itself = [list(_apart(first, again)) for first, again in zip(text.scores, text.again, strict=True)]
+    by_itself = [list(_apart(score, again)) for score, again in zip(text.scores, text.again, strict=True)]
     by_itself[text.writer] += _apart(text.written, text.scores[text.writer])
-    one, other = text.scores
+    first, second = text.scores
     return _Counted(
         apart,
         (tuple(by_itself[0]), tuple(by_itself[1])),
         tuple(_divergence(-number if text.writer else number) for number in apart),
-        (tuple(map(_step, one)), tuple(map(_step, other))),
-        tuple(map(_gap, one, other)),
+        (tuple(map(_step, first)), tuple(map(_step, second))),
+        tuple(map(_gap, first, second)),
     )
 
 
@@ -324,7 +326,7 @@ def compare_twins(
     found = [[seen for seen in differences(pair.load(), LABELS) if seen.decides] for pair in pairs]
     apart_numbers = [number for text in counted for number in text.apart]
     outcome, apart, noise = _weighed(counted)
-    told = _told_within(counted, outcome)
+    within = _told_within(counted, outcome)
     if counted and pairs and not any(found) and not any(apart_numbers):
         outcome = Outcome.SAME
     gaps = [gap for text in counted for gap in text.gaps]
@@ -340,7 +342,7 @@ def compare_twins(
         sides,
         outcome,
         tokens=len(apart_numbers),
-        told_within=told,
+        told_within=within,
         apart=apart,
         noise=noise,
         limit=_limit(noise),

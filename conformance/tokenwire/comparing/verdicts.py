@@ -58,11 +58,13 @@ def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exc
 
 
 def verdict_differences(
-    one: Mapping[str, Any], other: Mapping[str, Any], exchanges: tuple[_Exchanges, _Exchanges] = (None, None)
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    exchanges: tuple[_Exchanges, _Exchanges] = (None, None),
 ) -> Iterator[VerdictDifference]:
     """Where two JSON reports differ, in the order of the specification. `exchanges`: those of each side."""
-    ours = {summary.requirement: summary for summary in summaries(one)}
-    theirs = {summary.requirement: summary for summary in summaries(other)}
+    ours = {summary.requirement: summary for summary in summaries(first)}
+    theirs = {summary.requirement: summary for summary in summaries(second)}
     for requirement in ours | theirs:
         mine, yours = ours.get(requirement), theirs.get(requirement)
         verdicts = [summary.verdict if summary is not None else None for summary in (mine, yours)]
@@ -75,14 +77,14 @@ def verdict_differences(
             other=verdicts[1] or "",
             why_one=_why(mine),
             why_other=_why(yours),
-            decides=_decided(mine, one, exchanges[1]) and _decided(yours, other, exchanges[0]),
+            decides=_decided(mine, first, exchanges[1]) and _decided(yours, second, exchanges[0]),
         )
 
 
-def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:
     """The number of requirements that both sides decided."""
     decided = [
         {summary.requirement for summary in summaries(report) if summary.verdict not in _UNDECIDED}
-        for report in (one, other)
+        for report in (first, second)
     ]
     return len(decided[0] & decided[1])
