@@ -20,6 +20,7 @@ COMMANDS = {
     "replay": "Judge recorded exchanges, without a server.",
     "merge": "Make one report of several replays.",
     "record": "Ask a running server everything, and only record.",
+    "inspect": "Ask a server by hand, and see every token.",
     "explain": "Show all of one requirement.",
     "list": "List all requirements, scenarios, dialects, …",
     "init": "Look at a server and write tokenwire.toml.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import chain, islice
 from multiprocessing import current_process, get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import wait
@@ -66,6 +66,31 @@ def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int)
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+
+
+class Helper:
+    """A process that works on one part after the other; a thread where this system cannot fork.
+
+    It is forked at once, so that it holds no connection that is opened later, and ends with its parent.
+    """
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._forks = _may_fork()
+        self._work = work
+        self._pool: Executor = (
+            ProcessPoolExecutor(1, get_context("fork"), _begin, (work,))
+            if self._forks
+            else ThreadPoolExecutor(1)
+        )
+        self._pool.submit(int).result()
+
+    def submit(self, part: Any) -> Future[Any]:
+        """What comes of a part. Its result raises BrokenProcessPool if the process was killed."""
+        return self._pool.submit(_do if self._forks else self._work, part)
+
+    def close(self) -> None:
+        """End it, whatever is left to do."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def together(

@@ -116,15 +116,15 @@ class Settings:
     """What a command was called with: from the command line, else from the file, else the default."""
 
     config: Path | None = _file(
-        f"{_REACH} replay merge watch",
+        f"{_REACH} replay merge watch inspect",
         "Take settings from this file, not from the nearest tokenwire.toml or pyproject.toml.",
     )
     trust: bool = _switch(
-        f"{_REACH} watch",
+        f"{_REACH} watch inspect",
         "Let the file of settings decide what is sent, run or overwritten, and do not ask.",
     )
     target: str = _text(
-        f"{_RUN} init watch again",
+        f"{_RUN} init watch again inspect",
         "Base URL of the server.",
         metavar="URL",
         required=True,
@@ -136,14 +136,14 @@ class Settings:
         },
     )
     header: tuple[str, ...] = _names(
-        f"{_REACH} init again",
+        f"{_REACH} init again inspect",
         "Send this too; env:NAME in a value stands for an environment variable. Repeatable.",
         metavar="'NAME: VALUE'",
         toml='headers = { Authorization = "Bearer env:MY_KEY" }',
         roles=RESUMED | REPRODUCED | SENSITIVE,
     )
     dialect: tuple[str, ...] = _names(
-        f"{_REACH} replay",
+        f"{_REACH} replay inspect",
         "Ask only this dialect, not all that the server speaks: its name, or your own YAML file. Repeatable.",
         but={"replay": {"help": "Read answers by the dialect in this YAML file, too; repeatable."}},
         names="dialect",
@@ -158,13 +158,13 @@ class Settings:
         roles=REMEMBERED | REPRODUCED,
     )
     model: str = _text(
-        f"{_REACH} init",
+        f"{_REACH} init inspect",
         "Ask for this model, not for the first one listed.",
         toml='model = "my-model"',
         roles=_HOW,
     )
     worker: str = _text(
-        _RUN,
+        f"{_RUN} inspect",
         "The server behind the target, if that is a gateway: both are asked the same.",
         metavar="URL",
         toml='worker = "http://127.0.0.1:30001"',
@@ -209,10 +209,14 @@ class Settings:
     explore: int = _count("check", "Also send N random requests.", default=0, least=0, roles=RESUMED)
     seed: int = _count("check", "Random seed for --explore.", default=0, least=0, roles=RESUMED)
     timeout: float = _seconds(
-        f"{_REACH} init", "Seconds for one exchange.", default=60.0, toml="timeout = 60", roles=REMEMBERED
+        f"{_REACH} init inspect",
+        "Seconds for one exchange.",
+        default=60.0,
+        toml="timeout = 60",
+        roles=REMEMBERED,
     )
     max_concurrency: int = _count(
-        _REACH, "Exchanges at a time.", default=16, toml="max-concurrency = 16", roles=REMEMBERED
+        f"{_REACH} inspect", "Exchanges at a time.", default=16, toml="max-concurrency = 16", roles=REMEMBERED
     )
     max_tokens: int | None = _count(
         _REACH,
@@ -258,7 +262,7 @@ class Settings:
         roles=REMEMBERED,
     )
     tokenizer: Path | None = _folder(
-        f"{_ASK} replay",
+        f"{_ASK} replay inspect",
         "Hold text against ids by DIR/tokenizer.json, not by what the server itself answers.",
         toml='tokenizer = "models/mine"',
         roles=REMEMBERED,

@@ -22,9 +22,9 @@ def taken() -> dict[str, list[str]]:
 def test_every_key_is_told_with_who_takes_it() -> None:
     told = taken()
     assert set(told) == set(KEYS) | {f"{table}.{name}" for table, keys in TABLES.items() for name in keys}
-    assert told["target"] == ["check", "record", "watch"]
+    assert told["target"] == ["check", "record", "watch", "inspect"]
     assert told["profiles"] == ["check", "replay", "watch"]
-    assert told["headers"] == ["check", "record", "compare", "twin"]
+    assert told["headers"] == ["check", "record", "compare", "twin", "inspect"]
     assert told["watch.listen"] == ["watch"]
 
 

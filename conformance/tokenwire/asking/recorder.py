@@ -64,6 +64,8 @@ class _Recording:
         self.lines = 0
         self.ending = Ending.UNREACHABLE
         self.detail = ""
+        self.duration = 0.0
+        """Known at the end."""
 
     def seconds(self) -> float:
         return time.monotonic() - self._sent
@@ -95,15 +97,16 @@ class _Recording:
         first = self.reads[0]
         self.reads = [replace(first, data=first.data[:_KEPT_OF_OUTGROWN])]
 
-    def close(self, duration: float) -> None:
+    def close(self) -> None:
         """Write what was kept back, and the end."""
+        self.duration = self.seconds()
         self._keep(self._arriving.rest())
         if self._is_settings:
             self._is_settings = False
             reads, self.reads = redact_reads(self.reads, redact_settings), []
             self._keep(reads)
         if self._file is not None:
-            self._file.end(self.ending, detail=self.detail, duration=duration)
+            self._file.end(self.ending, detail=self.detail, duration=self.duration)
 
 
 class Recorder:
@@ -195,6 +198,24 @@ class Recorder:
                 if file is not None:
                     file.request(name, scenario, shown, started=started, server=self.server)
                 recording = _Recording(file, mask, is_settings=request.method == "GET")
+
+                def so_far() -> Exchange:
+                    return Exchange(
+                        name,
+                        shown,
+                        scenario,
+                        recording.status,
+                        recording.headers,
+                        tuple(recording.reads),
+                        recording.ending,
+                        recording.detail,
+                        recording.duration or recording.seconds(),
+                        started,
+                        self.server,
+                    )
+
+                if tap is not None:
+                    tap.so_far = so_far
                 try:
                     with self._stopwatch.exchange():
                         await self._record(request, recording, slow_reader, tap)
@@ -202,23 +223,10 @@ class Recorder:
                     recording.end(Ending.CANCELLED, "the run was ended")
                     raise
                 finally:
-                    duration = recording.seconds()
-                    recording.close(duration)
+                    recording.close()
                     if tap is not None:
                         tap.end()
-            exchange = Exchange(
-                name,
-                shown,
-                scenario,
-                recording.status,
-                recording.headers,
-                tuple(recording.reads),
-                recording.ending,
-                recording.detail,
-                duration,
-                started,
-                self.server,
-            )
+            exchange = so_far()
             self._on_exchange(exchange)
             return exchange
 

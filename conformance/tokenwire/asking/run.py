@@ -322,16 +322,25 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     return rehearsal.asked
 
 
-async def reach(plan: Plan) -> tuple[Preflight, PoliteSender]:
-    """What a target is, and what sends requests to it within the limits of a plan.
+@dataclass(frozen=True)
+class Reached:
+    """A target that is known, and what sends it requests."""
 
-    Raises UsageError for a URL that is none.
-    """
+    found: Preflight
+    recorder: Recorder
+    """Sends each request once, whatever the limits."""
+    sender: PoliteSender
+    """Keeps to the limits of the plan, and asks a busy target again."""
+
+
+async def reach(plan: Plan) -> Reached:
+    """Find out what a target is. Raises UsageError for a URL that is none."""
     url = plan.settings.target
     polite = PoliteSender(_recorder(plan, url, None, headers=plan.headers, first=True), plan.limits)
     found = await _found(plan, url, polite, None, plan.headers)
     recorder = _recorder(plan, url, None, headers=plan.headers, known=found)
-    return found, polite.to(recorder, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+    length = found.advertised.context_length or SMALLEST_CONTEXT
+    return Reached(found, recorder, polite.to(recorder, found.speaks, length))
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokenwire.wire.event_stream import EventStreamParser
+from tokenwire.wire.exchange import Exchange
 
 
 class Tap:
@@ -22,6 +24,8 @@ class Tap:
         """Set as soon as the client has left."""
         self.resets = False
         """Whether leaving resets the connection instead of closing it."""
+        self.so_far: Callable[[], Exchange | None] = lambda: None
+        """The exchange as far as it has come, without credentials; None before it is sent."""
 
     async def events(self, count: int) -> bool:
         """Wait for the head of the answer and `count` events; false if it ended before they came."""

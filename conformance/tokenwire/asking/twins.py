@@ -101,7 +101,8 @@ def _scoring_ask(ids: tuple[int, ...]) -> Ask:
 
 async def _meet(plan: Plan) -> dict[str, _Side]:
     """What a target speaks, by dialect, with what scores prompts first. Raises UsageError."""
-    found, sender = await reach(plan)
+    reached = await reach(plan)
+    found, sender = reached.found, reached.sender
     if not found.speaks:
         raise UsageError(found.diagnosis)
     sides = {}

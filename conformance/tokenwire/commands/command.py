@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
@@ -169,6 +171,15 @@ def _source(context: typer.Context, parameter: str) -> str:
 def examples(*lines: str) -> str:
     """The end of a help page: examples, a line each."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def has_desktop() -> bool:
+    """Whether there is a desktop: without one a browser might open in the terminal, or not at all."""
+    if not sys.stdout.isatty():
+        return False
+    return sys.platform in {"darwin", "win32"} or any(
+        os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
 
 
 # What cannot be written is refused before anything runs.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ import typer
 from tokenwire.ask import Budget
 from tokenwire.asking.run import Plan, Unreached
 from tokenwire.commands.ask import ask
-from tokenwire.commands.command import command
+from tokenwire.commands.command import command, has_desktop
 from tokenwire.commands.reporting import Reporting, judge_and_report, writable_outputs
 from tokenwire.demo_server import FAULTS, demo_server
 from tokenwire.disk import system_says
@@ -73,7 +71,7 @@ def _demo(
     again = f"tokenwire demo --serve{' --correct' * correct} --port {url.rpartition(':')[2]}"
     typer.echo(f"its server has ended; for the lines above, start it again: {again}")
     typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")
-    if show and _has_desktop():
+    if show and has_desktop():
         webbrowser.open(page.as_uri())
     expected = ExitStatus.CONFORMS if correct else ExitStatus.VIOLATION
     raise typer.Exit(0 if status == expected else ExitStatus.HARNESS_ERROR)
@@ -91,15 +89,6 @@ def _serve(url: str, faults: tuple[str, ...]) -> None:
     typer.echo(f"check it: tokenwire check --target {url}")
     with contextlib.suppress(KeyboardInterrupt):
         Event().wait()
-
-
-def _has_desktop() -> bool:
-    """Whether there is a desktop: without one a browser might open in the terminal, or not at all."""
-    if not sys.stdout.isatty():
-        return False
-    return sys.platform in {"darwin", "win32"} or any(
-        os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY")
-    )
 
 
 app = command(

@@ -264,6 +264,16 @@ class Dialect:
         return "input_ids" in self._request.prompt
 
     @property
+    def written(self) -> Mapping[str, Keys]:
+        """Where a request says each prompt and field that the endpoint has, by its name."""
+        return self._request.written
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What a field is where a request does not say it, as far as that is known."""
+        return self._request.defaults
+
+    @property
     def names_stops(self) -> bool:
         """Whether answers have a field for what stopped a choice."""
         return self._whole.names_stops and self._stream.names_stops

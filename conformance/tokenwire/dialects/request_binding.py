@@ -501,6 +501,15 @@ class RequestBinding:
             remove(more, at)
         return bool(more)
 
+    @cached_property
+    def written(self) -> dict[str, Keys]:
+        """Where each prompt and field is written that an endpoint has, by its name."""
+        named = {} if self.model is None else {"model": self.model}
+        listed = {name: at for name, (at, _) in self.listed.items()}
+        counted = {"top_logprobs": self.counts["logprobs"]} if "logprobs" in self.counts else {}
+        fields = {name: places[0] for name, places in self.fields.items()}
+        return {**self.prompt, **named, **fields, **self.penalties, **counted, **listed}
+
     def _places(self, name: str) -> tuple[Keys, ...]:
         """Where a prompt or a field stands, the place to write first; nowhere where the endpoint lacks it."""
         if name in self.prompt:

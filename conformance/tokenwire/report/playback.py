@@ -88,7 +88,8 @@ class Playback:
     @property
     def first(self) -> int:
         """The index of the step to show first."""
-        return next((number for number, step in enumerate(self.steps) if step.illegal), 0)
+        illegal = (number for number, step in enumerate(self.steps) if step.illegal)
+        return next(illegal, len(self.steps) - 1)
 
     @property
     def plot(self) -> Plot | None:

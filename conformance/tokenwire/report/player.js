@@ -98,6 +98,7 @@ const play = (() => {
     }
 
     show(at, wanted) {
+      this.picked = wanted || Boolean(this.picked);
       const step = this.playback.steps[at];
       this.at = at;
       this.walk.open ||= wanted;

@@ -29,6 +29,20 @@ class Page:
     make: Callable[[], str]
 
 
+def http_document(status: HTTPStatus, kind: str, data: bytes | None, *headers: str) -> bytes:
+    """An answer that ends its connection. Without data it is a head alone, and what follows is its body."""
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {kind}",
+        *([] if data is None else [f"Content-Length: {len(data)}"]),
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        *headers,
+        "Connection: close",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + (data or b"")
+
+
 class Admin:
     """Answers GET and HEAD, one request to a connection."""
 
@@ -67,18 +81,9 @@ class Admin:
             status, kind, body = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"there are {known}\n"
         else:
             status, kind, body = HTTPStatus.OK, page.content_type, page.make()
-        data = inert(body).encode()
-        lines = [
-            f"HTTP/1.1 {status.value} {status.phrase}",
-            f"Content-Type: {kind}",
-            f"Content-Length: {len(data)}",
-            "Cache-Control: no-store",
-            "X-Content-Type-Options: nosniff",
-            *(["Allow: GET, HEAD"] if status is HTTPStatus.METHOD_NOT_ALLOWED else []),
-            "Connection: close",
-        ]
-        answer = "\r\n".join([*lines, "", ""]).encode("ascii")
-        return answer if method == "HEAD" else answer + data
+        allowed = ["Allow: GET, HEAD"] if status is HTTPStatus.METHOD_NOT_ALLOWED else []
+        answer = http_document(status, kind, inert(body).encode(), *allowed)
+        return answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else answer
 
 
 def _replay_command(opinion: Opinion, requirement: str) -> str:

@@ -1,0 +1,93 @@
+"""The bench: judges one answer, or two beside each other, and makes what the page shows of them.
+
+It works in a process of its own: the times of what arrives stay true, however long judging takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.report.answer_view import answer_view
+from tokenwire.requirement import Requirement
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.tokenizer import Tokenizer
+from tokenwire.watch.judging import single_answer_requirements
+from tokenwire.wire.exchange import Exchange
+
+_WHILE_IT_COMES, _AT_THE_END = 60, 240
+"""The most events that a view holds."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An exchange of the page, as far as it has come."""
+
+    exchange: Exchange
+    dialect: str
+    under_way: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the bench is to do: judge an answer, and where `number` is given, make its view."""
+
+    answer: Answer
+    number: int | None = None
+    beside: Answer | None = None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is known of the target."""
+
+    dialects: Mapping[str, Dialect]
+    advertised: Advertised = field(default_factory=Advertised)
+    tokenizer: Tokenizer | None = None
+    pieces: Sequence[bytes] = ()
+    """The bytes of each id, where the vocabulary is known."""
+
+    def __call__(self, question: Question) -> dict[str, Any]:
+        """The counts of an answer for its row, and its view."""
+        stream = self._read(question.answer)
+        beside = self._read(question.beside) if question.beside is not None else None
+        run = Run(tuple(filter(None, (stream, beside))), self.advertised, tokenizer=self.tokenizer)
+        judgements = judge([run], self._rows(question, stream))
+        bad = [one.requirement.id for one in judgements if one.verdict in {Verdict.FAIL, Verdict.WARN}]
+        tokens = sum(len(choice.output_ids or ()) for choice in stream.choices)
+        text = "".join(choice.text or "" for choice in stream.choices)
+        counts = {"violated": bad, "events": len(stream.events), "tokens": tokens, "characters": len(text)}
+        if question.number is None:
+            return counts
+        return counts | answer_view(
+            stream,
+            judgements,
+            number=question.number,
+            most_events=_WHILE_IT_COMES if question.answer.under_way else _AT_THE_END,
+            beside=beside,
+            spell=self._spell,
+        )
+
+    def _rows(self, question: Question, stream: Stream) -> list[Requirement] | None:
+        """What is judged: what one answer can violate, and all of two that have ended. Half a document is no
+        answer yet.
+        """
+        if question.answer.under_way and not stream.asked.stream:
+            return []
+        compared = question.beside is not None and not question.beside.under_way
+        return None if compared and not question.answer.under_way else single_answer_requirements()
+
+    def _read(self, answer: Answer) -> Stream:
+        dialect = self.dialects[answer.dialect]
+        return dialect.read(answer.exchange, delivery_hint=self.advertised.delivery)
+
+    def _spell(self, ids: Sequence[int]) -> bytes | None:
+        if not self.pieces or not all(type(token) is int and 0 <= token < len(self.pieces) for token in ids):
+            return None
+        return b"".join(self.pieces[token] for token in ids)

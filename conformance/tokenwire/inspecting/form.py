@@ -1,0 +1,60 @@
+"""The form of a request: each field that an endpoint has, with its type, range, default and sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tokenwire.ask import RULES
+from tokenwire.asking.flags import plain
+from tokenwire.dialects.dialect import Dialect, Unsupported
+from tokenwire.spec_files import read_yaml, spec_root
+
+_TOKENS = 32
+_TEXTS = ("text", "name")
+"""Kinds whose values are written as they are; others as JSON."""
+
+
+def form(dialect: Dialect, model: str) -> dict[str, Any]:
+    """What the script of the page makes the form of, and the body to begin with."""
+    asked = replace(plain(dialect), stream=True, max_new_tokens=_TOKENS)
+    request = dialect.render(asked, model)
+    return {
+        "dialect": dialect.name,
+        "method": dialect.endpoint.methods[0],
+        "path": dialect.endpoint.path,
+        "body": {} if isinstance(request, Unsupported) else request.body,
+        "fields": list(_fields(dialect)),
+    }
+
+
+def _fields(dialect: Dialect) -> Iterator[dict[str, Any]]:
+    said = read_yaml(spec_root() / "fields.yaml")["request"]
+    for name, keys in dialect.written.items():
+        row = said.get(name, {"type": "", "says": ""})
+        rule = RULES.get(name)
+        kind = rule.kind if rule is not None else "text" if name in {"text", "model"} else "JSON"
+        yield {
+            "name": name,
+            "at": keys,
+            "kind": "boolean" if kind == "flag or number" and row["type"] == "boolean" else kind,
+            "plain": kind in _TEXTS,
+            "least": rule.least if rule is not None else None,
+            "type": row["type"],
+            "says": row["says"],
+            "default": dialect.defaults.get(name),
+        }
+    for keys in dialect.asks:
+        says = f"Tell {keys[-1]}, too."
+        yield {
+            "name": keys[-1],
+            "at": keys,
+            "kind": "boolean",
+            "plain": False,
+            "least": None,
+            "says": says,
+        } | {
+            "type": "boolean",
+            "default": None,
+        }

@@ -1,0 +1,153 @@
+"""The inspector: what the page shows and does, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from tokenwire.asking.run import Plan, Reached
+from tokenwire.explanation import explain
+from tokenwire.inspecting.bench import Bench
+from tokenwire.inspecting.exchanges import TARGET, Exchanges
+from tokenwire.inspecting.form import form
+from tokenwire.inspecting.keeping import keep
+from tokenwire.inspecting.presets import presets
+from tokenwire.inspecting.server import Server
+from tokenwire.parrot.speaker import Speaker
+from tokenwire.processes import Helper
+from tokenwire.report.page import player, policy
+from tokenwire.report.templates import template
+from tokenwire.target.tokenizer import LocalTokenizer
+
+_PULSE_S = 0.1
+"""The page is told at most so often what is new: many streams are told of together."""
+_LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
+_HTML, _JSON = "text/html; charset=utf-8", "application/json"
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What is inspected, and where is written what is kept."""
+
+    plan: Plan
+    targets: Mapping[str, Reached]
+    """The target, and the worker behind it where one is named."""
+    folder: Path
+    parrot: Speaker | None = None
+    """Makes prompts for a target that is a parrot; None for others."""
+
+
+class Inspector:
+    """Serves the page as long as it is open; an async context manager."""
+
+    def __init__(self, inspected: Inspected) -> None:
+        self._inspected = inspected
+        self._reached = inspected.targets[TARGET]
+        self._server = Server(
+            {
+                "": self._page,
+                "requirement": self._requirement,
+                "presets": self._names,
+                "preset": self._preset,
+            },
+            {"send": self._send, "stop": self._stop, "abort": self._abort, "keep": self._keep},
+            self._events,
+        )
+
+    async def __aenter__(self) -> str:
+        """The address of the page. Raises OSError."""
+        found, tokenizer = self._reached.found, self._inspected.plan.tokenizer
+        known = tokenizer.known.words if isinstance(tokenizer, LocalTokenizer) else None
+        words = parrot.words if (parrot := self._inspected.parrot) is not None else known
+        bench = Bench(
+            {dialect.name: dialect for dialect in found.speaks},
+            found.advertised,
+            tokenizer,
+            words.pieces if words is not None else (),
+        )
+        self._exchanges = Exchanges(self._inspected.targets, bench)
+        settings = self._inspected.plan.settings
+        self._rehearsing = Helper(lambda _: presets(found, parrot, settings))
+        self._presets = asyncio.wrap_future(self._rehearsing.submit(None))
+        await self._server.listen()
+        return self._server.url
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.close()
+        self._presets.cancel()
+        self._rehearsing.close()
+        await self._exchanges.close()
+
+    async def _page(self, _: str) -> tuple[str, str]:
+        script = player() + files("tokenwire.inspecting").joinpath("inspector.js").read_text("utf-8")
+        found = self._reached.found
+        data = {"forms": [form(dialect, found.model) for dialect in found.speaks]}
+        page = template("tokenwire.inspecting", "page.html.jinja").render(
+            target=self._inspected.plan.settings.target,
+            server=found.advertised,
+            worker=len(self._inspected.targets) > 1,
+            dialects=[dialect.name for dialect in found.speaks],
+            policy=policy(script) + _LOCAL,
+            script=Markup(script),
+            data=htmlsafe_json_dumps(data),
+        )
+        return _HTML, page
+
+    async def _requirement(self, name: str) -> tuple[str, str]:
+        page = template("tokenwire.inspecting", "requirement.html.jinja")
+        return _HTML, page.render(explained=explain(name), policy=policy(""))
+
+    async def _names(self, _: str) -> tuple[str, str]:
+        return _JSON, json.dumps(list(await self._presets))
+
+    async def _preset(self, name: str) -> tuple[str, str]:
+        request = (await self._presets)[name]
+        return _JSON, json.dumps({"path": request.path, "body": request.body})
+
+    async def _send(self, wanted: Mapping[str, Any]) -> list[int]:
+        sent = [
+            (str(one["dialect"]), str(one["body"]), str(one.get("to", TARGET))) for one in wanted["requests"]
+        ]
+        return [self._exchanges.send(*one) for one in sent]
+
+    async def _stop(self, wanted: Mapping[str, Any]) -> None:
+        self._exchanges.stop(int(wanted["number"]))
+
+    async def _abort(self, wanted: Mapping[str, Any]) -> str:
+        return await self._exchanges.abort(int(wanted["number"]))
+
+    async def _keep(self, wanted: Mapping[str, Any]) -> list[str]:
+        kept = [self._exchanges.known[int(number)].exchange for number in wanted["numbers"]]
+        plan = self._inspected.plan
+        return await asyncio.to_thread(
+            keep, self._inspected.folder, str(wanted["name"]), kept, plan.settings.target, plan.asked_with
+        )
+
+    async def _events(self, wanted: Mapping[str, str]) -> AsyncIterator[Any]:
+        """Rows that changed, and the answer that is shown if it grew."""
+        told: dict[int, dict[str, Any]] | None = None
+        seen: object = None
+        show, beside = (int(wanted.get(name) or 0) for name in ("show", "beside"))
+        while self._server.open:
+            rows = {number: asked.row() for number, asked in self._exchanges.known.items()}
+            news: dict[str, Any] = {
+                "rows": [row for number, row in rows.items() if not told or told.get(number) != row],
+                "gone": [number for number in told or () if number not in rows],
+            }
+            changed = told is None or any(news.values())
+            told = rows
+            state = [(rows[one]["bytes"], rows[one]["open"]) for one in (show, beside) if one in rows]
+            if show in rows and state != seen:
+                seen = state
+                news["view"] = await self._exchanges.view(show, beside)
+            if changed or "view" in news:
+                yield news
+            await asyncio.sleep(_PULSE_S)

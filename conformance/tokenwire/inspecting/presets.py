@@ -1,0 +1,51 @@
+"""Presets: what the scenarios would ask of a target, and a parrot's scripts, each by its name."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tokenwire.asking.preflight import Preflight
+from tokenwire.asking.rehearsal import Rehearsal
+from tokenwire.asking.run import chosen
+from tokenwire.asking.scenario import SMALLEST_CONTEXT, Conversation, Transcript
+from tokenwire.parrot.speaker import Speaker
+from tokenwire.settings import Settings
+from tokenwire.wire.exchange import Exchange, HttpRequest
+
+
+@dataclass
+class _Noting(Rehearsal):
+    """A rehearsal that notes what is asked."""
+
+    requests: dict[str, HttpRequest] = field(default_factory=dict)
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        self.requests.setdefault(name, request)
+        return await super().send(name, scenario, request, **how)
+
+
+def presets(found: Preflight, parrot: Speaker | None, settings: Settings) -> dict[str, HttpRequest]:
+    """The requests of a run with these settings, by the names of their exchanges. Nothing is sent."""
+    return asyncio.run(_rehearsed(found, parrot, settings))
+
+
+async def _rehearsed(found: Preflight, parrot: Speaker | None, settings: Settings) -> dict[str, HttpRequest]:
+    noting = _Noting(found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+    for scenario in chosen(replace(settings, gentle=True)):
+        for dialect in found.speaks:
+            talk = Conversation(
+                scenario.name,
+                dialect,
+                noting,
+                found.advertised,
+                Transcript(),
+                found.model,
+                settings.budget,
+                parrot,
+            )
+            fits = scenario.chat in (None, talk.chat) and (dialect.has_items or not scenario.items)
+            if fits and (parrot is not None or not scenario.parrot):
+                await scenario.run(talk)
+    return {name: request for name, request in noting.requests.items() if request.method != "GET"}

@@ -1,0 +1,148 @@
+"""One answer as a page shows it, also while it is still coming: what it violates, and its playback.
+
+All of it is made here, in bounded size; the script of a page only puts it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Choice, Stream
+from tokenwire.report.excerpt import excerpt_at
+from tokenwire.report.finding import illegal_events
+from tokenwire.report.playback import Spell, played
+from tokenwire.report.templates import template
+from tokenwire.report.wording import clause, value
+from tokenwire.target.alike import alike
+from tokenwire.wire.inert import inert
+
+_MOST_BYTES = 20_000
+"""Of the bytes as they came, from their end."""
+_MOST_READS = 200
+_SHOWN = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
+
+
+@dataclass(frozen=True)
+class _Violated:
+    """A sentence that the answer violates, and the first place."""
+
+    requirement: str
+    verdict: str
+    message: str
+    event: int | None = None
+    pointer: str = ""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """An event as the table shows it."""
+
+    index: int
+    time: float
+    gap: float
+    """Seconds since the event before it."""
+    start: int
+    end: int
+    excerpt: str
+    violated: Sequence[str]
+
+
+def answer_view(
+    stream: Stream,
+    judgements: Collection[Judgement],
+    *,
+    number: int,
+    most_events: int,
+    beside: Stream | None = None,
+    spell: Spell = lambda _: None,
+) -> dict[str, Any]:
+    """An answer as HTML, with the data of its player. `beside`: what it is held against."""
+    name = stream.exchange.name
+    bad = [judgement for judgement in judgements if judgement.verdict in _SHOWN]
+    here = [one for one in bad if any(seen.place.exchange == name for seen in one.violations)]
+    events = {judgement.requirement.id: illegal_events(judgement.violations, stream) for judgement in here}
+    illegal: dict[int, str] = {}
+    for pointers in events.values():
+        illegal = {**pointers, **illegal}
+    illegal = dict(sorted(illegal.items()))
+    playback = played(stream, illegal, beside, most=most_events, spell=spell)
+    shown = {step.event for step in playback.steps} if playback is not None else set()
+    html = template("tokenwire.report", "answer.html.jinja").render(
+        number=number,
+        exchange=stream.exchange,
+        name=inert(name),
+        detail=inert(stream.exchange.detail),
+        violated=list(_violated(bad, name)),
+        difference="" if beside is None else _difference(stream, beside),
+        playback=playback,
+        rows=list(_rows(stream, events, shown)),
+        left_out=len(stream.events) - len(shown),
+        reads=list(_reads(stream)),
+        size=stream.exchange.size,
+    )
+    return {"html": html, "playback": playback.embedded() if playback is not None else None}
+
+
+def _violated(judgements: Collection[Judgement], name: str) -> Iterator[_Violated]:
+    for judgement in judgements:
+        row, verdict = judgement.requirement.id, judgement.verdict.value
+        if not judgement.violations:
+            yield _Violated(row, verdict, inert(judgement.message))
+            continue
+        first = next(
+            (one for one in judgement.violations if one.place.exchange == name), judgement.violations[0]
+        )
+        event = first.place.event if first.place.exchange == name else None
+        yield _Violated(row, verdict, inert(clause(first)), event, inert(first.place.pointer))
+
+
+def _rows(stream: Stream, illegal: Mapping[str, Mapping[int, str]], shown: Collection[int]) -> Iterator[_Row]:
+    before = 0.0
+    for event in stream.events:
+        place, gap = event.place, event.place.time - before
+        before = place.time
+        if event.index not in shown:
+            continue
+        violated = [requirement for requirement, pointers in illegal.items() if event.index in pointers]
+        pointer = next((illegal[requirement][event.index] for requirement in violated), "")
+        excerpt = inert(excerpt_at(stream, place.at(pointer)).text if violated else place.excerpt)
+        yield _Row(event.index, place.time, gap, place.start, place.end, excerpt, violated)
+
+
+def _reads(stream: Stream) -> Iterator[tuple[float, str]]:
+    """The last bytes as they came, read by read, with their times."""
+    left = _MOST_BYTES
+    last: list[tuple[float, str]] = []
+    for read in islice(reversed(stream.exchange.reads), _MOST_READS):
+        last.append((read.time, inert(read.data[-left:].decode("utf-8", "backslashreplace"))))
+        left -= len(read.data)
+        if left <= 0:
+            break
+    yield from reversed(last)
+
+
+def _difference(stream: Stream, other: Stream) -> str:
+    """Where two answers part, in words: the first token, or character, that is another."""
+    pairs = zip(stream.choices, other.choices, strict=False)
+    words = (_parting(one, two, other.exchange.name) for one, two in pairs)
+    return inert(next(filter(None, words), "as far as both have come, their tokens and texts are the same"))
+
+
+def _parting(one: Choice, two: Choice, name: str) -> str:
+    for kind in ("output_ids", "text"):
+        ours, theirs = getattr(one, kind), getattr(two, kind)
+        if ours is None or theirs is None:
+            continue
+        unit = "token" if kind == "output_ids" else "character"
+        for position, (left, right) in enumerate(zip(ours, theirs, strict=False)):
+            if not alike(left, right):
+                where = f"choice {one.index}, {unit} {position}"
+                return f"first difference: {where} is {value(left)}, and {value(right)} in {name}"
+        if len(ours) != len(theirs) and one.finish is not None and two.finish is not None:
+            return f"choice {one.index} has {len(ours)} {unit}s, and {len(theirs)} in {name}"
+    return ""

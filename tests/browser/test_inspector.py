@@ -1,0 +1,143 @@
+"""The inspector in a browser: the demo's server is asked by the form, and what is wrong becomes a test."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.ui import Select
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tokenwire.demo_server import demo_server
+from tokenwire.judging.verdict import ExitStatus
+
+PATIENCE_S = 120
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    with demo_server(("token-lost",)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def address(target: str, kept: Path) -> Iterator[str]:
+    words = ["inspect", "--target", target, "--no-open", "--keep", str(kept), "--worker", target]
+    command = [sys.executable, "-m", "tokenwire", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.fixture
+def page(browser: WebDriver, address: str) -> Iterator[WebDriver]:
+    size = {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get(address)
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def until(browser: WebDriver, script: str) -> object:
+    return WebDriverWait(browser, PATIENCE_S, 0.02).until(
+        lambda _: browser.execute_script(f"return {script}")
+    )
+
+
+def field(browser: WebDriver, name: str) -> str:
+    """The id of the input of a field."""
+    label = next(
+        label for label in browser.find_elements(By.CSS_SELECTOR, "#fields label") if label.text == name
+    )
+    return str(label.get_attribute("for"))
+
+
+def say(browser: WebDriver, name: str, value: str) -> None:
+    """Write a field of the form."""
+    element = browser.find_element(By.ID, field(browser, name))
+    browser.execute_script(
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))", element, value
+    )
+
+
+def body(browser: WebDriver) -> dict:
+    return json.loads(browser.execute_script("return document.getElementById('body').value"))
+
+
+def send(browser: WebDriver) -> None:
+    browser.find_element(By.ID, "send").click()
+
+
+def test_form_and_body_are_two_ways_to_say_the_same(page: WebDriver) -> None:
+    say(page, "sampling_params.max_new_tokens", "7")
+    say(page, "sampling_params.stop", '["QZ", "!"]')
+    assert body(page)["sampling_params"] == {"max_new_tokens": 7, "temperature": 0.0, "stop": ["QZ", "!"]}
+    page.execute_script(
+        "const body = document.getElementById('body');"
+        "body.value = JSON.stringify({input_ids: [65], stream: false, beyond: 1});"
+        "body.dispatchEvent(new Event('input'))"
+    )
+    stream = page.find_element(By.ID, field(page, "stream"))
+    assert Select(stream).first_selected_option.text == "false"
+    say(page, "sampling_params.temperature", "0.5")
+    assert body(page) == {
+        "input_ids": [65],
+        "stream": False,
+        "beyond": 1,
+        "sampling_params": {"temperature": 0.5},
+    }
+    say(page, "sampling_params.temperature", "")
+    assert body(page) == {"input_ids": [65], "stream": False, "beyond": 1}
+
+
+def test_a_fault_appears_at_its_event_while_the_stream_is_open_and_becomes_a_test(
+    page: WebDriver, kept: Path
+) -> None:
+    say(page, "input_ids", "[65, 66]")
+    say(page, "sampling_params.max_new_tokens", "4000")
+    send(page)
+    until(page, "document.querySelector('#answer .violated a')")
+    state = "document.querySelector('#rows tbody td:nth-child(2)').textContent"
+    assert page.execute_script(f"return {state}") == "under way"
+    assert "incremental-ids-are-new" in page.find_element(By.CSS_SELECTOR, "#answer .violated").text
+    button = page.find_element(By.CSS_SELECTOR, "#answer .violated [data-event]")
+    assert button.text == "event 5"
+    page.execute_script("document.querySelector('#answer .violated [data-event]').click()")
+    assert "event 5" in page.find_element(By.CSS_SELECTOR, ".player output").text
+    page.execute_script("document.querySelector('#rows tbody [aria-label^=stop]').click()")
+    until(page, f"{state} === 'hung-up'")
+    until(page, "document.querySelector('#answer .ending').textContent.includes('hung-up')")
+    page.execute_script("document.getElementById('name').value = 'Sixth token'")
+    page.find_element(By.ID, "keep").click()
+    until(page, "!document.getElementById('kept').hidden")
+    lines = page.find_element(By.ID, "kept").text.splitlines()
+    assert {path.name for path in kept.iterdir()} == {
+        "sixth-token.jsonl.gz",
+        "sixth-token.expected.yaml",
+        "sixth-token.yaml",
+    }
+    assert lines[0].startswith("curl -sN -X POST")
+    check = subprocess.run(
+        [sys.executable, "-m", *lines[-1].split(), "--no-keep"], capture_output=True, text=True, check=False
+    )
+    assert check.returncode == ExitStatus.VIOLATION, check.stderr
+    assert re.search("FAIL  .* in sixth-token", check.stdout)
+    same = subprocess.run([sys.executable, "-m", *lines[-2].split()], check=False)
+    assert same.returncode == 0
