@@ -8,6 +8,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.request import Request
+from tokenwire_reference.doors.disaggregation import rooms_of
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import (
     UNNAMED,
@@ -32,13 +33,24 @@ async def _started(
     http_request: HttpRequest, served: Served, requests: Sequence[Request], *, group: str | None
 ) -> Generation:
     """Start the requests of a call, which another server may share. Raises RefusalError, ClientLeftError."""
-    if served.disaggregation is not None:
-        await served.disaggregation.prepare(http_request, requests)
-    return submit(served, requests, group=group)
+    if served.disaggregation is None:
+        return submit(served, requests, group=group)
+    rooms = rooms_of(http_request.state.body, requests)
+    generation = submit(served, requests, group=group, start=False)
+    try:
+        await unless_client_leaves(http_request, served.disaggregation.share(rooms, generation.aborted_early))
+    except BaseException:
+        generation.start()
+        generation.close()
+        raise
+    generation.start()
+    return generation
 
 
-def submit(served: Served, requests: Sequence[Request], *, group: str | None) -> Generation:
-    """Start the requests of one call.
+def submit(
+    served: Served, requests: Sequence[Request], *, group: str | None, start: bool = True
+) -> Generation:
+    """Start the requests of one call, or take them and let the caller start them.
 
     Raises RefusalError if they ask for too much, if an id is in use or if nothing is taken any more.
     """
@@ -48,7 +60,7 @@ def submit(served: Served, requests: Sequence[Request], *, group: str | None) ->
     refuse_many_hidden_states(requests)
     refuse_many_logprobs(requests)
     try:
-        return served.manager.submit(requests, group=group)
+        return served.manager.submit(requests, group=group, start=start)
     except DuplicateRequestIdError as error:
         raise RefusalError(str(error)) from error
 

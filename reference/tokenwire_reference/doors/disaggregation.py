@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from starlette.requests import Request as HttpRequest
 
 from tokenwire_reference.core.kv import PADDING_PAGE, StoredPage
 from tokenwire_reference.core.prefix_keys import PrefixKeys
@@ -22,7 +21,6 @@ from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.seams import Seams
 from tokenwire_reference.doors.body import hold_against_schema
 from tokenwire_reference.doors.errors import RefusalError
-from tokenwire_reference.doors.event_stream import unless_client_leaves
 from tokenwire_reference.extras.page_transfer import Pages, PageServer, TransferError, fetch_pages
 
 if TYPE_CHECKING:
@@ -32,37 +30,48 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Disaggregation(ABC):
-    """What one of the two servers does with the requests of a call before the engine gets them."""
+@dataclass(frozen=True)
+class Room:
+    """Where the pages of a prompt are handed over, and the samples of that prompt."""
 
-    async def prepare(self, http_request: HttpRequest, requests: Sequence[Request]) -> None:
-        """Raises RefusalError for requests without a room, or whose pages do not come."""
-        body = hold_against_schema(dict(http_request.state.body), "disaggregated-request")
-        rooms, hosts, ports = (
-            value if isinstance(value, list) else [value]
-            for value in map(body.get, ("bootstrap_room", "bootstrap_host", "bootstrap_port"))
+    number: int
+    host: str
+    port: int
+    requests: Sequence[Request]
+
+
+def rooms_of(body: Mapping[str, Any], requests: Sequence[Request]) -> list[Room]:
+    """The rooms that a body names. Raises RefusalError for requests without one."""
+    known = hold_against_schema(dict(body), "disaggregated-request")
+    numbers, hosts, ports = (
+        value if isinstance(value, list) else [value]
+        for value in map(known.get, ("bootstrap_room", "bootstrap_host", "bootstrap_port"))
+    )
+    if None in numbers or None in hosts or len(requests) % len(numbers):
+        raise RefusalError(
+            f"bootstrap_room is {numbers!r:.60} and bootstrap_host {hosts!r:.60}; two servers share each "
+            "request, of which this is one: send it by their router",
+            param="bootstrap_room",
         )
-        if None in rooms or None in hosts or len(requests) % len(rooms):
-            raise RefusalError(
-                f"bootstrap_room is {rooms!r:.60} and bootstrap_host {hosts!r:.60}; two servers share each "
-                "request, of which this is one: send it by their router",
-                param="bootstrap_room",
-            )
-        prompts = len(requests) // len(rooms)
-        shared = [requests[first : first + prompts] for first in range(0, len(requests), prompts)]
-        addresses = list(zip(_for_all(hosts, len(rooms)), _for_all(ports, len(rooms)), strict=True))
-        numbers = [int(room or 0) for room in rooms]
-        await self._share(http_request, list(zip(numbers, addresses, shared, strict=True)))
-
-    @abstractmethod
-    async def _share(
-        self, http_request: HttpRequest, rooms: Sequence[tuple[int, Any, Sequence[Request]]]
-    ) -> None:
-        """Do so with each room, the address that it is handed over at, and the samples of its prompt."""
+    prompts = len(requests) // len(numbers)
+    return [
+        Room(int(number), host, port or 0, requests[place * prompts : (place + 1) * prompts])
+        for place, (number, host, port) in enumerate(
+            zip(numbers, _for_all(hosts, len(numbers)), _for_all(ports, len(numbers)), strict=True)
+        )
+    ]
 
 
 def _for_all(values: Sequence[T], count: int) -> Sequence[T]:
     return list(chain(values, repeat(values[-1], max(0, count - len(values)))))[:count]
+
+
+class Disaggregation(ABC):
+    """What one of the two servers does with the requests of a call before the engine gets them."""
+
+    @abstractmethod
+    async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
+        """Do so, until they are aborted. Raises RefusalError where pages do not come."""
 
 
 class Decode(Disaggregation):
@@ -74,29 +83,46 @@ class Decode(Disaggregation):
         self._template = engine.cache.read_page(PADDING_PAGE)
         self._patience_s = patience_s
 
-    async def _share(
-        self, http_request: HttpRequest, rooms: Sequence[tuple[int, Any, Sequence[Request]]]
-    ) -> None:
-        fetched = asyncio.gather(*(self._fetch(*room) for room in rooms))
+    async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
+        fetching = asyncio.create_task(self._fetch_all(rooms))
+        aborting = asyncio.create_task(aborted.wait())
         try:
-            async with asyncio.timeout(self._patience_s):
-                await unless_client_leaves(http_request, fetched)
-        except TimeoutError as error:
-            words = f"no pages came from the prefill server within {self._patience_s:g} s"
-            raise RefusalError(words, type="500", status=500) from error
+            done, _ = await asyncio.wait(
+                (fetching, aborting), timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if fetching in done:
+                fetching.result()
+            elif not done:
+                words = f"no pages came from the prefill server within {self._patience_s:g} s"
+                raise RefusalError(words, type="500", status=500)
+        finally:
+            fetching.cancel()
+            aborting.cancel()
 
-    async def _fetch(self, room: int, address: tuple[str, int | None], requests: Sequence[Request]) -> None:
-        host, port = address
-        most = len(requests[0].prompt_token_ids) // self._engine.args.page_size
+    async def _fetch_all(self, rooms: Sequence[Room]) -> None:
+        fetches = [asyncio.ensure_future(self._fetch(room)) for room in rooms]
+        try:
+            await asyncio.gather(*fetches)
+        finally:
+            for fetch in fetches:
+                fetch.cancel()
+
+    async def _fetch(self, room: Room) -> None:
         fetching = fetch_pages(
-            (host, port or 0), room, fingerprint=self._fingerprint, template=self._template, most=most
+            (room.host, room.port),
+            room.number,
+            fingerprint=self._fingerprint,
+            template=self._template,
+            most=len(room.requests[0].prompt_token_ids) // self._engine.args.page_size,
         )
         try:
             pages = await fetching
         except TransferError as error:
-            words = f"the prefill server at {host}:{port} did not hand over room {room}: {error}"
+            words = (
+                f"the prefill server at {room.host}:{room.port} did not hand over room {room.number}: {error}"
+            )
             raise RefusalError(words, type="500", status=500) from error
-        for request in requests:
+        for request in room.requests:
             request.handed_over = pages
 
 
@@ -113,14 +139,15 @@ class Prefill(Disaggregation):
         self.loop = asyncio.get_running_loop()
         return await self.server.start(host, port)
 
-    async def _share(self, _: HttpRequest, rooms: Sequence[tuple[int, Any, Sequence[Request]]]) -> None:
-        for room, _, requests in rooms:
+    async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
+        del aborted  # it waits for nothing
+        for room in rooms:
             try:
-                self.server.expect(room)
+                self.server.expect(room.number)
             except TransferError as error:
                 raise RefusalError(str(error), type="503", status=503) from error
-            for request in requests:
-                request.seams = _UntilTheFirstToken(self, room)
+            for request in room.requests:
+                request.seams = _UntilTheFirstToken(self, room.number)
 
     def hand_over(self, request: Request, room: int) -> None:
         """Put the pages of a prompt into its room. Called between two steps, where the engine runs."""

@@ -31,9 +31,13 @@ class ClientLeftError(Exception):
 class Generation:
     """The readers of one HTTP request, in the order of their index."""
 
-    def __init__(self, readers: Sequence[Reader], abort: Callable[[str], None]) -> None:
+    def __init__(self, readers: Sequence[Reader], engine: EngineRunner | Ranks) -> None:
         self.readers = readers
-        self._abort = abort
+        self._engine = engine
+        self._early: set[str] | None = set()
+        """The ids that were aborted before the engine got any; None since it got them."""
+        self.aborted_early = asyncio.Event()
+        """Set where these are all of them."""
         self._wake = asyncio.Event()
         self._at_once: Callable[[], bool] | None = None
         self._error: Exception | None = None
@@ -43,6 +47,22 @@ class Generation:
     def ended(self) -> bool:
         """Whether each record has given its finish."""
         return all(reader.taken_finish for reader in self.readers)
+
+    def start(self) -> None:
+        """Give the requests to the engine; those that were aborted before then end at once."""
+        early, self._early = self._early or (), None
+        for reader in self.readers:
+            self._engine.add(reader.request)
+        for rid in early:
+            self._engine.abort(rid)
+
+    def abort(self, rid: str) -> None:
+        if self._early is None:
+            self._engine.abort(rid)
+            return
+        self._early.add(rid)
+        if len(self._early) == len(self.readers):
+            self.aborted_early.set()
 
     def hang_up(self) -> None:
         """Tell the consumer that its client has left: it waits for nothing more."""
@@ -99,7 +119,7 @@ class Generation:
         """Abort what has not ended: the client is gone."""
         for reader in self.readers:
             if reader.finish is None and reader.request.seams.leaving():
-                self._abort(reader.request.rid)
+                self.abort(reader.request.rid)
 
 
 class _Live(NamedTuple):
@@ -131,8 +151,11 @@ class RequestManager:
         """How many requests have not ended."""
         return len(self._live)
 
-    def submit(self, requests: Sequence[Request], *, group: str | None = None) -> Generation:
-        """Start the requests of one call. `group` is the id by which they can be aborted together.
+    def submit(
+        self, requests: Sequence[Request], *, group: str | None = None, start: bool = True
+    ) -> Generation:
+        """Start the requests of one call, or let its consumer do so. `group` is the id by which they can be
+        aborted together.
 
         Raises DuplicateRequestIdError where an id is in use or stands twice; nothing is started then.
         """
@@ -146,14 +169,15 @@ class RequestManager:
                     f"rid {name!r} is the id of a request that has not ended; choose another or send none"
                 )
         readers = [self._reader(index, request) for index, request in enumerate(requests)]
-        generation = Generation(readers, self._engine.abort)
+        generation = Generation(readers, self._engine)
         if group is not None and group not in names:
             self._groups[group] = dict.fromkeys(names)
             self._group_of.update(dict.fromkeys(names, group))
         for request, reader in zip(requests, readers, strict=True):
             request.group = group or names[0]
             self._live[request.rid] = _Live(reader, generation)
-            self._engine.add(request)
+        if start:
+            generation.start()
         return generation
 
     def _reader(self, index: int, request: Request) -> Reader:
@@ -215,9 +239,9 @@ class RequestManager:
 
     def _abort_live(self, rid: str) -> None:
         if rid in self._live:
-            self._engine.abort(rid)
+            self._live[rid].generation.abort(rid)
 
     def abort_all(self) -> None:
         """Abort everything that has not ended."""
         for name in list(self._live):
-            self._engine.abort(name)
+            self._abort_live(name)

@@ -194,6 +194,65 @@ def test_a_room_that_nobody_fills_ends_in_time() -> None:
     run(story, disaggregation_timeout_seconds=0.2)
 
 
+@contextlib.asynccontextmanager
+async def silent_prefill(servers: Pair) -> AsyncIterator[asyncio.Event]:
+    """In place of the server that prefills: takes what is asked of it, tells so, and hands nothing over."""
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        asked.set()
+        await ended.wait()
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        servers.port = server.sockets[0].getsockname()[1]
+        yield asked
+        ended.set()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("named", [{"rid": "r"}, {"abort_all": True}])
+def test_an_abort_that_comes_while_pages_are_waited_for_ends_the_request(
+    stream: bool, named: dict[str, Any]
+) -> None:
+    async def story(servers: Pair) -> None:
+        client = servers.clients["decode"]
+        async with silent_prefill(servers) as asked:
+            body = servers.shared({**GENERATE, "rid": "r", "stream": stream})
+            answering = asyncio.create_task(client.post("/generate", json=body))
+            await asked.wait()
+            twice = await client.post("/generate", json=servers.shared({**GENERATE, "rid": "r"}))
+            assert (await client.post("/abort_request", json=named)).status_code == 200
+            answer = await answering
+        assert twice.status_code == 400
+        assert "rid 'r' is the id of a request that has not ended" in twice.text
+        assert answer.status_code == 200, answer.text
+        *_, last = events(answer) if stream else [answer.json()]
+        finish = last["meta_info"]["finish_reason"]
+        assert (finish["type"], finish["message"]) == ("abort", "Abort in waiting queue")
+        assert (last["output_ids"], servers.engines["decode"].manager.live) == ([], 0)
+
+    run(story, disaggregation_timeout_seconds=LONG)
+
+
+def test_one_of_two_samples_is_aborted_while_pages_are_waited_for() -> None:
+    async def story(servers: Pair) -> None:
+        client = servers.clients["decode"]
+        body = {**GENERATE, "rid": "r", "sampling_params": {**GREEDY, "n": 2}}
+        shared = servers.shared(body)
+        answering = asyncio.create_task(client.post("/generate", json=shared))
+        manager = servers.engines["decode"].manager
+        while manager.live < 2:  # the loop turns until it is known
+            await asyncio.sleep(0)
+        manager.abort(next(iter(manager._live)))
+        await servers.clients["prefill"].post("/generate", json=shared)
+        told = [sample["meta_info"]["finish_reason"]["type"] for sample in (await answering).json()]
+        assert told == ["abort", "length"]
+
+    run(story)
+
+
 def test_a_prefill_that_fails_is_told_at_the_other_server() -> None:
     async def story(servers: Pair) -> None:
         engine = servers.engines["prefill"].engine
