@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,10 +67,17 @@ def test_asks_go_to_every_endpoint_and_requests_to_the_one_that_they_name(tmp_pa
     assert others["plain"].body["n"] == 2
 
 
-def test_a_body_that_is_no_json_is_sent_as_it_was(tmp_path: Path) -> None:
-    sent = HttpRequest("POST", "/generate", None, b'{"text": "\xc3\xa9')
+@pytest.mark.parametrize("raw", [b'{"text": "\xc3\xa9', b"\xff\xfe\x00", b" \r\n\x07\xe2\x80\xa8"])
+def test_a_body_that_is_no_json_is_sent_as_it_was(tmp_path: Path, raw: bytes) -> None:
+    sent = HttpRequest("POST", "/generate", None, raw)
     name = load_scenario_file(written(tmp_path, as_scenario_file("broken", "Half a body.", {"one": sent})))
     assert answers(name, "sglang-generate") == {"one": sent}
+
+
+def test_json_that_yaml_cannot_hold_is_sent_as_it_was(tmp_path: Path) -> None:
+    sent = HttpRequest("POST", "/generate", {"text": "\ud800 \u2028\x85"})
+    name = load_scenario_file(written(tmp_path, as_scenario_file("broken", "Half a pair.", {"one": sent})))
+    assert json.loads(answers(name, "sglang-generate")["one"].raw_body or b"") == sent.body
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,6 +34,7 @@ from tokenwire.wire.exchange import HttpRequest
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 """It becomes part of the names of files."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,13 @@ class _Sent:
     method: str = "POST"
     text: str | None = None
     """The body where it is no JSON."""
+    base64: str | None = None
+    """The body where it is no text, either."""
 
     @property
     def request(self) -> HttpRequest:
-        return HttpRequest(self.method, self.path, self.body, self.text.encode() if self.text else None)
+        raw = b64decode(self.base64) if self.base64 else self.text.encode() if self.text else None
+        return HttpRequest(self.method, self.path, self.body, raw)
 
 
 @dataclass(frozen=True)
@@ -98,10 +104,20 @@ def load_scenario_file(path: str) -> str:
 
 def as_scenario_file(name: str, provokes: str, requests: Mapping[str, HttpRequest]) -> str:
     """A scenario that sends requests as they are, by their labels."""
-    sent: dict[str, Any] = {}
-    for label, request in requests.items():
-        raw = {"text": request.raw_body.decode()} if request.raw_body else {}
-        body = {} if request.body is None else {"body": request.body}
-        sent[label] = {"method": request.method, "path": request.path, **body, **raw}
+    sent = {
+        label: {"method": request.method, "path": request.path, **_body(request)}
+        for label, request in requests.items()
+    }
     table = {"scenario": name, "provokes": provokes, "requests": sent}
     return yaml.safe_dump(table, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _body(request: HttpRequest) -> dict[str, Any]:
+    raw = request.raw_body
+    if raw is None and not _SURROGATE.search(json.dumps(request.body, ensure_ascii=False)):
+        return {} if request.body is None else {"body": request.body}
+    raw = json.dumps(request.body).encode() if raw is None else raw  # YAML has no lone surrogates
+    try:
+        return {"text": raw.decode()}
+    except UnicodeDecodeError:
+        return {"base64": b64encode(raw).decode()}

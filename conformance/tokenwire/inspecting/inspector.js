@@ -55,7 +55,10 @@
     }
   }
 
-  const write = (value) => { body.value = JSON.stringify(value, null, 1); fill(); };
+  // A list of numbers stands on one line; within a string, a line break is escaped.
+  const NUMBERS = /\[\n\s*(-?[\d.eE+-]+(?:,\n\s*-?[\d.eE+-]+)*)\n\s*\]/g;
+  const written = (value) => JSON.stringify(value, null, 1).replace(NUMBERS, (_, list) => `[${list.replace(/,\n\s*/g, ", ")}]`);
+  const write = (value) => { body.value = written(value); fill(); };
 
   function fill() {
     const value = read();

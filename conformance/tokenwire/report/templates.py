@@ -6,12 +6,14 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from tokenwire.report.markdown import blocks, inline
+
 
 @cache
 def template(package: str, name: str) -> Template:
     """A template beside the modules of a package, which may include those of others, by `room/file`.
 
-    HTML escapes every value; an undefined name is an error.
+    HTML escapes every value; an undefined name is an error. The filters `inline` and `blocks` read Markdown.
     """
     program, _, room = package.partition(".")
     environment = Environment(
@@ -21,4 +23,5 @@ def template(package: str, name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"inline": inline, "blocks": blocks}
     return environment.get_template(f"{room}/{name}")
