@@ -3,72 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from by_hand import BODY, DIALECT, Page, inspected
 from recorded import streamed, whole
 
-from tokenwire.asking.run import Plan, reach
 from tokenwire.demo_server import demo_server
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.inspecting import exchanges, inspector
 from tokenwire.inspecting.bench import Answer, Bench, Question
-from tokenwire.inspecting.exchanges import TARGET
+from tokenwire.inspecting.exchanges import WORKER
 from tokenwire.inspecting.form import form
-from tokenwire.inspecting.inspector import Inspected, Inspector
 from tokenwire.inspecting.keeping import keep
-from tokenwire.settings import Settings
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\u2028&amp;"
-DIALECT = "sglang-generate"
-BODY = {"input_ids": [65], "sampling_params": {"max_new_tokens": 20}, "stream": True}
-
-
-@contextlib.asynccontextmanager
-async def inspecting(url: str, folder: Path) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
-    plan = Plan(Settings(target=url, dialect=(DIALECT,)))
-    async with (
-        Inspector(Inspected(plan, {TARGET: await reach(plan)}, folder)) as address,
-        httpx.AsyncClient(verify=False, trust_env=False, timeout=120) as client,
-    ):
-        yield address, client
-
-
-def inspected(folder: Path, talk: Callable[[str, httpx.AsyncClient], Awaitable[None]], *faults: str) -> None:
-    async def run() -> None:
-        async with inspecting(url, folder) as (address, client):
-            await talk(address, client)
-
-    with demo_server(faults) as url:
-        asyncio.run(run())
-
-
-def origin(address: str) -> dict[str, str]:
-    return {"origin": str(httpx.URL(address).copy_with(path="/")).rstrip("/")}
-
-
-async def news(address: str, client: httpx.AsyncClient, wanted: str = "") -> AsyncIterator[dict[str, Any]]:
-    async with client.stream("GET", f"{address}events{wanted}") as answer:
-        async for line in answer.aiter_lines():
-            if line:
-                yield json.loads(line.removeprefix("data: "))
 
 
 def test_nobody_is_answered_without_the_token_the_host_and_the_origin(tmp_path: Path) -> None:
-    async def talk(address: str, client: httpx.AsyncClient) -> None:
+    async def talk(page: Page) -> None:
+        address, client, origin = page.address, page.client, page.origin
+
         async def status(method: str, url: str, **headers: str) -> int:
             return (await client.request(method, url, headers=headers, content=b'{"number": 1}')).status_code
 
         root = str(httpx.URL(address).copy_with(path="/"))
         assert await status("GET", address) == 200
-        assert await status("GET", address, **origin(address)) == 200
+        assert await status("GET", address, **origin) == 200
         assert await status("GET", root) == 404
         assert await status("GET", f"{root}{'x' * 32}/") == 404
         assert await status("GET", address, host="evil.example") == 403
@@ -76,76 +43,119 @@ def test_nobody_is_answered_without_the_token_the_host_and_the_origin(tmp_path: 
         assert await status("POST", f"{address}stop", origin="http://evil.example") == 403
         assert await status("POST", f"{address}stop", origin="null") == 403
         assert await status("POST", f"{address}stop") == 403
-        assert await status("POST", f"{address}stop", **origin(address)) == 400  # there is no such request
+        assert await status("POST", f"{address}stop", **origin) == 400  # there is no such request
         assert await status("GET", f"{address}nothing") == 404
-        page = await client.get(address)
-        assert "script-src 'sha256-" in page.text.replace("&#39;", "'")
-        assert re.findall(r"""(?:src|href)=["']?([^"' >]+)""", page.text) == []
-        assert "url(" not in page.text
+        document = (await client.get(address)).text
+        assert "script-src 'sha256-" in document.replace("&#39;", "'")
+        assert re.findall(r"""(?:src|href)=["']?([^"' >]+)""", document) == []
+        assert "url(" not in document
 
-    inspected(tmp_path, talk)
+    with demo_server() as url:
+        inspected(url, tmp_path, talk)
 
 
 def test_an_answer_is_told_while_it_grows_and_what_it_violates_at_its_event(tmp_path: Path) -> None:
-    async def talk(address: str, client: httpx.AsyncClient) -> None:
-        long = {**BODY, "sampling_params": {"max_new_tokens": 4000}}
-        wanted = {"requests": [{"dialect": DIALECT, "body": json.dumps(long)}]}
-        sent = await client.post(f"{address}send", json=wanted, headers=origin(address))
-        assert sent.json() == [1]
-        async for told in news(address, client, "?show=1"):
-            if "incremental-ids-are-new" in told.get("view", {}).get("html", ""):
+    async def talk(page: Page) -> None:
+        assert await page.send({**BODY, "sampling_params": {"max_new_tokens": 4000}}) == [1]
+        async for news in page.news("?show=1"):
+            if "incremental-ids-are-new" in news.get("view", {}).get("html", ""):
                 break
-        view = told["view"]
-        assert told["rows"][0]["open"]
+        view = news["view"]
+        assert news["rows"][0]["open"]
         assert "under way" in view["html"]
         step = next(step for step in view["playback"]["steps"] if step["illegal"])
         assert step["event"] == 5
-        await client.post(f"{address}stop", json={"number": 1}, headers=origin(address))
-        async for told in news(address, client, "?show=1"):
-            if not told["rows"][0]["open"]:
-                break
-        assert told["rows"][0]["state"] == "hung-up"
+        await page.post("stop", {"number": 1})
+        assert "hung-up" in await page.ended(1)
 
-    inspected(tmp_path, talk, "token-lost")
+    with demo_server(("token-lost",)) as url:
+        inspected(url, tmp_path, talk)
 
 
-def test_one_that_waits_is_told_what_changed_and_memory_is_bounded(tmp_path: Path) -> None:
-    async def talk(address: str, client: httpx.AsyncClient) -> None:
-        one = {"dialect": DIALECT, "body": json.dumps({**BODY, "stream": False})}
-        posted = {"requests": [one] * 300}
-        numbers = (await client.post(f"{address}send", json=posted, headers=origin(address))).json()
-        assert numbers == list(range(1, 301))
-        again = await client.post(f"{address}send", json={"requests": [one] * 900}, headers=origin(address))
-        assert again.status_code == 400
-        assert "1000 requests wait" in again.json()["error"]
+def test_requests_that_wait_and_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "_MOST_ROWS", 10)
+    monkeypatch.setattr(exchanges, "_MOST_WAITING", 24)
+
+    async def talk(page: Page) -> None:
+        whole_answer = {**BODY, "stream": False}
+        assert await page.send(*[whole_answer] * 20) == list(range(1, 21))
+        assert "24 requests wait" in (await page.send(*[whole_answer] * 30))["error"]
         rows: dict[int, dict[str, Any]] = {}
-        async for told in news(address, client):
-            rows |= {row["number"]: row for row in told["rows"]}
-            for number in told["gone"]:
+        async for news in page.news():
+            rows |= {row["number"]: row for row in news["rows"]}
+            for number in news["gone"]:
                 del rows[number]
             if not any(row["open"] for row in rows.values()):
                 break
-        last = {"requests": [one]}
-        await client.post(f"{address}send", json=last, headers=origin(address))
-        async for told in news(address, client):
-            assert len(told["rows"]) <= 200
+        await page.send(whole_answer)
+        async for news in page.news():
+            assert len(news["rows"]) == 10
             break
 
-    inspected(tmp_path, talk)
+    with demo_server() as url:
+        inspected(url, tmp_path, talk)
+
+
+def test_many_streams_cost_the_page_a_message_for_all_of_them_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulses: list[float] = []
+
+    async def pulse(seconds: float) -> None:
+        pulses.append(seconds)
+        await asyncio.sleep(seconds)
+
+    monkeypatch.setattr(inspector, "_pulse", pulse)
+
+    async def talk(page: Page) -> None:
+        streams = await page.send(*[BODY] * 30)
+        rows: dict[int, dict[str, Any]] = {}
+        messages = 0
+        async for news in page.news("?show=1"):
+            messages += 1
+            rows |= {row["number"]: row for row in news["rows"]}
+            assert len(news["rows"]) <= len(streams)
+            assert messages <= len(pulses) + 1
+            if not any(row["open"] for row in rows.values()):
+                break
+        assert {row["state"] for row in rows.values()} == {"complete"}
+        assert set(pulses) == {0.1}
+
+    with demo_server() as url:
+        inspected(url, tmp_path, talk)
+
+
+def test_intervals_are_held_beside_each_other_and_a_target_beside_its_worker(tmp_path: Path) -> None:
+    async def talk(page: Page) -> None:
+        bodies = ({**BODY, "sampling_params": {"max_new_tokens": 20, "stream_interval": n}} for n in (1, 8))
+        by_one, by_eight = await page.send(*bodies)
+        beside = await page.ended(by_one, by_eight)
+        assert f"by-hand/{by_one}: status 200" in beside
+        assert "Their tokens and texts are the same" in beside.replace("As far as both have come, t", "T")
+        behind = await page.send(BODY, to=WORKER)
+        assert "First difference: choice 0, token 5 is" in await page.ended(by_one, behind[0])
+        no_id = await page.post("abort", {"number": by_one})
+        assert no_id == "it has no id: give its request one in the form, and send it again"
+        assert "no sglang-generate at nowhere" in (await page.send(BODY, to="nowhere"))["error"]
+
+    with demo_server() as url, demo_server(("token-lost",)) as worker:
+        inspected(url, tmp_path, talk, worker)
 
 
 def test_presets_are_what_scenarios_would_ask(tmp_path: Path) -> None:
-    async def talk(address: str, client: httpx.AsyncClient) -> None:
-        names = (await client.get(f"{address}presets")).json()
-        assert f"{DIALECT}/greedy-stream/stream" in names
-        preset = (await client.get(f"{address}preset/{DIALECT}/greedy-stream/stream")).json()
+    async def talk(page: Page) -> None:
+        async def got(path: str) -> httpx.Response:
+            return await page.client.get(f"{page.address}{path}")
+
+        assert f"{DIALECT}/greedy-stream/stream" in (await got("presets")).json()
+        preset = (await got(f"preset/{DIALECT}/greedy-stream/stream")).json()
         assert preset["path"] == "/generate"
         assert preset["body"]["stream"] is True
-        assert (await client.get(f"{address}preset/nothing")).status_code == 400
-        page = await client.get(f"{address}requirement/incremental-ids-are-new")
-        assert "MUST carry the output ids" in page.text
+        assert (await got("preset/nothing")).status_code == 400
+        assert "MUST carry the output ids" in (await got("requirement/incremental-ids-are-new")).text
 
-    inspected(tmp_path, talk)
+    with demo_server() as url:
+        inspected(url, tmp_path, talk)
 
 
 @pytest.mark.parametrize("dialect", load_dialects().values(), ids=lambda dialect: dialect.name)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ from tokenwire.processes import Helper
 from tokenwire.report.page import player, policy
 from tokenwire.report.templates import template
 from tokenwire.target.tokenizer import LocalTokenizer
+from tokenwire.wire.exchange import HttpRequest
 
 _PULSE_S = 0.1
 """The page is told at most so often what is new: many streams are told of together."""
 _LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
+_pulse = asyncio.sleep
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
 
 
@@ -76,15 +79,18 @@ class Inspector:
         self._exchanges = Exchanges(self._inspected.targets, bench)
         settings = self._inspected.plan.settings
         self._rehearsing = Helper(lambda _: presets(found, parrot, settings))
-        self._presets = asyncio.wrap_future(self._rehearsing.submit(None))
         await self._server.listen()
         return self._server.url
 
     async def __aexit__(self, *_: object) -> None:
         await self._server.close()
-        self._presets.cancel()
         self._rehearsing.close()
         await self._exchanges.close()
+
+    @cached_property
+    def _presets(self) -> asyncio.Future[dict[str, HttpRequest]]:
+        """Seconds of work, and so done once the page asks for it."""
+        return asyncio.wrap_future(self._rehearsing.submit(None))
 
     async def _page(self, _: str) -> tuple[str, str]:
         script = player() + files("tokenwire.inspecting").joinpath("inspector.js").read_text("utf-8")
@@ -150,4 +156,4 @@ class Inspector:
                 news["view"] = await self._exchanges.view(show, beside)
             if changed or "view" in news:
                 yield news
-            await asyncio.sleep(_PULSE_S)
+            await _pulse(_PULSE_S)

@@ -1,0 +1,73 @@
+"""An inspector under way, asked as its page asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tokenwire.ask import Budget
+from tokenwire.asking.run import Plan, reach
+from tokenwire.inspecting.exchanges import TARGET, WORKER
+from tokenwire.inspecting.inspector import Inspected, Inspector
+from tokenwire.settings import Settings
+
+DIALECT = "sglang-generate"
+BODY = {"input_ids": [65], "sampling_params": {"max_new_tokens": 20}, "stream": True}
+
+
+class Page:
+    """What the script of the page asks."""
+
+    def __init__(self, address: str, client: httpx.AsyncClient) -> None:
+        self.address, self.client = address, client
+        self.origin = {"origin": str(httpx.URL(address).copy_with(path="/")).rstrip("/")}
+
+    async def post(self, deed: str, wanted: Mapping[str, Any]) -> Any:
+        return (await self.client.post(f"{self.address}{deed}", json=wanted, headers=self.origin)).json()
+
+    async def send(self, *bodies: Mapping[str, Any], to: str = TARGET) -> Any:
+        """The numbers of the requests, or why they were not sent."""
+        asked = [{"dialect": DIALECT, "body": json.dumps(body), "to": to} for body in bodies]
+        return await self.post("send", {"requests": asked})
+
+    async def news(self, wanted: str = "") -> AsyncIterator[dict[str, Any]]:
+        async with self.client.stream("GET", f"{self.address}events{wanted}") as answer:
+            async for line in answer.aiter_lines():
+                if line:
+                    yield json.loads(line.removeprefix("data: "))
+
+    async def ended(self, number: int, beside: int | None = None) -> str:
+        """The answer as HTML, once it has ended, and the other one, too."""
+        rows: dict[int, dict[str, Any]] = {}
+        async for news in self.news(f"?show={number}&beside={beside or ''}"):
+            rows |= {row["number"]: row for row in news["rows"]}
+            view = news.get("view", {}).get("html", "")
+            if view and not any(rows[one]["open"] for one in (number, beside) if one):
+                return view
+        raise AssertionError("the page was told no more")
+
+
+def inspected(
+    url: str, folder: Path, talk: Callable[[Page], Awaitable[None]], worker: str | None = None
+) -> None:
+    """Talk with the inspector of a server, and of the one behind it."""
+
+    async def run() -> None:
+        urls = {TARGET: url} | ({WORKER: worker} if worker else {})
+        plans = {
+            name: Plan(Settings(target=at, dialect=(DIALECT,), budget=Budget.QUICK))
+            for name, at in urls.items()
+        }
+        targets = {name: await reach(plan) for name, plan in plans.items()}
+        async with contextlib.AsyncExitStack() as open_:
+            address = await open_.enter_async_context(Inspector(Inspected(plans[TARGET], targets, folder)))
+            client = httpx.AsyncClient(verify=False, trust_env=False, timeout=120)
+            await talk(Page(address, await open_.enter_async_context(client)))
+
+    asyncio.run(run())
