@@ -31,6 +31,7 @@ def called(
     load: Load | None = None,
     everything: bool = False,
     version: str = "",
+    effect: str = "",
     name: str = "sglang-generate/one/call",
 ) -> ControlCall:
     """A call that was answered ten milliseconds after it was sent."""
@@ -46,7 +47,7 @@ def called(
         started=clock(seconds),
     )
     flushes = action is Action.FLUSH
-    return ControlCall(exchange, action, frozenset(ids), everything, flushes, version, load)
+    return ControlCall(exchange, action, frozenset(ids), everything, effect, flushes, version, load)
 
 
 def abort(seconds: float, *ids: str, status: int = 200, everything: bool = False) -> ControlCall:

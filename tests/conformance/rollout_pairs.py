@@ -55,7 +55,15 @@ GOOD_MASKS = [[token, 90] for token in IDS]
 WHOLE = routed(experts(RUN), "generate/whole")
 
 ABORTED = Target(calls=(abort(0.5, everything=True),))
-PAUSED = Target(calls=(called(Action.PAUSE, 10.3), called(Action.CONTINUE, 10.4)))
+CONTINUED = called(Action.CONTINUE, 10.4)
+PAUSED = Target(calls=(called(Action.PAUSE, 10.3, effect="keeps"), CONTINUED))
+ENDED = Target(calls=(called(Action.PAUSE, 0.5, everything=True, effect="ends"),))
+
+
+def flushed_in_pause(status: int = 200) -> Target:
+    """A flush while a pause had taken back what ran."""
+    pause, flush = called(Action.PAUSE, 10.3, effect="retracts"), called(Action.FLUSH, 10.35, status=status)
+    return Target(calls=(pause, flush, CONTINUED))
 
 
 def live(finish: Any, ids: Sequence[int] | None = IDS, **asked: Any) -> Stream:
@@ -107,12 +115,20 @@ UNDISTURBED = at(named(whole(prompt_key="p"), "generate/undisturbed"), 0)
 
 ROLLOUT_PAIRS = [
     Pair("abort-all-ends-every-request", (live(ABORT),), (live(LENGTH),), 0, "/finish", target=ABORTED),
+    Pair("abort-all-ends-every-request", (live(ABORT),), (live(LENGTH),), 0, "/finish", target=ENDED),
     Pair("abort-all-gives-back", (live(ABORT),), (live(FAILED),), 0, "/finish", target=ABORTED),
     Pair(
         "pause-changes-nothing",
         (UNDISTURBED, paused()),
         (UNDISTURBED, paused(IDS[:4], ABORT)),
         target=PAUSED,
+    ),
+    Pair(
+        "retracted-cache-can-be-flushed",
+        (UNDISTURBED,),
+        (UNDISTURBED,),
+        target=flushed_in_pause(),
+        bad_target=flushed_in_pause(400),
     ),
     Pair(
         "weights-change-by-update",

@@ -113,3 +113,40 @@ def test_a_load_is_read_by_the_family_that_wrote_it() -> None:
     call = read_call(exchange("GET", "/metrics", answer=PROMETHEUS))
     assert call is not None
     assert call.load == Load(3)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "effect"),
+    [
+        ("/pause_generation", {}, "ends"),
+        ("/pause_generation", {"mode": "abort"}, "ends"),
+        ("/pause_generation", {"mode": "retract"}, "retracts"),
+        ("/pause_generation", {"mode": "in_place"}, "keeps"),
+        ("/pause_generation", {"mode": "nonsense"}, ""),
+        ("/pause_generation", {"mode": ["abort"]}, ""),
+        ("/pause", None, "ends"),
+        ("/pause?mode=keep", None, "keeps"),
+        ("/pause?mode=wait&clear_cache=false", None, "keeps"),
+    ],
+)
+def test_a_pause_does_what_its_mode_says(path: str, body: Any, effect: str) -> None:
+    call = read_call(exchange("POST", path, body))
+    assert call is not None
+    assert (call.action, call.effect, call.everything) == (Action.PAUSE, effect, effect == "ends")
+
+
+def test_a_pause_is_asked_by_what_it_does() -> None:
+    for effect in ("ends", "retracts", "keeps"):
+        request = load_controls()["sglang"].pause_request(effect)
+        assert request is not None
+        call = read_call(exchange(request.method, request.path, request.body))
+        assert call is not None
+        assert call.effect == effect
+    assert load_controls()["vllm"].pause_request("keeps") is None
+
+
+def test_an_update_may_abort_everything() -> None:
+    body = {"model_path": "x", "abort_all_requests": True}
+    call = read_call(exchange("POST", "/update_weights_from_disk", body))
+    assert call is not None
+    assert (call.action, call.everything, call.aborts) == (Action.UPDATE, True, True)

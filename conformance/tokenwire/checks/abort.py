@@ -212,7 +212,7 @@ def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterato
     nearby: dict[str, list[ControlCall]] = {}
     ids: dict[str, set[str]] = {}
     for call in target.calls:
-        if call.action is Action.ABORT:
+        if call.aborts:
             nearby.setdefault(call.exchange.scenario, []).append(call)
             ids.setdefault(call.exchange.name, set()).update(call.ids)
     sent = {scenario: Timeline(c.exchange for c in calls) for scenario, calls in nearby.items()}

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, cast
 from tokenwire.checks.about import ANY, FINISHED, About, finished_choices, traits_of
 from tokenwire.checks.evidence import Observation, Row, expect_each, expect_equal, in_wire_order
 from tokenwire.checks.reading.deeds import Deeds
-from tokenwire.dialects.control import Action, ControlCall
+from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact
@@ -53,8 +53,8 @@ class Target:
 
     @cached_property
     def aborts(self) -> tuple[ControlCall, ...]:
-        """The aborts that were answered."""
-        return tuple(call for call in self.calls if call.action is Action.ABORT and call.done)
+        """The aborts that were answered, and the pauses and updates that abort everything."""
+        return tuple(call for call in self.calls if call.aborts and call.done)
 
     @cached_property
     def deeds(self) -> Deeds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -93,24 +94,34 @@ def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
     return any(choice.output_ids for answer in alike for choice in answer.choices)
 
 
+def _same_weights(first: Answer, second: Answer, target: Target) -> bool:
+    """Whether no update of the weights met either of two answers or came between them."""
+    times = [when(answer.exchange) for answer in (first, second) for when in (began, over)]
+    known = [time for time in times if time is not None]
+    start, end = (min(known), max(known)) if len(known) == len(times) else (None, None)
+    return not target.deeds.during(start, end, Action.UPDATE)
+
+
 @check_run("pause-changes-nothing")
 def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A greedy choice that was under way in a pause has the ids that the same request has without one."""
-    pauses = [call for call in target.calls if call.action is Action.PAUSE and call.done]
+    """A greedy choice that was under way in a pause which keeps it has the ids that it has without one."""
+    pauses = [call for call in target.calls if call.effect in {"keeps", "retracts"} and call.done]
     ends = [call for call in target.calls if call.action is Action.CONTINUE and call.done]
-    undisturbed: dict[object, ChoiceFacts] = {}
+    undisturbed: defaultdict[object, list[tuple[Answer, ChoiceFacts]]] = defaultdict(list)
     paused: list[tuple[Answer, ControlCall]] = []
     for stream in streams if pauses and ends else ():
         call = next((pause for pause in pauses if _under_way(stream, pause)), None)
         if call is not None:
-            paused.append((stream, call))
-        elif call is None and (key := same_beginning(stream)) and ended(stream):
+            if not any(_under_way(stream, abort) for abort in target.aborts):
+                paused.append((stream, call))
+        elif (key := same_beginning(stream)) and ended(stream):
             for choice in finished_choices(stream):
                 if choice.finish is not None and choice.finish.type != "abort":
-                    undisturbed.setdefault((key, stream.asked.max_new_tokens, choice.index), choice)
+                    undisturbed[key, stream.asked.max_new_tokens, choice.index].append((stream, choice))
     for stream, call in paused:
         for choice in stream.choices:
-            other = undisturbed.get((same_beginning(stream), stream.asked.max_new_tokens, choice.index))
+            alike = undisturbed.get((same_beginning(stream), stream.asked.max_new_tokens, choice.index), ())
+            other = next((twin for answer, twin in alike if _same_weights(answer, stream, target)), None)
             ours = other.output_ids if other is not None else None
             if other is None or not ours or not ended(stream):
                 continue
@@ -124,6 +135,27 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
                 holds=(theirs, ends_as) == (ours, due),
                 related=(other.last_at(), _place(call)),
                 by_chance=ends_as not in {None, "abort"},
+            )
+
+
+@check_run("retracted-cache-can-be-flushed")
+def _retracted_cache_can_be_flushed(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """A flush that was sent and answered while everything had been taken back by a pause was done."""
+    turns = (Action.PAUSE, Action.CONTINUE)
+    paused: ControlCall | None = None
+    for call in sorted(target.calls, key=lambda call: began(call.exchange) or 0.0):
+        if call.action in turns:
+            paused = call if call.done and call.effect == "retracts" else None
+        elif call.action is not Action.FLUSH or paused is None or call.exchange.status is None:
+            continue
+        elif not any(target.deeds.beside(call.exchange, turn) for turn in turns):
+            yield expect(
+                _place(call),
+                "a cache that is flushed",
+                f"status {call.exchange.status}",
+                "a pause had taken back what ran, and the cache could not be flushed",
+                holds=call.done,
+                related=(_place(paused),),
             )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any
+from urllib.parse import parse_qs
 
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire import strict_json
@@ -54,13 +55,20 @@ class ControlCall:
     ids: frozenset[str] = frozenset()
     """The requests that an abort names."""
     everything: bool = False
-    """An abort names all requests."""
+    """It aborts all requests, by itself or beside a pause or an update."""
+    effect: str = ""
+    """What a pause does with what runs: `ends`, `retracts` or `keeps` it; empty where that is not known."""
     flushes: bool = False
     """It forgets what is cached, as a flush does and an update of weights that does not say otherwise."""
     version: str = ""
     """What an update calls the weights; empty where it does not."""
     load: Load | None = None
     """What came back of a load; None where it cannot be read."""
+
+    @property
+    def aborts(self) -> bool:
+        """Whether it aborts any request."""
+        return self.everything or self.action is Action.ABORT
 
     @property
     def done(self) -> bool:
@@ -155,9 +163,19 @@ class Control:
         return json.dumps(document["listed"]).encode()
 
     def plain_request(self, action: Action) -> HttpRequest | None:
-        """The request for a pause, or for its end; None where the family has none."""
+        """The request for a flush, or for the end of a pause; None where the family has none."""
         row = self.table.get(action)
         return HttpRequest(row["method"], row["path"], row.get("body")) if row else None
+
+    def pause_request(self, effect: str) -> HttpRequest | None:
+        """The request for a pause of this effect; None where the family has none in a body."""
+        row = self.table.get("pause", {})
+        name = next((mode for mode, does in row.get("modes", {}).items() if does == effect), None)
+        if name is None or "mode" not in row:
+            return None
+        body: dict[str, Any] = {}
+        put(body, parse(row["mode"]), name)
+        return HttpRequest(row["method"], row["path"], body)
 
     @property
     def abort_of_everything(self) -> HttpRequest | None:
@@ -183,21 +201,27 @@ class Control:
 
     def read(self, exchange: ExchangeHead) -> ControlCall | None:
         """The call that an exchange is; None for an exchange with any other endpoint."""
-        method, path = exchange.request.method, exchange.request.path.partition("?")[0]
+        method, (path, _, query) = exchange.request.method, exchange.request.path.partition("?")
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
                 return ControlCall(exchange, Action.LOAD, load=_LoadEndpoint.of(row).read(exchange))
         for action in (Action.ABORT, Action.FLUSH, Action.PAUSE, Action.CONTINUE, Action.UPDATE):
             row = self.table.get(action)
             if row is not None and (method, path) == (row["method"], row["path"]):
-                named = _named(row, exchange.load().request.body)
-                return ControlCall(exchange, action, *named, flushes=action is Action.FLUSH)
+                body = exchange.load().request.body
+                effect = _effect(row, body, query) if action is Action.PAUSE else ""
+                ids, everything = _named(row, body)
+                everything = everything or effect == "ends"
+                return ControlCall(exchange, action, ids, everything, effect, action is Action.FLUSH)
         row = self.table.get("update_of_weights")
         if row is not None and method == row["method"] and path in row["paths"]:
             body = exchange.load().request.body
             version, flushes = (find(body, parse(row[name])) for name in ("version", "flushes"))
             named_version = version if isinstance(version, str) else ""
-            return ControlCall(exchange, Action.UPDATE, flushes=flushes is not False, version=named_version)
+            ends = _named(row, body)[1]
+            return ControlCall(
+                exchange, Action.UPDATE, everything=ends, flushes=flushes is not False, version=named_version
+            )
         return None
 
 
@@ -207,6 +231,16 @@ def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
     values = [name for value in named for name in (value if isinstance(value, list) else [value])]
     everything = "everything" in row and find(body, parse(row["everything"])) not in (ABSENT, None, False)
     return frozenset(value for value in values if isinstance(value, str)), everything
+
+
+def _effect(row: Mapping[str, Any], body: object, query: str) -> str:
+    """What a pause does with what runs, by the mode that its body or its query names."""
+    if "mode" in row:
+        named = find(body, parse(row["mode"]))
+    else:
+        named = next(iter(parse_qs(query).get(row["query"], ())), ABSENT)
+    mode = row["default"] if named in (ABSENT, None) else named
+    return str(row["modes"].get(mode, "")) if isinstance(mode, str) else ""
 
 
 @cache

@@ -1,6 +1,7 @@
 """What trainers ask beside logprobs: sampling masks, arrays with a row for each token, partial rollouts."""
 
 from dataclasses import replace
+from functools import partial
 
 from tokenwire.ask import Budget
 from tokenwire.asking.flags import flagged
@@ -56,21 +57,31 @@ async def _abort_of_everything(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _pause_and_continue(talk: Conversation) -> None:
-    """A greedy request undisturbed, then as a stream and whole, paused and continued in between."""
-    pause = talk.control.plain_request(Action.PAUSE) if talk.control is not None else None
-    go_on = talk.control.plain_request(Action.CONTINUE) if talk.control is not None else None
-    if pause is None or go_on is None:
+    """A greedy request undisturbed, then as a stream and whole, paused and continued in between; then as a
+    stream that a pause takes back, while the cache is flushed, and as one that a pause ends.
+    """
+    control = talk.control
+    if control is None:
+        return
+    go_on, flush = (control.plain_request(action) for action in (Action.CONTINUE, Action.FLUSH))
+    asked = {effect: control.pause_request(effect) for effect in ("keeps", "retracts", "ends")}
+    pauses = {effect: request for effect, request in asked.items() if request is not None}
+    if go_on is None or not pauses:
         return
     ask = long_ask(talk, _LONG)
     await talk.ask_all({"undisturbed": ask, "undisturbed-again": ask})
 
-    async def interrupt(_: Tap) -> None:
+    async def interrupt(effect: str, _: Tap) -> None:
+        """Pause, and go on; with a flush in between, where the pause makes one possible."""
         try:
-            await talk.call("pause", pause)
+            await talk.call(f"pause-{effect}", pauses[effect])
+            if effect == "retracts" and flush is not None:
+                await talk.call("flush", flush)
         finally:
-            await talk.call("continue", go_on)
+            await talk.call(f"continue-{effect}", go_on)
 
-    await together(
-        ask_and_then(talk, "paused-stream", replace(ask, stream=True), 2, interrupt),
-        talk.ask("paused-whole", ask),
-    )
+    for effect in pauses:
+        stream = ask_and_then(
+            talk, f"stream-{effect}", replace(ask, stream=True), 2, partial(interrupt, effect)
+        )
+        await together(stream, *([talk.ask("whole-keeps", ask)] if effect == "keeps" else []))

@@ -362,8 +362,8 @@ def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capab
     """What control endpoints show by their effect: an abort of a request there was, a load that saw one."""
     aborts = (call for call in calls if call.action is Action.ABORT and call.done and call.ids & ids)
     loads = (call for call in calls if call.load is not None and call.load.live > 0)
-    all_aborts = (call for call in calls if call.action is Action.ABORT and call.done and call.everything)
-    pauses = (call for call in calls if call.action is Action.PAUSE and call.done)
+    all_aborts = (call for call in calls if call.everything and call.done)
+    pauses = (call for call in calls if call.effect in {"keeps", "retracts"} and call.done)
     for name, call, absent in (
         ("abort-all", next(all_aborts, None), "no endpoint took the abort of all requests"),
         ("pause", next(pauses, None), "no endpoint took a pause"),

@@ -33,13 +33,17 @@ class _Deed:
     ids: frozenset[str] = frozenset()
     """The requests that an abort names."""
     everything: bool = False
-    """An abort names all requests."""
+    """It aborts all requests."""
 
     def overlaps(self, began: float | None, ended: float | None) -> bool:
         """Whether it touches this span of time; true if either time is unknown."""
         if self.began is None or self.ended is None or began is None or ended is None:
             return True
         return self.began < ended and began < self.ended
+
+    def is_a(self, kind: str) -> bool:
+        """Whether it is of a kind; what aborts everything is an abort, too."""
+        return self.kind == kind or (self.everything and kind == Action.ABORT)
 
     def names(self, ids: Iterable[str]) -> bool:
         """Whether it is an abort of any of these ids, or of everything."""
@@ -69,7 +73,7 @@ class Deeds:
     def during(self, began: float | None, ended: float | None, kind: str) -> list[_Deed]:
         """The deeds of a kind that overlap a span of time."""
         if kind not in self._by_kind:
-            self._by_kind[kind] = _InOrder([deed for deed in self.every if deed.kind == kind])
+            self._by_kind[kind] = _InOrder([deed for deed in self.every if deed.is_a(kind)])
         return [deed for deed in self._by_kind[kind].near(began, ended) if deed.overlaps(began, ended)]
 
     def beside(self, exchange: ExchangeHead, kind: str) -> list[_Deed]:

@@ -1,0 +1,57 @@
+"""Pauses: which answers they may change, and which flushes they have to let through."""
+
+from __future__ import annotations
+
+import pytest
+from control_calls import at, called
+from rollout_pairs import CONTINUED, PAUSED, UNDISTURBED, flushed_in_pause, paused
+from stream_builder import ABORT, IDS, named, whole
+
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.dialects.control import Action, ControlCall
+from tokenwire.record import Stream
+
+ENDS = called(Action.PAUSE, 10.3, everything=True, effect="ends")
+CUT = paused(IDS[:4], ABORT)
+
+
+def observed(requirement: str, target: Target, *streams: Stream) -> list[bool]:
+    on_run = CHECKS[requirement].on_run
+    assert on_run is not None
+    return [seen.holds for seen in on_run(streams, target)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "why"),
+    [
+        ((ENDS, CONTINUED), "the pause ends what runs"),
+        ((*PAUSED.calls, called(Action.ABORT, 10.35, everything=True)), "all was aborted in the pause"),
+        ((*PAUSED.calls, called(Action.UPDATE, 10.35)), "other weights came in the pause"),
+        ((*PAUSED.calls, called(Action.UPDATE, 5, status=400)), "other weights may have come before it"),
+        ((called(Action.PAUSE, 10.3), CONTINUED), "nobody knows what the mode does"),
+    ],
+)
+def test_another_answer_after_a_pause_is_legal(calls: tuple[ControlCall, ...], why: str) -> None:
+    assert observed("pause-changes-nothing", Target(calls=calls), UNDISTURBED, CUT) == [], why
+
+
+def test_the_answer_under_the_same_weights_is_the_one_that_counts() -> None:
+    target = Target(calls=(*PAUSED.calls, called(Action.UPDATE, 5)))
+    later = at(named(whole(prompt_key="p"), "generate/later"), 20)
+    assert observed("pause-changes-nothing", target, UNDISTURBED, CUT, later) == [False]
+
+
+@pytest.mark.parametrize("effect", ["keeps", "ends", ""])
+def test_a_flush_may_be_refused_in_other_pauses(effect: str) -> None:
+    _, flush, _ = flushed_in_pause(400).calls
+    calls = (called(Action.PAUSE, 10.3, effect=effect), flush, CONTINUED)
+    assert observed("retracted-cache-can-be-flushed", Target(calls=calls)) == []
+
+
+def test_a_flush_after_the_pause_or_beside_its_end_may_be_refused() -> None:
+    pause, _, _ = flushed_in_pause().calls
+    for seconds in (10.405, 10.5):
+        calls = (pause, CONTINUED, called(Action.FLUSH, seconds, status=400))
+        assert observed("retracted-cache-can-be-flushed", Target(calls=calls)) == []
+    beside = (pause, called(Action.FLUSH, 10.395, status=400), CONTINUED)
+    assert observed("retracted-cache-can-be-flushed", Target(calls=beside)) == []
