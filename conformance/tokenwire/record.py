@@ -373,6 +373,16 @@ class Choice(ChoiceFacts):
         )
 
     @cached_property
+    def held(self) -> frozenset[str]:
+        """The names of all series, counters and details that any emission holds, but for null."""
+        mappings = (
+            mapping
+            for emission in self.emissions
+            for mapping in (emission.series, emission.counters, emission.details, emission.prompt_series)
+        )
+        return frozenset(name for mapping in mappings for name, value in mapping.items() if value is not None)
+
+    @cached_property
     def calls(self) -> tuple[ToolCall, ...]:
         """The tool calls, in the order in which they begin."""
         pieces: dict[int, list[tuple[Emission, CallPiece]]] = {}

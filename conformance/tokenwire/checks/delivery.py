@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenwire.checks.about import INCREMENTAL, STREAMED, about, ended, streamed
 from tokenwire.checks.check import (
@@ -45,13 +45,6 @@ def interval_of(stream: Answer, target: Target) -> int | None:
     return interval if interval is not None and interval > 0 else None
 
 
-def _mode_of_length(length: int, count: int, grown: int) -> Delivery | None:
-    """What the length of a list says of its mode, where there was something before; None if it fits none."""
-    if length == grown:
-        return Delivery.INCREMENTAL
-    return Delivery.CUMULATIVE if length == count else None
-
-
 def _mode_of_text(emissions: Sequence[Emission]) -> Delivery | None:
     """What the texts of a choice say of their mode; None where that is not clear."""
     broken = grown = telling = 0
@@ -71,38 +64,33 @@ def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> boo
     return bool(before) and list(before or ()) == list(ids or ())[: len(before or ())]
 
 
-class _Shown(NamedTuple):
-    """The mode that a list field shows in an emission."""
-
-    emission: Emission
-    name: str
-    mode: Delivery
-
-
 @read_once
-def _modes(choice: Choice) -> list[_Shown]:
-    """Which mode each list field of one choice shows, field by field, where it can be told.
+def _modes(choice: Choice) -> list[tuple[Emission, str, Delivery]]:
+    """Which mode each list field of each emission shows, by its length, where it can be told.
 
     Counted against completion_tokens; where there is no counter, against the ids, which then cannot be wrong.
     """
     emissions = choice.delivered
     names = dict.fromkeys(["output_ids", *(name for emission in emissions for name in emission.series)])
-    growths: list[tuple[Emission, bool, int, int]] = []
+    shown = []
     before: int | None = 0
     for emission in emissions:
         counter = emission.counter("completion_tokens")
         count, last = (emission.after, emission.before) if counter is None else (counter, before)
         before = counter
-        if last is not None and 0 < last < count:
-            growths.append((emission, counter is not None, count, count - last))
-    shown = []
-    for name in names:
-        for emission, is_counted, count, grown in growths:
-            ids = emission.output_ids if is_counted else None
-            entries = emission.entries(name) if name in emission.series or name != "output_ids" else ids
-            mode = None if entries is None else _mode_of_length(len(entries), count, grown)
-            if mode is not None:
-                shown.append(_Shown(emission, name, mode))
+        if last is None or not 0 < last < count:
+            continue
+        fields = (
+            emission.series if counter is None else {"output_ids": emission.output_ids, **emission.series}
+        )
+        for name in names:
+            entries = fields.get(name)
+            if not isinstance(entries, list):
+                continue
+            if len(entries) == count - last:
+                shown.append((emission, name, Delivery.INCREMENTAL))
+            elif len(entries) == count:
+                shown.append((emission, name, Delivery.CUMULATIVE))
     return shown
 
 
@@ -111,8 +99,8 @@ def _one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observatio
     """All fields are of the mode that the first telling field shows, ids before series before text."""
     first: Delivery | None = None
     for choice in stream.delivering_as_begun:
-        modes = sorted(_modes(choice), key=lambda shown: shown.emission.position)
-        first = first or next((shown.mode for shown in modes), None)
+        modes = _modes(choice)
+        first = first or next((mode for _, _, mode in modes), None)
         rows = ((emission, name, str(first), str(mode)) for emission, name, mode in modes)
         yield from expect_equal(rows, "{field} is {actual} in a stream that began {expected}")
         text_mode = _mode_of_text(choice.emissions)
@@ -132,10 +120,9 @@ def _mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]
     if advertised is None or (dialect is not None and dialect.fixed_delivery):
         return
     for choice in stream.delivering_as_begun:
-        shown = next((shown for shown in _modes(choice) if shown.name == "output_ids"), None)
-        if shown is not None:
-            message = f"the server advertises {advertised} streams, but output_ids is {shown.mode}"
-            yield expect(shown.emission.at(shown.name), str(advertised), str(shown.mode), message)
+        for emission, _, mode in [shown for shown in _modes(choice) if shown[1] == "output_ids"][:1]:
+            message = f"the server advertises {advertised} streams, but output_ids is {mode}"
+            yield expect(emission.at("output_ids"), str(advertised), str(mode), message)
 
 
 @check_equal(

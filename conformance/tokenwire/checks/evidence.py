@@ -77,26 +77,35 @@ def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
     """
     # Nearly everything holds, and making an observation takes ten times as long as comparing two values:
     # so what holds is one observation, that of the furthest emission, which stands for all others.
-    furthest: tuple[Emission | Event, str, Any, Any] | None = None
+    furthest: Row | None = None
     reached, count = -1, 0
-    for emission, field, holds, expected, actual in rows:
-        if not holds:
+    for row in rows:
+        if not row[2]:
+            emission, field, _, expected, actual = row
             message = words.format(emission=emission, field=field, expected=expected, actual=actual)
             yield expect(emission.at(field), expected, actual, message, holds=False)
             continue
         count += 1
-        index = emission.index
+        index = row[0].index
         if index > reached:
-            furthest, reached = (emission, field, expected, actual), index
+            furthest, reached = row, index
     if furthest is not None:
-        emission, field, expected, actual = furthest
+        emission, field, _, expected, actual = furthest
         yield expect(emission.at(field), expected, actual, holds=True)._replace(witnesses=count)
 
 
 def expect_equal(rows: Iterable[tuple[Emission, str, Any, Any]], words: str) -> Iterator[Observation]:
     """The same, for values that must be equal and of one JSON type: emission, field, expected, actual."""
     compared = (
-        (emission, field, expected is actual or equal(expected, actual), expected, actual)
+        (
+            emission,
+            field,
+            expected is actual
+            or (type(expected) is type(actual) and expected == actual)
+            or equal(expected, actual),
+            expected,
+            actual,
+        )
         for emission, field, expected, actual in rows
     )
     yield from expect_each(compared, words)

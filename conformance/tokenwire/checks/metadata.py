@@ -461,12 +461,8 @@ def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observa
         else []
     )
     for choice in stream.choices if unasked else ():
-        members = (
-            (emission, name)
-            for emission in choice.emissions
-            for capability in unasked
-            for name in capability.names
-        )
+        held = [name for capability in unasked for name in capability.names if name in choice.held]
+        members = ((emission, name) for emission in choice.emissions for name in held)
         found = next(((emission, name) for emission, name in members if _holds(emission, name)), None)
         emission, name = found or (choice.emissions[-1], "")
         message = f"{name} stands in an answer whose request did not ask for it"
@@ -505,7 +501,7 @@ def _holds(emission: Emission, name: str) -> bool:
 
 def _is_told(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
     """Whether a choice has what was asked for, or the document has it beside the choices."""
-    if any(_holds(emission, name) for name in wanted.names for emission in choice.emissions):
+    if not choice.held.isdisjoint(wanted.names):
         return True
     found = (find(event.data, parse(position)) for position in wanted.pointers for event in stream.events)
     return any(value is not ABSENT and value is not None for value in found)
