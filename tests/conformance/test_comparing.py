@@ -276,6 +276,12 @@ def test_a_new_object_is_one_difference(tmp_path: Path) -> None:
     assert subjects == ["/meta_info/new/a", "/meta_info/new/b"]
 
 
+def test_what_every_run_asks_of_every_endpoint_is_not_missing_on_a_side(tmp_path: Path) -> None:
+    looked = replace(answered("preflight/door"), scenario="preflight")
+    report = compared(tmp_path, (), (looked, answered("w")))
+    assert (report.only_one, report.only_other) == ((), ("w",))
+
+
 def test_sides_that_were_asked_differently_or_broken_off_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

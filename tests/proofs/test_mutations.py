@@ -58,6 +58,15 @@ def test_an_illegal_edit_is_caught_at_the_edit_or_later(every, name):
     caught()
 
 
+def test_a_lost_finish_is_seen_where_it_stood_in_every_dialect(every):
+    of_a_dialect = {source.stream.dialect: source for source in every}
+    assert "anthropic-messages" in of_a_dialect
+    for source in of_a_dialect.values():
+        tally = Tally()
+        assert try_illegal(tally, source, "the-finish-is-lost", Dice(0))
+        assert tally.missed == []
+
+
 @pytest.mark.parametrize("name", LEGAL)
 def test_a_legal_edit_changes_no_verdict(every, name):
     @settings(SETTINGS, max_examples=-(-OF_EACH_KIND // len(LEGAL)))

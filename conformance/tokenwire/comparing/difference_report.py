@@ -12,6 +12,7 @@ from tokenwire.comparing.verdicts import VerdictDifference, compared, verdict_di
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Answer
 from tokenwire.report.document import SURVIVAL
+from tokenwire.report.subject import ASKED_ANYWAY
 from tokenwire.target.death import DIED
 from tokenwire.target.determinism import AnswerPair, side_by_side
 
@@ -130,13 +131,23 @@ def compare_sides(first: Side, second: Side) -> DifferenceReport:
     pairs: list[AnswerPair] = []
     for run in first.runs.keys() & second.runs.keys():
         pairs += side_by_side(first.runs[run], second.runs[run], _by_name)
-    names = [
-        {(run, stream.exchange.name) for run, streams in side.runs.items() for stream in streams}
+    scenarios = [
+        {
+            (run, stream.exchange.name): stream.exchange.scenario
+            for run, streams in side.runs.items()
+            for stream in streams
+        }
         for side in (first, second)
     ]
+    names = [scenarios[side].keys() for side in (0, 1)]
     exchanges = [{name for _, name in keys} or None for keys in names]
+    # A recording holds what every run asks of every endpoint, a live side only what it judges.
     only = [
-        tuple(f"{run}: {name}" if run else name for run, name in sorted(names[side] - names[1 - side]))
+        tuple(
+            f"{run}: {name}" if run else name
+            for run, name in sorted(names[side] - names[1 - side])
+            if scenarios[side][run, name] not in ASKED_ANYWAY
+        )
         for side in (0, 1)
     ]
     both = bool(first.runs and second.runs)

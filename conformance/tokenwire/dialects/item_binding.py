@@ -33,15 +33,17 @@ class _FinishBinding:
         matched = parse(table["matched"]) if "matched" in table else None
         return cls(tuple(map(parse, table["reason"])), matched, table["types"])
 
-    def read(self, data: Any) -> tuple[Finish, str] | None:
-        """The finish that an object tells, and where its reason stands; None for one that tells none."""
+    def read(self, data: Any) -> tuple[Finish | None, str]:
+        """The finish that an object tells, and where its reason stands; "" where it has no place for it."""
+        empty = ""
         for keys in self.reason:
             reason = find(data, keys)
             kind = self.types.get(reason, reason) if isinstance(reason, str) else None
             if kind is not None:
                 matched = find(data, self.matched) if self.matched is not None else ABSENT
                 return Finish(type=kind, matched=matched or None, raw=reason), join(*keys)
-        return None
+            empty = empty or ("" if reason is ABSENT else join(*keys))
+        return None, empty
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,10 @@ class ItemBinding:
                 if (value := find(part, keys)) is not ABSENT:
                     details[name] = value
                     pointers[name] = place + join(*keys)
-            ended = binding.finish.read(part) if binding.finish is not None else None
-            if ended is not None:
-                finish, pointers["finish"] = ended[0], place + ended[1]
-        if not (channels or calls or series or finish):
+            ended, at = binding.finish.read(part) if binding.finish is not None else (None, "")
+            if at:
+                finish, pointers["finish"] = ended, place + at
+        if not (channels or calls or series or "finish" in pointers):
             return None
         if finish is not None and finish.type == "stop" and self.calls_finish and (calls or progress.calls):
             finish = Finish(type=self.calls_finish, matched=finish.matched, raw=finish.raw)
