@@ -3,7 +3,7 @@
 import json
 
 from anthropic import Anthropic
-from driver import counted, told, torture
+from driver import held_choice, token_counts, torture
 
 CLIENT = Anthropic(base_url="http://127.0.0.1", api_key="none", timeout=60)
 
@@ -17,9 +17,10 @@ def hold(base, case):
         done = stream.get_final_message()
     text = "".join(block.text for block in done.content if block.type == "text")
     thoughts = "".join(block.thinking for block in done.content if block.type == "thinking")
-    calls = [(one.id, one.name, json.dumps(one.input)) for one in done.content if one.type == "tool_use"]
-    usage = counted(done.usage.input_tokens, done.usage.output_tokens)
-    return {"choices": [told(0, text, done.stop_reason, thoughts, calls)], "usage": usage}
+    uses = [block for block in done.content if block.type == "tool_use"]
+    calls = [(use.id, use.name, json.dumps(use.input)) for use in uses]
+    usage = token_counts(done.usage.input_tokens, done.usage.output_tokens)
+    return {"choices": [held_choice(0, text, done.stop_reason, thoughts, calls)], "usage": usage}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from driver import torture
 from httpx_sse import connect_sse
 
 CLIENT = httpx.Client(timeout=60)
+EMPTY = {"text": "", "reasoning": "", "finish": None}
 
 
 def hold(base, case):
@@ -21,10 +22,13 @@ def hold(base, case):
                 raise ValueError(event["error"]["message"])
             usage = event.get("usage") or usage
             for choice in event["choices"]:
-                join(held.setdefault(choice["index"], {"text": "", "reasoning": "", "calls": {}}), choice)
+                join(held.setdefault(choice["index"], dict(EMPTY, calls={}, logprobs=[])), choice)
             if case["leave"] and any(choice["text"] for choice in held.values()):
                 break
-    choices = [{"index": n, **one, "calls": list(one["calls"].values())} for n, one in sorted(held.items())]
+    choices = [
+        {"index": index, **choice, "calls": list(choice["calls"].values())}
+        for index, choice in sorted(held.items())
+    ]
     return {"choices": choices, "usage": usage, "error": None}
 
 
@@ -38,7 +42,9 @@ def join(held, choice):
         call["id"] = piece.get("id") or call["id"]
         call["name"] = function.get("name") or call["name"]
         call["arguments"] += function.get("arguments") or ""
-    held["finish"] = choice.get("finish_reason") or held.get("finish")
+    tokens = (choice.get("logprobs") or {}).get("content") or ()
+    held["logprobs"] += [token["logprob"] for token in tokens]
+    held["finish"] = choice.get("finish_reason") or held["finish"]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """langchain-openai: ChatOpenAI, its chunks added up as its documentation says."""
 
-from driver import counted, told, torture
+from driver import held_choice, token_counts, torture
 from langchain_openai import ChatOpenAI
 
 
@@ -14,11 +14,11 @@ def hold(base, case):
         whole = chunk if whole is None else whole + chunk
         if case["leave"] and chunk.content:
             return {"choices": []}
-    calls = [(one["id"], one["name"], one["args"]) for one in whole.tool_call_chunks]
+    calls = [(piece["id"], piece["name"], piece["args"]) for piece in whole.tool_call_chunks]
     usage = whole.usage_metadata
-    usage = usage and counted(usage["input_tokens"], usage["output_tokens"])
+    usage = usage and token_counts(usage["input_tokens"], usage["output_tokens"])
     finish = whole.response_metadata.get("finish_reason")
-    choice = told(0, whole.content, finish, calls=calls)
+    choice = held_choice(0, whole.content, finish, calls=calls)
     del choice["reasoning"]  # it is not offered by this class
     return {"choices": [choice], "usage": usage}
 

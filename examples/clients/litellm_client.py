@@ -1,7 +1,7 @@
 """litellm, as a client of an OpenAI-compatible server: its own chunk builder joins the stream."""
 
 import litellm
-from driver import counted, told, torture
+from driver import held_choice, token_counts, torture
 
 litellm.suppress_debug_info = True
 
@@ -18,14 +18,14 @@ def hold(base, case):
             stream.completion_stream.close()
             return {"choices": []}
     done = litellm.stream_chunk_builder(chunks, messages=asked["messages"])
-    usage = counted(done.usage.prompt_tokens, done.usage.completion_tokens)
+    usage = token_counts(done.usage.prompt_tokens, done.usage.completion_tokens)
     return {"choices": [held(choice, choice.message) for choice in done.choices], "usage": usage}
 
 
 def held(choice, message):
     calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()]
     reasoning = getattr(message, "reasoning_content", None)
-    return told(choice.index, message.content, choice.finish_reason, reasoning, calls)
+    return held_choice(choice.index, message.content, choice.finish_reason, reasoning, calls)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 export function* reads(rules) {
   for (const rule of rules) {
     const data = Buffer.from(rule.base64 ?? rule.text ?? rule, rule.base64 ? "base64" : "utf8");
-    if (rule.every) for (let at = 0; at < data.length; at += rule.every) yield data.subarray(at, at + rule.every);
+    if (rule.every) for (let start = 0; start < data.length; start += rule.every) yield data.subarray(start, start + rule.every);
     else if (rule.times)
       for (let n = rule.first; n < rule.first + rule.times; n++) yield Buffer.from(rule.text.replaceAll("{n}", n));
     else yield data;
@@ -16,7 +16,7 @@ export function whole(value) {
   if (value === null || typeof value !== "object") return value;
   if (value.repeat && Array.isArray(value.repeat)) return Array(value.times).fill(value.repeat).flat();
   if (value.repeat) return value.repeat.repeat(value.times);
-  if (value.join) return value.join.map(whole).reduce((one, other) => one.concat(other));
+  if (value.join) return value.join.map(whole).reduce((whole, part) => whole.concat(part));
   return Object.fromEntries(Object.entries(value).map(([key, entry]) => [key, whole(entry)]));
 }
 

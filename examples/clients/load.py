@@ -14,7 +14,7 @@ def reads(rules):
             yield base64.b64decode(rule["base64"])
         elif "every" in rule:
             data, size = rule["text"].encode(), rule["every"]
-            yield from (data[at : at + size] for at in range(0, len(data), size))
+            yield from (data[start : start + size] for start in range(0, len(data), size))
         else:
             for number in range(rule["first"], rule["first"] + rule["times"]):
                 yield rule["text"].replace("{n}", str(number)).encode()

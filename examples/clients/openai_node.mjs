@@ -9,8 +9,9 @@ async function chat(client, asked, leave) {
   const runner = client.chat.completions.stream(asked);
   for await (const chunk of runner) if (leave && chunk.choices[0]?.delta.content) return runner.abort(), { choices: [] };
   const done = await runner.finalChatCompletion();
-  const choices = done.choices.map(({ index, message, finish_reason }) => ({
+  const choices = done.choices.map(({ index, message, finish_reason, logprobs }) => ({
     index, text: message.content, reasoning: message.reasoning_content ?? message.reasoning, finish: finish_reason,
+    logprobs: (logprobs?.content ?? []).map(({ logprob }) => logprob),
     calls: (message.tool_calls ?? []).map(({ id, function: { name, arguments: text } }) => ({ id, name, arguments: text })),
   }));
   return { choices, usage: done.usage };

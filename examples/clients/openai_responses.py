@@ -1,6 +1,6 @@
 """The openai package at /v1/responses: by the deltas and by the last event, which have to say the same."""
 
-from driver import counted, told, torture
+from driver import held_choice, token_counts, torture
 from openai import OpenAI
 
 CLIENT = OpenAI(base_url="http://127.0.0.1", api_key="none", timeout=60)
@@ -17,16 +17,17 @@ def hold(base, case):
                     return {"choices": []}
             done = event.response if event.type in ENDS else done
     if done is None:
-        return {"choices": [told(0, text, None)]}
+        return {"choices": [held_choice(0, text, None)]}
     if done.error:
         return {"error": done.error.message}
-    calls = [(one.call_id, one.name, one.arguments) for one in done.output if one.type == "function_call"]
-    thoughts = [part.text for one in done.output if one.type == "reasoning" for part in one.content or ()]
+    asked = [item for item in done.output if item.type == "function_call"]
+    calls = [(item.call_id, item.name, item.arguments) for item in asked]
+    thoughts = [part.text for item in done.output if item.type == "reasoning" for part in item.content or ()]
     if text != done.output_text:
         return {"error": f"the deltas say {text!r}, and the response {done.output_text!r}"}
     finish = "tool_calls" if calls else done.status
-    usage = counted(done.usage.input_tokens, done.usage.output_tokens)
-    return {"choices": [told(0, text, finish, "".join(thoughts), calls)], "usage": usage}
+    usage = token_counts(done.usage.input_tokens, done.usage.output_tokens)
+    return {"choices": [held_choice(0, text, finish, "".join(thoughts), calls)], "usage": usage}
 
 
 if __name__ == "__main__":

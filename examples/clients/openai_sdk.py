@@ -1,6 +1,6 @@
 """The openai package: chat by its own accumulator, completions by hand."""
 
-from driver import counted, told, torture
+from driver import held_choice, token_counts, torture
 from openai import OpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
@@ -19,19 +19,17 @@ def hold(base, case):
             if case["leave"] and any(choice.delta.content for choice in chunk.choices):
                 return {"choices": []}
     done = state.current_completion_snapshot
-    usage = done.usage and counted(done.usage.prompt_tokens, done.usage.completion_tokens)
-    return {
-        "choices": [chat(choice.index, choice.message, choice.finish_reason) for choice in done.choices],
-        "usage": usage,
-    }
+    usage = done.usage and token_counts(done.usage.prompt_tokens, done.usage.completion_tokens)
+    return {"choices": [chat(choice, choice.message) for choice in done.choices], "usage": usage}
 
 
-def chat(index, message, finish):
+def chat(choice, message):
     calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()]
     extra = message.model_extra or {}
-    return told(
-        index, message.content, finish, extra.get("reasoning_content") or extra.get("reasoning"), calls
-    )
+    reasoning = extra.get("reasoning_content") or extra.get("reasoning")
+    held = held_choice(choice.index, message.content, choice.finish_reason, reasoning, calls)
+    tokens = (choice.logprobs and choice.logprobs.content) or ()
+    return held | {"logprobs": [token.logprob for token in tokens]}
 
 
 def completions(stream, case):
@@ -44,9 +42,9 @@ def completions(stream, case):
                 finishes[choice.index] = choice.finish_reason or finishes.get(choice.index)
             if case["leave"]:
                 break
-    usage = usage and counted(usage.prompt_tokens, usage.completion_tokens)
+    usage = usage and token_counts(usage.prompt_tokens, usage.completion_tokens)
     return {
-        "choices": [told(index, texts[index], finishes[index]) for index in sorted(texts)],
+        "choices": [held_choice(index, texts[index], finishes[index]) for index in sorted(texts)],
         "usage": usage,
     }
 

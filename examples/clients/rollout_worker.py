@@ -7,33 +7,26 @@ from driver import torture
 from httpx_sse import connect_sse
 
 CLIENT = httpx.Client(timeout=60)
+LOGPROBS = "output_token_logprobs"
 
-LISTS = "output_token_logprobs"
 
-
-def joined(held, event, cumulative):
-    """One event added to what is held of its choice, or in its place."""
-    choice = held.setdefault(
-        event.get("index", 0), {"text": "", "output_ids": [], "lists": {}, "finish": None}
-    )
+def join(choice, event, cumulative):
+    """Add an event to what is held of its choice, or put it in its place."""
     meta = event["meta_info"]
-    named = {name: value for name, value in meta.items() if name in {LISTS, "margin"}}
+    if choice["finish"] or not all(type(token) is int and token >= 0 for token in event["output_ids"]):
+        raise ValueError(f"{event} comes behind the finish, or has an id that is none")
     if cumulative:
-        choice |= {"text": event["text"], "output_ids": event["output_ids"], "lists": named}
-    else:
-        choice["text"] += event["text"]
-        choice["output_ids"] += event["output_ids"]
-        for name, entries in named.items():
-            choice["lists"].setdefault(name, []).extend(entries)
-    if meta["completion_tokens"] != len(choice["output_ids"]):
-        raise ValueError(
-            f"{len(choice['output_ids'])} ids are held, and the server counts {meta['completion_tokens']}"
-        )
-    for name, entries in choice["lists"].items():
-        if len(entries) != len(choice["output_ids"]):
-            raise ValueError(f"{name} holds {len(entries)} entries for {len(choice['output_ids'])} ids")
-    if choice["finish"]:
-        raise ValueError("an event comes behind the finish")
+        choice |= {"text": "", "output_ids": [], "series": {}}
+    choice["text"] += event["text"]
+    choice["output_ids"] += event["output_ids"]
+    for name in {LOGPROBS, "margin"} & meta.keys():
+        choice["series"].setdefault(name, []).extend(meta[name])
+    held = [choice["output_ids"], *choice["series"].values()]
+    if {len(entries) for entries in held} != {meta["completion_tokens"]}:
+        raise ValueError(f"the server counts {meta['completion_tokens']} tokens, and {held} are held")
+    for token, entry in zip(held[0], choice["series"].get(LOGPROBS, ()), strict=False):
+        if entry[0] > 0 or entry[1] != token:
+            raise ValueError(f"{entry} is no logprob of {token}")
     choice["finish"] = (meta["finish_reason"] or {}).get("type")
     choice["weight_versions"] = meta.get("weight_versions")
 
@@ -48,17 +41,18 @@ def hold(base, case):
             event = json.loads(sse.data)
             if "error" in event:
                 raise ValueError(event["error"]["message"])
-            joined(held, event, case["door"].endswith("cumulative"))
+            empty = {"text": "", "output_ids": [], "series": {}, "finish": None}
+            join(held.setdefault(event.get("index", 0), empty), event, "cumulative" in case["door"])
             if case["leave"]:
-                break
-    return {"choices": [held_of(index, choice) for index, choice in sorted(held.items())], "error": None}
+                return {"choices": []}
+    if sorted(held) != list(range(case["request"]["sampling_params"].get("n", 1))):
+        raise ValueError(f"choices {sorted(held)} came")
+    return {"choices": [report(index, **choice) for index, choice in held.items()]}
 
 
-def held_of(index, choice):
-    lists = choice.pop("lists")
-    entries = lists.pop(LISTS, None)
-    logprobs = {} if entries is None else {"logprobs": [entry[0] for entry in entries]}
-    return {"index": index, **choice, **logprobs, "customized_info": lists}
+def report(index, series, **choice):
+    logprobs = [entry[0] for entry in series.pop(LOGPROBS, ())]
+    return {"index": index, **choice, "logprobs": logprobs, "customized_info": series}
 
 
 if __name__ == "__main__":

@@ -222,6 +222,29 @@ def test_a_client_that_stays_connected_is_told(monkeypatch):
     assert session.take("openai-chat", "leave", {})["verdict"] == "PASS"
 
 
+def test_a_sentence_about_lists_does_not_apply_to_a_client_that_reports_none():
+    session, right = Session(), whole(CASES["openai-chat", "logprobs"][1].record)
+    choices = [{key: choice[key] for key in ("index", "text", "finish")} for choice in right["choices"]]
+    session.take("openai-chat", "logprobs", {"choices": choices})
+    (judgement,) = session.judgements()
+    assert (judgement.verdict, judgement.witnesses) == (Verdict.UNSUPPORTED, 0)
+    assert judgement.message.startswith("the client reports no output_ids and no logprobs")
+    session.take("openai-chat", "logprobs", right)
+    (judgement,) = session.judgements()
+    assert (judgement.verdict, judgement.witnesses) == (Verdict.PASS, 1)
+
+
+@pytest.mark.parametrize(
+    "held", [[], {"choices": None}, {"choices": ["text"]}, {"choices": [{"calls": ["a"]}]}, {"usage": 3}]
+)
+def test_a_report_of_another_form_is_refused_with_its_place(held):
+    with tortured() as (session, url):
+        answer = httpx.post(f"{url}/tokenwire/report/openai-chat/text", json=held)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("no report, at /")
+    assert not session.wrong
+
+
 def test_what_names_no_case_is_refused():
     with tortured() as (_, url), httpx.Client(base_url=url) as client:
         assert client.post("/v1/chat/completions", json={"model": "nobody/text"}).status_code == 404

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jsonschema_rs
+
 from tokenwire.record import Choice, Stream, as_list
 
 SINGLE = (
@@ -18,7 +20,7 @@ SINGLE = (
     "weight_versions",
     "finish",
 )
-"""What a choice may be told to hold; what a client does not report is not judged."""
+"""What a report may say of a choice; what a client does not report is not judged."""
 _FINISHES = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -30,6 +32,17 @@ _FINISHES = {
 }
 """The record's words for what endpoints call a finish; a client may report either."""
 _COUNTED = ("prompt_tokens", "completion_tokens")
+_CALLS = {"type": ["array", "null"], "items": {"type": "object"}}
+_CHOICE = {"type": "object", "properties": {"index": {"type": "integer"}, "calls": _CALLS}}
+_REPORT = jsonschema_rs.Draft202012Validator(
+    {
+        "type": "object",
+        "properties": {
+            "choices": {"type": "array", "items": _CHOICE},
+            "usage": {"type": ["object", "null"]},
+        },
+    }
+)
 
 
 class Difference(NamedTuple):
@@ -47,7 +60,7 @@ class Difference(NamedTuple):
             return None
         pairs = zip(self.expected, self.actual, strict=False)
         short = min(len(self.expected), len(self.actual))
-        return next((at for at, (one, other) in enumerate(pairs) if one != other), short)
+        return next((index for index, (right, held) in enumerate(pairs) if right != held), short)
 
 
 def _plain(field: str, value: Any) -> Any:
@@ -67,9 +80,15 @@ def _arguments(text: Any) -> Any:
         return text
 
 
+def problem_of(report: Any) -> str:
+    """Why a value is no report, with the place; empty where it is one."""
+    error = next(_REPORT.iter_errors(report), None)
+    return f"no report, at /{'/'.join(map(str, error.instance_path))}: {error.message}" if error else ""
+
+
 def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Difference]:
     """Where a report differs from the right record, field by field."""
-    if record["error"] is not None:  # then it is told, and what came before it is no answer
+    if record["error"] is not None:  # a client reports it, and what came before it is no answer
         if not report.get("error"):
             yield Difference("error", None, record["error"], report.get("error"))
         return
@@ -103,6 +122,11 @@ def finished(record: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
     return not report.get("error") and all(held.get(choice["index"]) for choice in record["choices"])
 
 
+def reported_fields(report: Mapping[str, Any]) -> frozenset[str]:
+    """The fields that a client reports, of the answer or of any choice."""
+    return frozenset(report).union(*report.get("choices", ()))
+
+
 def held_by(stream: Stream) -> dict[str, Any]:
     """What our own reader holds of an answer, as a client reports it."""
     usage = {name: stream.usage.get(name) for name in _COUNTED} if stream.usage else None
@@ -111,7 +135,7 @@ def held_by(stream: Stream) -> dict[str, Any]:
 
 def _held(choice: Choice) -> dict[str, Any]:
     logprobs = choice.series("logprobs_content") or choice.series("output_token_logprobs")
-    told = [versions for versions in choice.details("weight_versions") if versions is not None]
+    weight_versions = [spans for spans in choice.details("weight_versions") if spans is not None]
     return {
         "index": choice.index,
         "text": choice.text,
@@ -120,6 +144,6 @@ def _held(choice: Choice) -> dict[str, Any]:
         "output_ids": choice.output_ids,
         "logprobs": [entry["logprob"] if isinstance(entry, dict) else entry[0] for entry in logprobs or ()],
         "customized_info": {name: as_list(choice.series(name)) for name in choice.customized},
-        "weight_versions": told[-1] if told else None,
+        "weight_versions": weight_versions[-1] if weight_versions else None,
         "finish": choice.finish.type if choice.finish else None,
     }

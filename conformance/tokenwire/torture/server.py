@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any
 
 from tokenwire.torture.behaviour import AFTER_S, BEHAVIOURS, Behaviour
+from tokenwire.torture.held import problem_of
 from tokenwire.torture.session import Asked, Session
 from tokenwire.torture.vectors import Door, Vector, reads_of
 from tokenwire.wire.exchange import Ending
@@ -68,12 +69,12 @@ class _Handler(BaseHTTPRequestHandler):
     pause: Callable[[float], object]
 
     def do_GET(self) -> None:
-        what, _, only = self.path.partition("?door=")
-        if what == f"{_PREFIX}cases":
-            self._json(200, self.session.listed(only))
-        elif what == f"{_PREFIX}report":
+        path, _, door = self.path.partition("?door=")
+        if path == f"{_PREFIX}cases":
+            self._json(200, self.session.listed(door))
+        elif path == f"{_PREFIX}report":
             self._json(200, self.session.document())
-        elif what.endswith("/models"):
+        elif path.endswith("/models"):
             names = (f"{door}/{case}" for door, case in self.session.cases)
             self._json(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
         else:
@@ -88,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path.startswith(f"{_PREFIX}report/"):
             found = self._of(self.path.removeprefix(f"{_PREFIX}report/"))
-            problem = "a report is an object" if not isinstance(body, dict) else ""
+            problem = problem_of(body)
             if found is None or problem:
                 self._json(400 if problem else 404, _error(problem or f"there is no case {self.path}"))
             else:

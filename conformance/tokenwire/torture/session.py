@@ -20,7 +20,7 @@ from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Level, Requirement
 from tokenwire.torture.behaviour import AFTER_S, BEHAVIOURS, all_cases
-from tokenwire.torture.held import Difference, differences, finished
+from tokenwire.torture.held import Difference, differences, finished, reported_fields
 from tokenwire.torture.vectors import Door, Vector, sentences, whole
 
 _LEAVES_WITHIN_S = 5.0
@@ -66,6 +66,8 @@ class Session:
     asked: dict[Key, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     wrong: dict[Key, list[Difference]] = field(default_factory=dict)
     """What is wrong in each case that was reported."""
+    reported: dict[Key, frozenset[str]] = field(default_factory=dict)
+    """The fields of each report."""
     _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
     _lock: Lock = field(default_factory=Lock)
 
@@ -98,11 +100,12 @@ class Session:
     def take(self, door: str, case: str, report: dict[str, Any]) -> dict[str, Any]:
         """Keep what a client accumulated; what is to be said of it."""
         self.wrong[door, case] = list(self._differences((door, case), report))
-        found = [self._finding((door, case), one) for one in self.wrong[door, case]]
+        self.reported[door, case] = reported_fields(report)
+        found = [self._finding((door, case), difference) for difference in self.wrong[door, case]]
         vector = self.cases[door, case][1]
         return {
-            "verdict": max((_verdict(one).value for one in found), default=Verdict.PASS.value),
-            "findings": [{"sentence": one.sentence, **one.difference._asdict()} for one in found],
+            "verdict": max((_verdict(finding).value for finding in found), default=Verdict.PASS.value),
+            "findings": [{"sentence": finding.sentence, **finding.difference._asdict()} for finding in found],
             "record": whole(vector.record) if found and vector.id != "long" else None,
         }
 
@@ -130,7 +133,7 @@ class Session:
         sentence, (door, id_) = "", key
         while id_:
             case = self.cases[door, id_][1]
-            if any(one.field == difference.field for one in self.wrong.get((door, id_), ())):
+            if any(other.field == difference.field for other in self.wrong.get((door, id_), ())):
                 sentence = case.sentence
             id_ = case.follows
         if sentence in _OF_TEXT:
@@ -139,35 +142,45 @@ class Session:
 
     def findings(self) -> list[Finding]:
         """All that the client did wrong, in the order of the cases."""
-        return [self._finding(key, one) for key in self.cases for one in self.wrong.get(key, ())]
+        return [
+            self._finding(key, difference) for key in self.cases for difference in self.wrong.get(key, ())
+        ]
 
     def judgements(self) -> list[Judgement]:
         """A verdict for each sentence at each door."""
         found: dict[Key, list[Finding]] = defaultdict(list)
-        for one in self.findings():
-            found[one.sentence, one.case[0]].append(one)
-        tried: dict[Key, set[str]] = defaultdict(set)
-        for (door, id_), (_, case) in self.cases.items():
-            if (door, id_) in self.wrong:
-                tried[case.sentence, door].add(id_)
-        made = []
-        for name in sentences():
-            for door in dict.fromkeys(door for door, _ in self.cases):
-                if (name, door) in tried or (name, door) in found:
-                    made.append(self._judgement(name, door, found[name, door], len(tried[name, door])))
-        return made
+        for finding in self.findings():
+            found[finding.sentence, finding.case[0]].append(finding)
+        tried: dict[Key, list[Key]] = defaultdict(list)
+        for key, (_, case) in self.cases.items():
+            if key in self.wrong:
+                tried[case.sentence, key[0]].append(key)
+        doors = dict.fromkeys(door for door, _ in self.cases)
+        return [
+            self._judgement(name, door, found[name, door], tried[name, door])
+            for name in sentences()
+            for door in doors
+            if (name, door) in tried or (name, door) in found
+        ]
 
-    def _judgement(self, name: str, door: str, found: list[Finding], tried: int) -> Judgement:
-        row = _requirement(name)
-        streams = {one.case: self._stream(one.case) for one in found}
-        seen = tuple(_observed(one, streams[one.case]) for one in found)
+    def _judgement(self, name: str, door: str, found: list[Finding], tried: list[Key]) -> Judgement:
+        row, about = _requirement(name), sentences()[name].about
+        witnesses = [key for key in tried if not about or self.reported[key].intersection(about)]
+        streams = {finding.case: self._stream(finding.case) for finding in found}
+        violations = tuple(_observed(finding, streams[finding.case]) for finding in found)
+        if violations:
+            verdict, message = VIOLATED[row.level], violations[0].message
+        elif witnesses:
+            verdict, message = Verdict.PASS, ""
+        else:
+            verdict, message = Verdict.UNSUPPORTED, f"the client reports no {' and no '.join(about)}"
         return Judgement(
             row,
             door,
-            VIOLATED[row.level] if seen else Verdict.PASS,
-            witnesses=tried,
-            message=seen[0].message if seen else "",
-            violations=seen,
+            verdict,
+            witnesses=len(witnesses),
+            message=message,
+            violations=violations,
             run=Run(tuple(streams.values())),
         )
 
@@ -182,14 +195,14 @@ class Session:
     def remarks(self) -> tuple[str, ...]:
         """What a reader should know beside the verdicts."""
         requests = sum(map(len, self.asked.values()))
-        connections = len({asked.connection for every in self.asked.values() for asked in every})
+        connections = len({asked.connection for several in self.asked.values() for asked in several})
         reported = f"{len(self.wrong)} of {len(self.cases)} cases were reported"
         return (reported, f"{requests} requests came on {connections} connections")
 
     def document(self) -> dict[str, Any]:
         """The report as one JSON value."""
         judgements = self.judgements()
-        return document(self.subject, judgements, exit_status(one.verdict for one in judgements))
+        return document(self.subject, judgements, exit_status(judgement.verdict for judgement in judgements))
 
     @property
     def subject(self) -> Subject:
@@ -224,7 +237,7 @@ def _observed(finding: Finding, stream: Stream) -> Observation:
 
 
 def _place(difference: Difference, stream: Stream) -> Place:
-    choice = next((one for one in stream.choices if one.index == difference.choice), None)
+    choice = next((choice for choice in stream.choices if choice.index == difference.choice), None)
     if choice is None:
         return end_place(stream)
     if difference.field in {"text", "output_ids"}:

@@ -28,7 +28,7 @@ def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
             yield base64.b64decode(rule["base64"])
         elif "every" in rule:
             data, size = rule["text"].encode(), rule["every"]
-            yield from (data[at : at + size] for at in range(0, len(data), size))
+            yield from (data[start : start + size] for start in range(0, len(data), size))
         else:
             numbers = range(rule["first"], rule["first"] + rule["times"])
             yield from (rule["text"].replace("{n}", str(number)).encode() for number in numbers)
@@ -103,6 +103,8 @@ class Sentence:
 
     level: Level
     sentence: str
+    about: tuple[str, ...] = ()
+    """The fields of a report that it speaks of; where a client reports none of them, it does not apply."""
 
 
 @cache
