@@ -187,7 +187,7 @@ class _Judged:
 def _judged(
     command: Callable[[Spool], Sequence[str]] | Sequence[str],
     *exchanges: Exchange,
-    drain: float = 30,
+    drain: float = 600,
     **options: float,
 ) -> tuple[list[Opinion], list[str]]:
     """What is told of these exchanges by such a judge, which is started again whenever it dies."""
@@ -200,7 +200,7 @@ def _judged(
         assert (spool.waiting, len(spool.batches), judged.supervisor.open) == (0, 0, 0)
         return judged
 
-    judged = asyncio.run(asyncio.wait_for(run(), 60))
+    judged = asyncio.run(asyncio.wait_for(run(), 900))
     return judged.told, judged.missed
 
 

@@ -85,7 +85,7 @@ class LocalTokenizer:
     ) -> str | None:
         """`spaces_between_special_tokens` has no effect: fast tokenizers put none there either way."""
         del spaces_between_special_tokens
-        if not all(0 <= token < self.size for token in ids):
+        if ids and (min(ids) < 0 or max(ids) >= self.size):
             return None
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
