@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from item_answers import blocks, messaged, text_block
 from stream_builder import (
     ABORT,
     FAILED,
@@ -32,6 +33,9 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading.fields import bringing
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import Verdict
 from tokenwire.record import CallPiece, Delivery, Finish, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
@@ -262,8 +266,16 @@ def test_a_chat_stream_is_refused_by_status_alone() -> None:
     stream = replace(incremental(**asked), choices=(), error=error)
     assert violated(seen("chat-stream-refuses-meta-info", stream))
     assert violated(seen("chat-stream-refuses-meta-info", refusal(422, stream=True, **asked)))
-    free = Target(tito_stream_refused=False)
-    assert seen("chat-stream-refuses-meta-info", stream, free) == []
+    assert seen("chat-stream-refuses-meta-info", replace(stream, dialect="vllm-chat")) == []
+
+
+def test_messages_beside_it_excuse_no_chat_stream() -> None:
+    stream = incremental(dialect="sglang-chat", return_meta_info=True)
+    verdicts = {
+        judgement.requirement.id: judgement.verdict
+        for judgement in judge([Run((stream, whole(dialect="sglang-chat"), messaged(*blocks(text_block()))))])
+    }
+    assert verdicts["chat-stream-refuses-meta-info"] is Verdict.FAIL
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,6 @@ class Target:
     stream_interval: int | None = None
     """The server's default interval, where it advertises one."""
     advertised_delivery: Delivery | None = None
-    tito_stream_refused: bool = True
-    """The dialect's policy: token-in-token-out fields are refused in chat streams."""
     tokenizer: Tokenizer | None = None
     """What says the text of ids, where anything does."""
     model: KnownModel | None = None

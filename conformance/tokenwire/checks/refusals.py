@@ -134,16 +134,16 @@ class _RefusedEarly(Relation):
     alone: bool = False
     """If all token ids are asked for beside it, that is another requirement's matter."""
 
-    def applies(self, stream: Stream, target: Target) -> bool:
+    def applies(self, stream: Stream) -> bool:
         """Whether a request asks for it in vain."""
         asked, status = stream.asked, stream.exchange.status
-        if not (target.tito_stream_refused and asked.stream and getattr(asked, self.wish)):
+        if not (policy_of(stream).tito_stream_refused and asked.stream and getattr(asked, self.wish)):
             return False
         return status is not None and status not in NOT_ABOUT_THE_REQUEST
 
 
-def _observe_early_refusal(row: _RefusedEarly, stream: Stream, target: Target) -> Iterator[Observation]:
-    if row.applies(stream, target) and not (row.alone and stream.asked.return_token_ids):
+def _observe_early_refusal(row: _RefusedEarly, stream: Stream, _target: Target) -> Iterator[Observation]:
+    if row.applies(stream) and not (row.alone and stream.asked.return_token_ids):
         status = stream.exchange.status
         message = f"a chat stream that asks for {row.field} was answered with status {status}"
         holds = stream.refused and status == 400
@@ -162,9 +162,9 @@ check_rows(_observe_early_refusal, *_EARLY)
 
 
 @check("refusal-names-the-field", _CHAT)
-def _refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observation]:
+def _refusal_names_the_field(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The refusal of a chat stream names the field, and says that it is to be had without streaming."""
-    fields = [row.field for row in _EARLY if row.applies(stream, target)]
+    fields = [row.field for row in _EARLY if row.applies(stream)]
     if not fields or not was_refused(stream):
         return
     stated = words_of(stream.error)

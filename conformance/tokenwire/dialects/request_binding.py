@@ -145,11 +145,16 @@ class _ToolBinding:
         tools = [tool for tool in find(body, self.where) if isinstance(tool, dict)] if names else ()
         by_name = {str(find(tool, self.name)): tool for tool in tools}
         schemas = {name: find(tool, self.parameters) for name, tool in by_name.items()}
-        word = choice.get("type") if isinstance(choice, dict) else choice
+        # A tool that is named is one that has to be called, too.
+        demands = {
+            str(_kind(said)): "none" if wanted == "none" else "required"
+            for wanted, said in self.chooses.items()
+        }
+        word = _kind(choice)
         named = (find(choice, at) for at in (("function", "name"), ("name",)))
         return ToolRule(
             names or (),
-            demand="auto" if word in (ABSENT, None) else _DEMANDS.get(str(word), str(word)),
+            demand="auto" if word in (ABSENT, None) else demands.get(str(word), str(word)),
             name=next((name for name in named if isinstance(name, str)), ""),
             alone=any(find(body, at) == value for at, value in self.alone[:1]),
             parameters={
@@ -161,8 +166,11 @@ class _ToolBinding:
         )
 
 
-_DEMANDS = dict.fromkeys(("any", "function", "tool"), "required")
-"""What families say in `tool_choice` for a call that has to be."""
+def _kind(choice: Any) -> Any:
+    """The word of a choice of tools, alone or as the type of an object."""
+    return choice.get("type") if isinstance(choice, dict) else choice
+
+
 _FORMAT = "format"
 """The kind of a place that holds an object which says of what type a constraint is, as OpenAI has it."""
 

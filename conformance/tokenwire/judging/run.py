@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,7 +11,7 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading.deeds import Deeds, disturbed
 from tokenwire.checks.reading.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
-from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
+from tokenwire.dialects.dialect import vocabulary_told
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Answer, Stream, fact
@@ -212,7 +211,6 @@ class Run:
             capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),
             stream_interval=self.advertised.stream_interval,
             advertised_delivery=self.advertised.delivery,
-            tito_stream_refused=_refuses_tito_streams(self.streams),
             deaths=self.deaths,
             tokenizer=self.tokenizer,
             model=self.model,
@@ -234,9 +232,3 @@ def has_record(stream: Stream) -> bool:
         for choice in choices
         for emission in choice.emissions
     )
-
-
-def _refuses_tito_streams(streams: Iterable[Answer]) -> bool:
-    """Whether the chat dialects of a run refuse token-in-token-out fields in streams, by their own policy."""
-    spoken = {stream.dialect for stream in streams if is_chat(stream)}
-    return all(load_dialects()[name].policy.tito_stream_refused for name in spoken if name in load_dialects())
