@@ -192,6 +192,17 @@ def test_a_client_that_takes_a_broken_stream_for_whole_is_told():
     assert session.take("openai-chat", "text-reset", {"choices": [{"text": "Tokens"}]})["verdict"] == "PASS"
 
 
+def test_a_report_shows_as_much_of_a_long_stream_as_it_needs():
+    session, key = Session(), ("openai-chat", "long")
+    session.take(*key, {"error": "not read in 60 s"})
+    shown = session.judgements()[0].run.streams[0].exchange
+    assert len(shown.reads) == 5_000
+    held = whole(CASES[key][1].record)["choices"][0] | {"text": "a" + " b" * 200 + " c"}
+    session.take(*key, {"choices": [held]})
+    (violation,) = session.judgements()[0].violations
+    assert violation.place.event == 202
+
+
 def test_a_client_that_invents_an_error_is_told():
     said = Session().take("openai-chat", "text", {"error": "no"})
     assert (said["verdict"], said["findings"][0]["field"]) == ("FAIL", "error")
