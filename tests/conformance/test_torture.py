@@ -192,6 +192,15 @@ def test_a_client_that_takes_a_broken_stream_for_whole_is_told():
     assert session.take("openai-chat", "text-reset", {"choices": [{"text": "Tokens"}]})["verdict"] == "PASS"
 
 
+def test_a_case_that_an_adapter_gives_up_is_inconclusive():
+    session = Session()
+    session.take("openai-chat", "long", {"given_up": "after 60 s of the processor"})
+    (judgement,) = session.judgements()
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.message == "long was given up after 60 s of the processor"
+    assert session.document()["verdicts"]
+
+
 def test_a_report_shows_as_much_of_a_long_stream_as_it_needs():
     session, key = Session(), ("openai-chat", "long")
     session.take(*key, {"error": "not read in 60 s"})

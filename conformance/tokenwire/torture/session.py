@@ -71,6 +71,8 @@ class Session:
     """What is wrong in each case that was reported."""
     reported: dict[Key, frozenset[str]] = field(default_factory=dict)
     """The fields of each report."""
+    given_up: dict[Key, str] = field(default_factory=dict)
+    """When an adapter gave up a case that its client was still reading."""
     _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
     _lock: Lock = field(default_factory=Lock)
 
@@ -102,6 +104,9 @@ class Session:
 
     def take(self, door: str, case: str, report: dict[str, Any]) -> dict[str, Any]:
         """Keep what a client accumulated; what is to be said of it."""
+        if "given_up" in report:
+            self.given_up[door, case] = str(report["given_up"])
+            return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
         self.wrong[door, case] = list(self._differences((door, case), report))
         self.reported[door, case] = reported_fields(report)
         found = [self._finding((door, case), difference) for difference in self.wrong[door, case]]
@@ -156,7 +161,7 @@ class Session:
             found[finding.sentence, finding.case[0]].append(finding)
         tried: dict[Key, list[Key]] = defaultdict(list)
         for key, (_, case) in self.cases.items():
-            if key in self.wrong:
+            if key in self.wrong or key in self.given_up:
                 tried[case.sentence, key[0]].append(key)
         doors = dict.fromkeys(door for door, _ in self.cases)
         return [
@@ -168,13 +173,17 @@ class Session:
 
     def _judgement(self, name: str, door: str, found: list[Finding], tried: list[Key]) -> Judgement:
         row, about = _requirement(name), sentences()[name].about
-        witnesses = [key for key in tried if not about or self.reported[key].intersection(about)]
+        given_up = [f"{key[1]} was given up {self.given_up[key]}" for key in tried if key in self.given_up]
+        reports = [self.reported[key] for key in tried if key in self.reported]
+        witnesses = [fields for fields in reports if not about or fields.intersection(about)]
         streams = {finding.case: self._stream(finding.case) for finding in found}
         violations = tuple(_observed(finding, streams[finding.case]) for finding in found)
         if violations:
             verdict, message = VIOLATED[row.level], violations[0].message
         elif witnesses:
             verdict, message = Verdict.PASS, ""
+        elif given_up:
+            verdict, message = Verdict.INCONCLUSIVE, "; ".join(given_up)
         else:
             verdict, message = Verdict.UNSUPPORTED, f"the client reports no {' and no '.join(about)}"
         return Judgement(
