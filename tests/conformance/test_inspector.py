@@ -166,6 +166,7 @@ def test_each_form_has_every_field_of_its_dialect_with_its_sentence(dialect: Any
         dialect.table["request"]["fields"].keys() | dialect.table["request"]["prompt"].keys() <= fields.keys()
     )
     assert all(field["says"] and field["at"] for field in fields.values())
+    assert not any(mark in field["says"] for field in fields.values() for mark in ("*", "`"))
     assert made["body"]
     request = HttpRequest(made["method"], made["path"], made["body"])
     assert dialect.read_asked(request).stream

@@ -9,6 +9,7 @@ from typing import Any
 from tokenwire.ask import RULES
 from tokenwire.asking.flags import plain
 from tokenwire.dialects.dialect import Dialect, Unsupported
+from tokenwire.report.markdown import inline
 from tokenwire.spec_files import read_yaml, spec_root
 
 _TOKENS = 32
@@ -42,7 +43,7 @@ def _fields(dialect: Dialect) -> Iterator[dict[str, Any]]:
             "plain": kind in _TEXTS,
             "least": rule.least if rule is not None else None,
             "type": row["type"],
-            "says": row["says"],
+            "says": inline(row["says"]).striptags(),
             "default": dialect.defaults.get(name),
         }
     for keys in dialect.asks:
