@@ -194,9 +194,9 @@ async def watch(target: int, told: Connection) -> None:
         before, counts = 0, watcher.counts
         while True:
             await asyncio.sleep(0.5)
-            if (now := counts.judged + counts.gaps.total()) != before:
+            if (now := counts.total.judged + counts.gaps.total()) != before:
                 before = now
-                told.send((counts.judged, dict(counts.gaps)))
+                told.send((counts.total.judged, dict(counts.gaps)))
 
 
 def bare(target: int, told: Connection) -> None:

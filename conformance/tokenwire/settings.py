@@ -335,6 +335,14 @@ class Settings:
         roles=SENSITIVE,
         but={"watch": {"help": "Keep exchanges that violate there."}},
     )
+    sample: float = _count(
+        "watch",
+        "The share of the exchanges to judge, such as 0.1; the bytes of the others only go through.",
+        metavar="RATE",
+        default=1.0,
+        least=0,
+        toml="watch.sample = 0.1",
+    )
     record_cap: int = _count(
         "watch",
         "MiB that --record may take; the oldest go.",

@@ -11,7 +11,7 @@ import pytest
 LEAST = 4.5
 BEHIND = ("paper", "card", "shade", "fail-shade")
 NO_TEXT = {*BEHIND, "line"}
-STYLES = ("report/page.css", "watch/live_page.html.jinja")
+STYLES = ("report/page.css",)
 
 
 def _luminance(colour: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from recorded import IDS, document, request, streamed, whole
 
 from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.disk import write_whole
+from tokenwire.inspecting.server import HTML, PageServer
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.pytest_plugin import ConformanceItem
 from tokenwire.replay import replay
@@ -23,7 +25,6 @@ from tokenwire.report import files
 from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
 from tokenwire.report.tally_file import merged, read_tally
-from tokenwire.watch.admin import Admin, Page
 from tokenwire.wire.capture import exchange_lines
 from tokenwire.wire.exchange import Exchange, Read, Server
 from tokenwire.wire.inert import inert
@@ -136,8 +137,11 @@ def test_pytest_failing_costs_only_junit(tmp_path: Path, monkeypatch: pytest.Mon
 @given(name=NAMES)
 @example(name=STRANGE[0])
 def test_the_live_page_survives_any_name(name: str) -> None:
-    page = Page("text/html; charset=utf-8", lambda: f"<p>{name}</p>")
-    head, _, body = Admin({"/": page})._answer(b"GET / HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
+    async def page(_: str) -> tuple[str, str]:
+        return HTML, f"<p>{name}</p>"
+
+    answer = asyncio.run(PageServer({}, open_pages={"": page})._answer("GET", "/", b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert f"Content-Length: {len(body)}".encode() in head
     assert inert(name) in body.decode("utf-8")

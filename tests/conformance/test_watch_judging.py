@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from recorded import streamed, whole
 
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.inspecting.watched import exchange_page, live_page
 from tokenwire.replay import replay
-from tokenwire.watch.admin import live_page
 from tokenwire.watch.counts import Counts
 from tokenwire.watch.exchange_assembly import SCENARIO, Budget
 from tokenwire.watch.judge_process import Follower, JudgePlan, Reporter, follow, read_opinion
 from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
 from tokenwire.watch.judging import Bench, Opinion, Violation
+from tokenwire.watch.latency import Histogram, Latencies
 from tokenwire.watch.prometheus import exposition
 from tokenwire.watch.spool import Batch, Kind, Spool, SpoolReader
 from tokenwire.watch.violation_folder import ViolationFolder
@@ -86,7 +89,7 @@ def timeless(exchange: Exchange) -> Exchange:
 
 def test_a_violation_is_named_with_its_place() -> None:
     bench = Bench()
-    assert bench.judge(GOOD) == Opinion(judged=True, dialect="sglang-generate")
+    assert replace(bench.judge(GOOD), latencies=None) == Opinion(judged=True, dialect="sglang-generate")
     opinion = bench.judge(BAD)
     assert opinion.judged
     told = {violation.requirement: violation for violation in opinion.violations}
@@ -119,6 +122,7 @@ def test_what_the_target_said_of_itself_is_remembered() -> None:
 
 def test_opinions_survive_the_pipe() -> None:
     opinion = Opinion(True, "", (Violation("r", "MUST", "\ud800 \n", 3, "/a", "x"),), ("c",), "d", 5, "u")
+    opinion = replace(opinion, model="m", latencies=Latencies(Histogram(seconds=0.5)))
     out = io.StringIO()
     Reporter(Bench(), None, out).write("judged", 5, asdict(opinion))
     assert out.getvalue().count("\n") == 1
@@ -329,39 +333,104 @@ HOSTILE = Violation("ids-are-counted", "MUST", '<script>alert("1")</script>', 1,
 def hostile_counts() -> Counts:
     counts = Counts(exchanges=1)
     counts.gaps['odd"\n\\reason'] += 1
-    counts.add(Opinion(judged=True, violations=(HOSTILE,), method="GET", path="/<b>"))
+    first = Histogram()
+    first.add(0.015)
+    opinion = Opinion(judged=True, violations=(HOSTILE,), method="GET", path="/<b>", dialect="d")
+    counts.add(replace(opinion, model='<m"\n\x1b>', latencies=Latencies(first)))
     counts.add(Opinion(judged=True, crashed=("ids-are-counted",)))
     return counts
 
 
+def shown(counts: Counts) -> str:
+    return live_page(counts, target="http://<i>", listening="x:1", waiting=5, under_way=2, linked=True)
+
+
 def test_the_live_page_shows_hostile_text_as_text() -> None:
-    page = live_page(hostile_counts(), target="http://<i>", listening="x:1", waiting=5, under_way=2)
+    page = shown(hostile_counts())
     assert "&lt;script&gt;alert" in page
     for words in ("<script", "<img", "<b>/", "/<b>", "<i>"):
         assert words not in page
-    assert "default-src 'none'" in page
+    assert "default-src &#39;none&#39;" in page
     assert 'http-equiv="refresh"' in page
     assert "ids-are-counted" in page
 
 
-def test_the_live_page_says_how_often_a_violation_comes_and_how_to_see_it_again() -> None:
+def test_the_live_page_says_how_often_a_violation_comes_and_how_to_see_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my violations").mkdir()
     counts = Counts()
     for minute in range(4):
         counts.add(Opinion(judged=True))
         day = f"2026-11-21T09:0{minute}:33.123+00:00"
         violations = (Violation("ids-are-counted", "MUST", "one too many"),)
-        counts.add(Opinion(True, "", violations, started=day, recorded=f"my violations/{minute}.jsonl.gz"))
-    page = live_page(counts, target="http://t", listening="x:1", waiting=0, under_way=0)
+        kept = f"my violations/{minute}.jsonl.gz"
+        Path(kept).touch()
+        counts.add(Opinion(True, "", violations, started=day, recorded=kept))
+    page = shown(counts)
     row = page[page.index(">ids-are-counted<") :].partition("</tr>")[0]
     for words in (">4<", ">50 %<", ">09:00:33<", ">09:03:33<"):
         assert words in row
     command = "tokenwire replay &#39;my violations/{}.jsonl.gz&#39; --requirement ids-are-counted"
     assert command.format(3) in row
     assert all(command.format(minute) in page for minute in range(4))
+    Path("my violations/3.jsonl.gz").unlink()
+    assert command.format(3) not in shown(counts)
+    assert "its capture was deleted: --record-cap" in shown(counts)
+
+
+def test_the_live_page_shows_when_tokens_came_for_each_model() -> None:
+    counts = Counts()
+    found = Latencies()
+    for seconds in (0.003, 0.004, 0.03):
+        found.first.add(seconds)
+    counts.add(Opinion(judged=True, dialect="sglang-generate", model="<b>m", latencies=found))
+    counts.add(Opinion(judged=True, dialect="sglang-generate", model="quiet"))
+    page = shown(counts)
+    assert "&lt;b&gt;m" in page
+    assert 'aria-label="first token: half within 5 ms, 99 % within 50 ms"' in page
+    assert "between tokens:" not in page
+    assert page.count("<svg") == 1
+
+
+def test_models_that_clients_name_are_bounded() -> None:
+    counts = Counts()
+    for number in range(80):
+        counts.add(Opinion(judged=True, dialect="d", model=str(number)))
+    assert len(counts.served) == 51
+    assert counts.served["d", "(others)"].judged == 30
+    assert counts.total.judged == 80
+
+
+def test_times_are_those_of_tokens() -> None:
+    """Two ids that one event brings share the time since the event before."""
+    found = Bench().judge(GOOD).latencies
+    assert found is not None
+    stream = load_dialects()["sglang-generate"].read(GOOD)
+    first, *_, last = [event.place.time for event in stream.events if event.data]
+    assert found.first.seconds == first
+    assert sum(found.first.counts) == 1
+    assert sum(found.between.counts) == len(stream.choices[0].output_ids or ()) - 1
+    assert found.between.seconds == pytest.approx(last - first)
+    assert Bench().judge(whole("watch/3")).latencies is None
+
+
+def test_a_violating_exchange_is_opened_in_the_player(tmp_path: Path) -> None:
+    script = b'"text": "</script><img src=x>'
+    reads = tuple(replace(read, data=read.data.replace(b'"text": "', script)) for read in BAD.reads)
+    evil = replace(BAD, reads=reads)
+    path = ViolationFolder(tmp_path, 1 << 20).keep("cumulative-ids-extend", evil)
+    page = exchange_page(Opinion(True, "", dialect="sglang-generate", recorded=path, exchange="watch/<i>2"))
+    assert "cumulative-ids-extend" in page
+    assert 'id="playbacks"' in page
+    assert "<img" not in page
+    assert "<i>" not in page
+    assert page.count("</script>") == 2
 
 
 _SAMPLE = re.compile(
-    r'[a-z_]+(\{[a-z_]+="(?:[^"\\\n]|\\["\\n])*"(,[a-z_]+="(?:[^"\\\n]|\\["\\n])*")*\})? \d+'
+    r'[a-z_]+(\{[a-z_]+="(?:[^"\\\n]|\\["\\n])*"(,[a-z_]+="(?:[^"\\\n]|\\["\\n])*")*\})? [\d.]+'
 )
 
 
@@ -373,12 +442,32 @@ def test_metrics_are_what_prometheus_reads() -> None:
             families.append(line.split()[2])
         elif not line.startswith("# HELP "):
             assert _SAMPLE.fullmatch(line), line
-            assert re.split(r"[{ ]", line)[0] == families[-1]
+            assert re.sub(r"(_bucket|_sum|_count)?[{ ].*", "", line) == families[-1]
     assert len(families) == len(set(families))
-    assert 'tokenwire_watch_violations_total{requirement="ids-are-counted",level="MUST"} 1' in lines
+    violated = 'requirement="ids-are-counted",level="MUST",dialect="d",model="<m\\"\\n\\\\x1b>"'
+    assert f"tokenwire_watch_violations_total{{{violated}}} 1" in lines
     assert "tokenwire_watch_exchanges_total 3" in lines
-    assert "tokenwire_watch_judged_total 2" in lines
-    assert "tokenwire_watch_conforming_total 1" in lines
+    assert 'tokenwire_watch_judged_total{dialect="",model=""} 1' in lines
+    assert 'tokenwire_watch_conforming_total{dialect="",model=""} 1' in lines
+    times = 'time_to_first_token_seconds_bucket{dialect="d",model="<m\\"\\n\\\\x1b>",le='
+    for edge, count in (("0.01", 0), ("0.02", 1), ("+Inf", 1)):
+        assert f'tokenwire_watch_{times}"{edge}"}} {count}' in lines
     assert "tokenwire_watch_waiting_bytes 7" in lines
     assert "tokenwire_watch_open_exchanges 2" in lines
     assert r'tokenwire_watch_gaps_total{reason="odd\"\n\\reason"} 1' in lines
+
+
+def test_the_board_and_the_alerts_name_metrics_and_labels_that_are_there() -> None:
+    examples = Path(__file__).parents[2] / "examples" / "watch"
+    rules = yaml.safe_load((examples / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
+    panels = json.loads((examples / "grafana.json").read_text("utf-8"))["panels"]
+    asked = [rule["expr"] for rule in rules] + [query["expr"] for one in panels for query in one["targets"]]
+    samples = exposition(hostile_counts(), 0, 0)
+    named = set(re.findall(r"tokenwire_watch_\w+", " ".join(asked)))
+    assert named <= set(re.findall(r"^tokenwire_watch_\w+", samples, re.M))
+    assert len(named) > 10
+    labels = set(re.findall(r"(\w+)=", " ".join(asked)))
+    for group in re.findall(r"by \(([\w, ]+)\)", " ".join(asked)):
+        labels |= set(group.split(", "))
+    assert labels == {"dialect", "model", "level", "requirement", "reason", "le"}
+    assert all(f'{label}="' in samples for label in labels)

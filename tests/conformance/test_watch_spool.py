@@ -8,7 +8,7 @@ do from Python 3.12 on.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -113,8 +113,9 @@ class _Transport(asyncio.Transport):
 class _Watched:
     """A watcher without a network, whose spool is read here and not in another process."""
 
-    def __init__(self, segments: int) -> None:
-        self.watcher = Watcher(WatchPlan(Address("h", 1), Address("h", 2), most_waiting=segments * SEGMENT))
+    def __init__(self, segments: int, sample: float = 1.0) -> None:
+        size = segments * SEGMENT
+        self.watcher = Watcher(WatchPlan(Address("h", 1), Address("h", 2), sample=sample, most_waiting=size))
         self.spool: Spool = self.watcher.spool
         self.counts = self.watcher.counts
         self.bodies: list[bytes] = []
@@ -183,6 +184,30 @@ class _Pair:
             self.client.take(1 << 30)
             self.read(1 << 20)
         self.client.take(1 << 30)
+
+
+def test_a_sample_is_spread_over_the_traffic_and_its_exchanges_are_whole() -> None:
+    """Two kinds of requests in turn are both in a half; the bytes of the others only go through."""
+
+    def scene() -> None:
+        watched = _Watched(8, sample=0.5)
+        connection = watched.connect()
+        for number in range(100):
+            connection.ask()
+            connection.tell(HEAD + chunk(body(number % 2, 300)) + END)
+            connection.read_all()
+        connection.client.arrive(b"GET /server_info HTTP/1.1\r\nHost: h\r\n\r\n")
+        connection.tell(HEAD + chunk(b"what a server says of itself") + END)
+        connection.read_all()
+        watched.judge_all()
+        kinds = Counter(watched.bodies)
+        assert kinds.pop(b"what a server says of itself") == 1
+        assert sorted(kinds) == sorted({body(0, 300), body(1, 300)})
+        assert all(20 <= number <= 30 for number in kinds.values())
+        assert watched.counts.unsampled == 100 - sum(kinds.values())
+        assert (watched.counts.gaps, bytes(connection.client.sent)) == (Counter(), connection.told)
+
+    in_loop(scene)
 
 
 def in_loop(scene: Callable[[], None]) -> None:
@@ -487,7 +512,9 @@ def test_clients_that_read_slowly_get_every_byte_from_real_transports() -> None:
                 assert bytes(got) == HEAD + answer + END
                 writer.close()
         counts = watcher.counts
-        assert counts.judged + counts.not_spoken + counts.gaps["judge-too-slow"] == counts.exchanges == 8
+        assert (
+            counts.total.judged + counts.not_spoken + counts.gaps["judge-too-slow"] == counts.exchanges == 8
+        )
         assert counts.not_spoken > 0
 
     asyncio.run(asyncio.wait_for(scene(), 60))

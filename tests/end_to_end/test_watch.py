@@ -28,6 +28,7 @@ class Watching:
 
     url: str
     admin: str
+    page: str
     process: subprocess.Popen[str]
     written: str = ""
 
@@ -37,10 +38,10 @@ class Watching:
         self.written = self.process.communicate(timeout=300)[0]
         return self.process.returncode
 
-    def metrics(self) -> dict[str, int]:
+    def metrics(self) -> dict[str, float]:
         text = loopback.get(f"{self.admin}/metrics").text
         samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
-        return {name.removeprefix("tokenwire_watch_"): int(value) for name, value in samples}
+        return {name.removeprefix("tokenwire_watch_"): float(value) for name, value in samples}
 
 
 @contextlib.contextmanager
@@ -50,7 +51,8 @@ def watching(target: str, *words: str) -> Iterator[Watching]:
         assert process.stdout is not None
         lines = [process.stdout.readline().split() for _ in range(2)]
         try:
-            yield Watching(lines[0][1], lines[1][2].rstrip("/"), process)
+            page = lines[1][2]
+            yield Watching(lines[0][1], page.rstrip("/").rpartition("/")[0], page, process)
         finally:
             process.kill()
 
@@ -102,7 +104,9 @@ def test_metrics_and_page_tell_what_passed(reference: str) -> None:
         answer = ask(watched.url)
         while not (seen := watched.metrics())["exchanges_total"]:  # the judge comes behind the traffic
             pass
-        assert seen["exchanges_total"] == seen["judged_total"] == 1
+        labels = '{dialect="sglang-generate",model=""}'
+        assert seen["exchanges_total"] == seen[f"judged_total{labels}"] == 1
+        assert seen[f"time_to_first_token_seconds_count{labels}"] == 1
         assert seen["open_exchanges"] == 0
         assert seen['bytes_total{direction="to_client"}'] > len(answer)
         page = loopback.get(f"{watched.admin}/")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenwire.commands.command import command, writable_folder
+from tokenwire.inspecting.watched import WatchPages
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
 from tokenwire.settings import Settings
@@ -21,7 +22,7 @@ from tokenwire.watch.watcher import Watcher, WatchPlan
 _MIB = 1 << 20
 
 
-async def _until_ended(plan: WatchPlan, console: Console, *, quiet: bool) -> int:
+async def _until_ended(plan: WatchPlan, admin: Address, console: Console, *, quiet: bool) -> int:
     """Watch until SIGINT or SIGTERM comes; the exit status."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -36,19 +37,18 @@ async def _until_ended(plan: WatchPlan, console: Console, *, quiet: bool) -> int
             console.print(Text(words), soft_wrap=True)
 
     watcher = Watcher(plan, print_violations)
-    async with watcher:
+    async with watcher, WatchPages(watcher, admin) as url:
         console.print(Text(f"watching http://{watcher.listening} for {plan.target}"), soft_wrap=True)
-        if watcher.admin_listening is not None:
-            console.print(Text(f"live page http://{watcher.admin_listening}/"), soft_wrap=True)
+        console.print(Text(f"live page {url}"), soft_wrap=True)
         await ended.wait()
-    counts = watcher.counts
+    counts, total = watcher.counts, watcher.counts.total
     gaps = ", ".join(f"{number} {reason}" for reason, number in counts.gaps.most_common())
-    violating = counts.judged - counts.conforming
-    words = f"{counts.exchanges} exchanges, {counts.judged} judged, {violating} violating"
+    violating = total.judged - total.conforming
+    words = f"{counts.exchanges} exchanges, {total.judged} judged, {violating} violating"
     console.print(Text(f"{words}; gaps: {gaps or 'none'}"), soft_wrap=True)
-    if any(level == "MUST" for _, level in counts.violations):
+    if any(level == "MUST" for _, level in total.violations):
         return ExitStatus.VIOLATION
-    return ExitStatus.CONFORMS if counts.judged else ExitStatus.NOTHING_EVALUATED
+    return ExitStatus.CONFORMS if total.judged else ExitStatus.NOTHING_EVALUATED
 
 
 def _watch(settings: Settings) -> None:
@@ -72,7 +72,7 @@ def _watch(settings: Settings) -> None:
     plan = WatchPlan(
         listen=Address.listening(settings.listen),
         target=Address.of_target(settings.target),
-        admin=Address.listening(settings.admin),
+        sample=settings.sample,
         judging=JudgePlan(
             record="" if settings.record is None else str(writable_folder(settings.record, "--record")),
             record_cap=settings.record_cap * _MIB,
@@ -80,8 +80,9 @@ def _watch(settings: Settings) -> None:
         ),
         drain_s=settings.drain,
     )
+    admin = Address.listening(settings.admin)
     try:
-        status = asyncio.run(_until_ended(plan, make_console(), quiet=settings.quiet))
+        status = asyncio.run(_until_ended(plan, admin, make_console(), quiet=settings.quiet))
     except OSError as error:
         raise typer.BadParameter(f"cannot listen: {error}") from error
     raise typer.Exit(status)

@@ -15,13 +15,13 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from tokenwire.asking.run import Plan, Reached
-from tokenwire.explanation import explain
 from tokenwire.inspecting.bench import Bench
 from tokenwire.inspecting.exchanges import TARGET, Exchanges
 from tokenwire.inspecting.form import form
 from tokenwire.inspecting.keeping import keep
 from tokenwire.inspecting.presets import presets
-from tokenwire.inspecting.server import Server
+from tokenwire.inspecting.requirement_page import requirement_page
+from tokenwire.inspecting.server import HTML, JSON, PageServer
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.processes import Helper
 from tokenwire.report.page import player, policy
@@ -33,7 +33,6 @@ _PULSE_S = 0.1
 """The page is told at most so often what is new: many streams are told of together."""
 _LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
 _pulse = asyncio.sleep
-_HTML, _JSON = "text/html; charset=utf-8", "application/json"
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,10 @@ class Inspector:
     def __init__(self, inspected: Inspected) -> None:
         self._inspected = inspected
         self._reached = inspected.targets[TARGET]
-        self._server = Server(
+        self._server = PageServer(
             {
                 "": self._page,
-                "requirement": self._requirement,
+                "requirement": requirement_page,
                 "presets": self._names,
                 "preset": self._preset,
             },
@@ -105,18 +104,14 @@ class Inspector:
             script=Markup(script),
             data=htmlsafe_json_dumps(data),
         )
-        return _HTML, page
-
-    async def _requirement(self, name: str) -> tuple[str, str]:
-        page = template("tokenwire.inspecting", "requirement.html.jinja")
-        return _HTML, page.render(explained=explain(name), policy=policy(""))
+        return HTML, page
 
     async def _names(self, _: str) -> tuple[str, str]:
-        return _JSON, json.dumps(list(await self._presets))
+        return JSON, json.dumps(list(await self._presets))
 
     async def _preset(self, name: str) -> tuple[str, str]:
         request = (await self._presets)[name]
-        return _JSON, json.dumps({"path": request.path, "body": request.body})
+        return JSON, json.dumps({"path": request.path, "body": request.body})
 
     async def _send(self, wanted: Mapping[str, Any]) -> list[int]:
         sent = [

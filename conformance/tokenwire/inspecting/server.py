@@ -1,7 +1,7 @@
-"""The server of the page: on this machine only, and for nobody but who knows the token in its address.
+"""The server of our pages: for nobody but who knows the token in their address, but for what is open to all.
 
-A page of another origin can reach a port of this machine, and a name of its own may lead here: so the host
-that a request names is compared, and the origin that it comes from.
+A page of another origin can reach a port of this machine, and a name of its own may lead here: so a server
+that does something compares the host that a request names, and the origin that it comes from.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from urllib.parse import parse_qsl
 import h11
 
 from tokenwire.usage_error import UsageError
-from tokenwire.watch.admin import http_document
+from tokenwire.watch.proxy import Address
 from tokenwire.wire.inert import inert
 
-_HOST = "127.0.0.1"
+_HERE = Address("127.0.0.1", 0)
 _LARGEST = 16 << 20
 _PATIENCE_S = 10.0
-_HTML, _JSON = "text/html; charset=utf-8", "application/json"
+HTML, JSON = "text/html; charset=utf-8", "application/json"
 _HEADERS = ("Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-origin")
 
 Get = Callable[[str], Awaitable[tuple[str, str]]]
@@ -35,11 +35,38 @@ Events = Callable[[Mapping[str, str]], AsyncIterator[Any]]
 """What the page is told from now on, as JSON, by what it wants to see."""
 
 
-class Server:
-    """Answers one request to a connection."""
+def _document(status: HTTPStatus, kind: str, text: str | None, *headers: str) -> bytes:
+    """An answer that ends its connection. Without text it is a head alone, and what follows is its body."""
+    data = b"" if text is None else inert(text).encode()
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {kind}",
+        *([] if text is None else [f"Content-Length: {len(data)}"]),
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        *_HEADERS,
+        *headers,
+        "Connection: close",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + data
 
-    def __init__(self, pages: Mapping[str, Get], deeds: Mapping[str, Post], events: Events) -> None:
-        self._pages, self._deeds, self._events = pages, deeds, events
+
+def _refused(status: HTTPStatus, *headers: str) -> bytes:
+    return _document(status, "text/plain", f"{status.phrase}\n", *headers)
+
+
+class PageServer:
+    """Answers one request to a connection. `open_pages` need no token."""
+
+    def __init__(
+        self,
+        pages: Mapping[str, Get],
+        deeds: Mapping[str, Post] | None = None,
+        events: Events | None = None,
+        open_pages: Mapping[str, Get] | None = None,
+    ) -> None:
+        self._pages, self._deeds, self._events = pages, deeds or {}, events
+        self._open_pages = open_pages or {}
         self._prefix = f"/{secrets.token_urlsafe(24)}/"
         self._server: asyncio.Server | None = None
         self._hosts: frozenset[str] = frozenset()
@@ -47,12 +74,12 @@ class Server:
         self.open = True
         self.url = ""
 
-    async def listen(self) -> None:
-        """Begin, on a free port. Raises OSError."""
-        self._server = await asyncio.start_server(self._serve, _HOST, 0)
-        port = self._server.sockets[0].getsockname()[1]
-        self._hosts = frozenset({f"{_HOST}:{port}", f"localhost:{port}"})
-        self.url = f"http://{_HOST}:{port}{self._prefix}"
+    async def listen(self, address: Address = _HERE) -> None:
+        """Begin. Raises OSError."""
+        self._server = await asyncio.start_server(self._serve, address.host, address.port)
+        address = Address(*self._server.sockets[0].getsockname()[:2])
+        self._hosts = frozenset({str(address), f"localhost:{address.port}"})
+        self.url = f"http://{address}{self._prefix}"
 
     async def close(self) -> None:
         """End all connections."""
@@ -70,63 +97,69 @@ class Server:
         self._serving[task] = writer
         task.add_done_callback(self._serving.pop)
         with contextlib.suppress(OSError, TimeoutError, h11.RemoteProtocolError):
-            request, body = await asyncio.wait_for(_request(reader), _PATIENCE_S)
+            request, body = await asyncio.wait_for(self._request(reader), _PATIENCE_S)
             headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
             path, _, query = request.target.decode("latin-1").partition("?")
             refusal = self._refusal(request.method, path, headers)
             if refusal is not None:
-                writer.write(http_document(refusal, "text/plain", refusal.phrase.encode(), *_HEADERS))
-            elif request.method == b"GET" and path == f"{self._prefix}events":
-                await self._stream(writer, dict(parse_qsl(query)))
+                writer.write(_refused(refusal))
+            elif request.method == b"GET" and path == f"{self._prefix}events" and self._events is not None:
+                await self._stream(writer, self._events(dict(parse_qsl(query))))
             else:
-                writer.write(await self._answer(request.method, path.removeprefix(self._prefix), body))
+                answer = await self._answer(request.method.decode(), path, body)
+                head = answer[: answer.index(b"\r\n\r\n") + 4]
+                writer.write(head if request.method == b"HEAD" else answer)
             await writer.drain()
         writer.close()
 
     def _refusal(self, method: bytes, path: str, headers: Mapping[str, str]) -> HTTPStatus | None:
         host, origin = headers.get("host", ""), headers.get("origin")
-        if host not in self._hosts or origin not in (f"http://{host}", *([None] if method == b"GET" else [])):
+        welcome = (f"http://{host}", *([None] if method == b"GET" else []))
+        if self._deeds and (host not in self._hosts or origin not in welcome):
             return HTTPStatus.FORBIDDEN
         known = secrets.compare_digest(path[: len(self._prefix)].encode(), self._prefix.encode())
-        return None if known else HTTPStatus.NOT_FOUND
+        return None if known or path[1:] in self._open_pages else HTTPStatus.NOT_FOUND
 
-    async def _answer(self, method: bytes, path: str, body: bytes) -> bytes:
-        name, _, rest = path.partition("/")
+    async def _answer(self, method: str, path: str, body: bytes) -> bytes:
+        behind = path.startswith(self._prefix)
+        name, _, rest = path.removeprefix(self._prefix if behind else "/").partition("/")
+        page = (self._pages if behind else self._open_pages).get(name)
         try:
-            if method == b"GET" and name in self._pages:
-                kind, text = await self._pages[name](rest)
-                return http_document(HTTPStatus.OK, kind, text.encode(), *_HEADERS)
-            if method == b"POST" and name in self._deeds:
+            if method in {"GET", "HEAD"} and page is not None:
+                return _document(HTTPStatus.OK, *await page(rest))
+            if method == "POST" and behind and name in self._deeds:
                 said = json.dumps(await self._deeds[name](json.loads(body)))
-                return http_document(HTTPStatus.OK, _JSON, said.encode(), *_HEADERS)
+                return _document(HTTPStatus.OK, JSON, said)
         except (UsageError, OSError, ValueError, LookupError, TypeError) as error:
-            said = json.dumps({"error": inert(str(error) or repr(error))})
-            return http_document(HTTPStatus.BAD_REQUEST, _JSON, said.encode(), *_HEADERS)
-        return http_document(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page", *_HEADERS)
+            return _document(
+                HTTPStatus.BAD_REQUEST, JSON, json.dumps({"error": inert(str(error) or repr(error))})
+            )
+        if page is None:
+            return _refused(HTTPStatus.NOT_FOUND)
+        return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET, HEAD")
 
-    async def _stream(self, writer: asyncio.StreamWriter, wanted: Mapping[str, str]) -> None:
+    async def _stream(self, writer: asyncio.StreamWriter, events: AsyncIterator[Any]) -> None:
         """Server-sent events, each when the one before it was taken: nothing piles up for a slow page."""
-        writer.write(http_document(HTTPStatus.OK, "text/event-stream", None, *_HEADERS))
-        async for data in self._events(wanted):
+        writer.write(_document(HTTPStatus.OK, "text/event-stream", None))
+        async for data in events:
             writer.write(f"data: {json.dumps(data)}\n\n".encode())
             await writer.drain()
 
-
-async def _request(reader: asyncio.StreamReader) -> tuple[h11.Request, bytes]:
-    """A request with its body. Raises h11.RemoteProtocolError for what is none, or too large."""
-    connection = h11.Connection(h11.SERVER)
-    request, body = None, b""
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(await reader.read(1 << 16))
-        elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > _LARGEST:
-                raise h11.RemoteProtocolError("the body is too large")
-        elif isinstance(event, h11.EndOfMessage) and request is not None:
-            return request, body
-        else:
-            raise h11.RemoteProtocolError("the connection ended before a request came")
+    async def _request(self, reader: asyncio.StreamReader) -> tuple[h11.Request, bytes]:
+        """A request with its body. Raises h11.RemoteProtocolError for what is none, or too large."""
+        connection = h11.Connection(h11.SERVER)
+        request, body = None, b""
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(await reader.read(1 << 16))
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > (_LARGEST if self._deeds else 0):
+                    raise h11.RemoteProtocolError("the body is too large")
+            elif isinstance(event, h11.EndOfMessage) and request is not None:
+                return request, body
+            else:
+                raise h11.RemoteProtocolError("the connection ended before a request came")

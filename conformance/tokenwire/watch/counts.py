@@ -6,8 +6,31 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from tokenwire.watch.judging import Opinion, Violation
+from tokenwire.watch.latency import Latencies
 
 _LATEST = 50
+_MOST_SERVED = 50
+"""Clients name models as they like; beyond, they are counted together."""
+_OTHERS = "(others)"
+
+
+@dataclass
+class Served:
+    """What was judged of one model at one dialect."""
+
+    judged: int = 0
+    conforming: int = 0
+    """No MUST or SHOULD was violated."""
+    violations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Violating exchanges, by requirement and level."""
+    latencies: Latencies = field(default_factory=Latencies)
+
+    def add(self, opinion: Opinion) -> None:
+        self.judged += 1
+        self.conforming += not opinion.violations
+        self.violations.update((violation.requirement, violation.level) for violation in opinion.violations)
+        if opinion.latencies is not None:
+            self.latencies.merge(opinion.latencies)
 
 
 @dataclass
@@ -18,9 +41,13 @@ class Counts:
     open_connections: int = 0
     exchanges: int = 0
     """That ended, judged or not."""
-    judged: int = 0
-    conforming: int = 0
-    """Judged, and no MUST or SHOULD was violated."""
+    total: Served = field(default_factory=Served)
+    served: dict[tuple[str, str], Served] = field(default_factory=dict)
+    """By dialect and model."""
+    asked: int = 0
+    """Requests that are no GET."""
+    unsampled: int = 0
+    """Exchanges that are no part of the sample that is judged."""
     not_spoken: int = 0
     """Exchanges with endpoints that no dialect knows, such as `/health`."""
     unreachable: int = 0
@@ -32,10 +59,8 @@ class Counts:
     """Violating exchanges that could not be written."""
     gaps: Counter[str] = field(default_factory=Counter)
     """Traffic that could not be judged, by reason."""
-    violations: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Violating exchanges, by requirement and level."""
     seen: dict[tuple[str, str], tuple[str, Opinion]] = field(default_factory=dict)
-    """Of each of them, when it was seen first, and the last exchange."""
+    """Of each violated requirement and its level: when it was seen first, and the last exchange."""
     crashed: Counter[str] = field(default_factory=Counter)
     """Crashes of checks, by requirement."""
     latest: deque[tuple[Opinion, Violation]] = field(default_factory=lambda: deque(maxlen=_LATEST))
@@ -49,15 +74,17 @@ class Counts:
         if not opinion.judged:
             self.not_spoken += 1
             return
-        self.judged += 1
-        self.conforming += not opinion.violations
+        known = opinion.dialect, opinion.model
+        if known not in self.served and len(self.served) >= _MOST_SERVED:
+            known = opinion.dialect, _OTHERS
+        for served in (self.total, self.served.setdefault(known, Served())):
+            served.add(opinion)
         self.recorded += bool(opinion.recorded)
         self.unrecorded += bool(opinion.unrecorded)
         for requirement in opinion.crashed:
             self.crashed[requirement] += 1
         for violation in opinion.violations:
             key = violation.requirement, violation.level
-            self.violations[key] += 1
             self.seen[key] = self.seen.get(key, (opinion.started,))[0], opinion
             self.latest.appendleft((opinion, violation))
 

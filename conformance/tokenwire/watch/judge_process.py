@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from tokenwire.watch.exchange_assembly import Budget, ConnectionReader, Receiver
 from tokenwire.watch.judging import Bench, Opinion, Violation, single_answer_requirements
+from tokenwire.watch.latency import Histogram, Latencies
 from tokenwire.watch.spool import Kind, SpoolReader
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire.exchange import Exchange
@@ -48,8 +49,13 @@ class JudgePlan:
 
 def read_opinion(fields: dict[str, Any]) -> Opinion:
     """The opinion in a line. Raises TypeError, KeyError."""
-    violations = tuple(Violation(**violation) for violation in fields["violations"])
-    return Opinion(**{**fields, "violations": violations, "crashed": tuple(fields["crashed"])})
+    times = fields["latencies"]
+    read = {
+        "violations": tuple(Violation(**violation) for violation in fields["violations"]),
+        "crashed": tuple(fields["crashed"]),
+        "latencies": times and Latencies(**{name: Histogram(**held) for name, held in times.items()}),
+    }
+    return Opinion(**{**fields, **read})
 
 
 _NICE = 10

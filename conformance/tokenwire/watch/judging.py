@@ -15,10 +15,12 @@ from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.wording import clause
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised, advertised_by, information_path
+from tokenwire.watch.latency import Latencies, latencies
 from tokenwire.wire.exchange import Exchange
 
 _ORACLES = frozenset({"bytes", "schema", "within-response"})
 """Oracles that decide from one answer alone."""
+_LONGEST_MODEL = 100
 _AS_IT_IS = frozenset({"", "identity"})
 
 
@@ -55,6 +57,10 @@ class Opinion:
     method: str = ""
     path: str = ""
     """Of the request, without credentials."""
+    model: str = ""
+    """As the request names it, or the server."""
+    latencies: Latencies | None = None
+    """Of a stream."""
 
 
 def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:
@@ -107,7 +113,12 @@ class Bench:
                     )
                 )
         return Opinion(
-            judged=True, violations=tuple(violations), crashed=tuple(crashed), dialect=dialect.name
+            judged=True,
+            violations=tuple(violations),
+            crashed=tuple(crashed),
+            dialect=dialect.name,
+            model=(stream.asked.model or self._advertised.model)[:_LONGEST_MODEL],
+            latencies=latencies(stream),
         )
 
     def _dialect(self, exchange: Exchange) -> Dialect | None:

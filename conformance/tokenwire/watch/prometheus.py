@@ -3,36 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
 from tokenwire import __version__
 from tokenwire.watch.counts import Counts
+from tokenwire.watch.latency import EDGES, Histogram
+from tokenwire.wire.inert import inert
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "tokenwire_watch_"
 
-_Samples = Mapping[tuple[tuple[str, str], ...], int]
-"""Values by labels."""
+_Labels = tuple[tuple[str, str], ...]
+_Samples = Mapping[_Labels, int]
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return inert(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _head(name: str, kind: str, help_text: str) -> Iterator[str]:
+    yield f"# HELP {_PREFIX}{name} {help_text}"
+    yield f"# TYPE {_PREFIX}{name} {kind}"
+
+
+def _sample(name: str, labels: _Labels, value: float) -> str:
+    words = ",".join(f'{label}="{_escaped(held)}"' for label, held in labels)
+    return f"{_PREFIX}{name}{{{words}}} {value}" if words else f"{_PREFIX}{name} {value}"
 
 
 def _family(name: str, kind: str, help_text: str, samples: _Samples) -> Iterator[str]:
-    yield f"# HELP {_PREFIX}{name} {help_text}"
-    yield f"# TYPE {_PREFIX}{name} {kind}"
-    for labels, value in samples.items():
-        words = ",".join(f'{label}="{_escaped(held)}"' for label, held in labels)
-        yield f"{_PREFIX}{name}{{{words}}} {value}" if words else f"{_PREFIX}{name} {value}"
+    yield from _head(name, kind, help_text)
+    yield from (_sample(name, labels, value) for labels, value in samples.items())
+
+
+def _histogram(name: str, help_text: str, held: Mapping[_Labels, Histogram]) -> Iterator[str]:
+    yield from _head(name, "histogram", help_text)
+    for labels, histogram in held.items():
+        for edge, count in zip((*EDGES, "+Inf"), accumulate(histogram.counts), strict=True):
+            yield _sample(f"{name}_bucket", (*labels, ("le", str(edge))), count)
+        yield _sample(f"{name}_sum", labels, histogram.seconds)
+        yield _sample(f"{name}_count", labels, sum(histogram.counts))
 
 
 def exposition(counts: Counts, waiting: int, under_way: int) -> str:
     """All metrics; `waiting` are bytes that wait for the judge, `under_way` open exchanges."""
+    served = {
+        (("dialect", dialect), ("model", model)): held for (dialect, model), held in counts.served.items()
+    }
     counters: list[tuple[str, str, _Samples]] = [
         ("connections_total", "Connections of clients.", {(): counts.connections}),
         ("exchanges_total", "Exchanges that ended, judged or not.", {(): counts.exchanges}),
-        ("judged_total", "Exchanges that were judged.", {(): counts.judged}),
-        ("conforming_total", "Exchanges that were judged and violate nothing.", {(): counts.conforming}),
+        (
+            "judged_total",
+            "Exchanges that were judged.",
+            {labels: held.judged for labels, held in served.items()},
+        ),
+        (
+            "conforming_total",
+            "Exchanges that were judged and violate nothing.",
+            {labels: held.conforming for labels, held in served.items()},
+        ),
+        ("unsampled_total", "Exchanges that --sample left out.", {(): counts.unsampled}),
         ("not_spoken_total", "Exchanges with endpoints that no dialect knows.", {(): counts.not_spoken}),
         (
             "gaps_total",
@@ -43,8 +74,9 @@ def exposition(counts: Counts, waiting: int, under_way: int) -> str:
             "violations_total",
             "Exchanges that violate a requirement.",
             {
-                (("requirement", requirement), ("level", level)): number
-                for (requirement, level), number in sorted(counts.violations.items())
+                (("requirement", requirement), ("level", level), *labels): number
+                for labels, held in served.items()
+                for (requirement, level), number in sorted(held.violations.items())
             },
         ),
         (
@@ -72,4 +104,14 @@ def exposition(counts: Counts, waiting: int, under_way: int) -> str:
     ]
     lines = [line for name, words, samples in counters for line in _family(name, "counter", words, samples)]
     lines += [line for name, words, samples in gauges for line in _family(name, "gauge", words, samples)]
+    lines += _histogram(
+        "time_to_first_token_seconds",
+        "From the request to what a stream brings first.",
+        {labels: held.latencies.first for labels, held in served.items()},
+    )
+    lines += _histogram(
+        "time_between_tokens_seconds",
+        "Between the tokens of streams.",
+        {labels: held.latencies.between for labels, held in served.items()},
+    )
     return "\n".join(lines) + "\n"

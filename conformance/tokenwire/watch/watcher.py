@@ -1,4 +1,4 @@
-"""The watcher: proxy, observers, judge, counts and admin listener together."""
+"""The watcher: proxy, observers, judge and counts together."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tokenwire.watch.admin import Admin, Page, live_page
 from tokenwire.watch.counts import Counts
 from tokenwire.watch.exchange_assembly import TOO_SLOW
 from tokenwire.watch.judge_process import JudgePlan
 from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
 from tokenwire.watch.judging import Opinion
-from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
 from tokenwire.watch.spool import Kind, Spool
 
@@ -24,8 +22,9 @@ class WatchPlan:
 
     listen: Address
     target: Address
-    admin: Address | None = None
     judging: JudgePlan = field(default_factory=JudgePlan)
+    sample: float = 1.0
+    """The share of the exchanges that is judged."""
     most_waiting: int = 128 << 20
     """Bytes that wait for the judge; from half of it on, new exchanges are not judged."""
     judge_patience_s: float = 60.0
@@ -40,13 +39,16 @@ class WatchPlan:
 
 _BEGINS = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
 """The beginning of a request."""
+_GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples are spread evenly, and in step with no pattern of the traffic."""
 
 
 class _Observer:
     """Counts the bytes of one connection, and appends them to the spool."""
 
-    def __init__(self, number: int, spool: Spool, counts: Counts) -> None:
+    def __init__(self, number: int, spool: Spool, counts: Counts, sample: float) -> None:
         self._number = number
+        self._sample = sample
         self._spool = spool
         self._append = spool.append
         self._append_received = spool.append_received
@@ -63,15 +65,27 @@ class _Observer:
     def sent(self, data: bytes) -> None:
         self._counts.sent_bytes += len(data)
         if _BEGINS.match(data):
-            dropped = not self._spool.append_request(self._number, data)
+            sampled = self._sampled(data)
+            dropped = not (sampled and self._spool.append_request(self._number, data))
             if dropped:
-                self._counts.missed(TOO_SLOW)
+                if sampled:
+                    self._counts.missed(TOO_SLOW)
                 if not self._dropping:
                     self._append(self._number, Kind.LOST)
             self._dropping = dropped
             self._known = self._known or not dropped
         elif not self._dropping:
             self._dropping = not self._append(self._number, Kind.SENT, data)
+
+    def _sampled(self, data: bytes) -> bool:
+        """Whether a request is to be judged; what a server says of itself always is."""
+        counts = self._counts
+        if data.startswith(b"GET "):
+            return True
+        counts.asked += 1
+        sampled = counts.asked * _GOLDEN % 1 < self._sample
+        counts.unsampled += not sampled
+        return sampled
 
     def buffer(self) -> memoryview:
         """Not in the spool while dropping: the next record would overwrite bytes that wait to be sent."""
@@ -117,26 +131,12 @@ class Watcher:
         self.counts = Counts()
         self.spool = Spool(plan.most_waiting)
         self.listening = plan.listen
-        self.admin_listening = plan.admin
         self._on_opinion = on_opinion
         self._proxy = Proxy(plan.target, self.observe, self._unreachable, tls=plan.tls)
-        self._admin = Admin(
-            {
-                "/": Page("text/html; charset=utf-8", self._page),
-                "/metrics": Page(CONTENT_TYPE, self._metrics),
-                "/healthz": Page("text/plain; charset=utf-8", lambda: "watching\n"),
-            }
-        )
         self._judge: JudgeSupervisor
 
     async def __aenter__(self) -> Watcher:
         self.listening = await self._proxy.listen(self.plan.listen)
-        try:
-            if self.plan.admin is not None:
-                self.admin_listening = await self._admin.listen(self.plan.admin)
-        except OSError:
-            await self._proxy.close()
-            raise
         plan = self.plan
         judging = replace(plan.judging, spool_fd=self.spool.fd, spool_size=self.spool.size)
         self._judge = JudgeSupervisor(
@@ -153,12 +153,16 @@ class Watcher:
         self.spool.seal()
         await self._proxy.close()
         await self._judge.close(self.plan.drain_s)
-        self._admin.close()
         self.spool.close()
 
     def observe(self) -> _Observer:
         """The observer of a new connection."""
-        return _Observer(self.counts.connections, self.spool, self.counts)
+        return _Observer(self.counts.connections, self.spool, self.counts, self.plan.sample)
+
+    @property
+    def under_way(self) -> int:
+        """Exchanges that the judge has not read to their end."""
+        return self._judge.open
 
     def _unreachable(self, _: OSError) -> None:
         self.counts.unreachable += 1
@@ -166,16 +170,3 @@ class Watcher:
     def _count(self, opinion: Opinion) -> None:
         self.counts.add(opinion)
         self._on_opinion(opinion)
-
-    def _metrics(self) -> str:
-        return exposition(self.counts, self.spool.waiting, self._judge.open)
-
-    def _page(self) -> str:
-        scheme = "https" if self.plan.target.tls else "http"
-        return live_page(
-            self.counts,
-            target=f"{scheme}://{self.plan.target}",
-            listening=str(self.listening),
-            waiting=self.spool.waiting,
-            under_way=self._judge.open,
-        )

@@ -1,0 +1,137 @@
+"""The pages of a watcher: what it counts, for people and for Prometheus, and what violates, in the player."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.inspecting.bench import Answer, Bench, Question
+from tokenwire.inspecting.requirement_page import requirement_page
+from tokenwire.inspecting.server import HTML, PageServer
+from tokenwire.processes import Helper
+from tokenwire.report.page import player, policy
+from tokenwire.report.templates import template
+from tokenwire.requirement import load_requirements
+from tokenwire.usage_error import UsageError
+from tokenwire.watch.counts import Counts
+from tokenwire.watch.judging import Opinion
+from tokenwire.watch.latency import EDGES
+from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
+from tokenwire.watch.proxy import Address
+from tokenwire.watch.watcher import Watcher
+from tokenwire.wire.capture import read_capture
+
+_REFRESH_S = 5
+
+
+def live_page(
+    counts: Counts, *, target: str, listening: str, waiting: int, under_way: int, linked: bool = False
+) -> str:
+    """The page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can be opened."""
+    return template("tokenwire.inspecting", "watched.html.jinja").render(
+        counts=counts,
+        target=target,
+        listening=listening,
+        waiting=waiting,
+        under_way=under_way,
+        linked=linked,
+        refresh=_REFRESH_S,
+        policy=policy(""),
+        replay_command=_replay_command,
+        recorded=_recorded,
+        requirements=load_requirements(),
+        violations=counts.total.violations.most_common(),
+        gaps=counts.gaps.most_common(),
+        edges=EDGES,
+    )
+
+
+def _recorded(opinion: Opinion) -> bool:
+    """Whether its capture is there: beyond --record-cap, the oldest are deleted."""
+    return bool(opinion.recorded) and Path(opinion.recorded).is_file()
+
+
+def _replay_command(opinion: Opinion, requirement: str) -> str:
+    """What judges a recorded exchange again."""
+    return shlex.join(["tokenwire", "replay", opinion.recorded, "--requirement", requirement])
+
+
+def exchange_page(opinion: Opinion) -> str:
+    """A recorded exchange in the player. Raises OSError, ValueError."""
+    (exchange,) = read_capture(Path(opinion.recorded))
+    view = Bench(load_dialects())(Question(Answer(exchange, opinion.dialect), 0))
+    played = [view["playback"]] if view["playback"] is not None else []
+    return template("tokenwire.inspecting", "exchange.html.jinja").render(
+        name=opinion.exchange,
+        request=f"{opinion.method} {opinion.path}",
+        answer=Markup(view["html"]),  # escaped by its template
+        played=htmlsafe_json_dumps(played),
+        script=Markup(player()),
+        policy=policy(player()),
+    )
+
+
+class WatchPages:
+    """Serves them as long as it is open; an async context manager.
+
+    What clients sent and were answered is shown to nobody but who knows the token in the address.
+    """
+
+    def __init__(self, watcher: Watcher, address: Address) -> None:
+        self._watcher, self._address = watcher, address
+        self._helper = Helper(exchange_page)
+        self._server = PageServer(
+            {"": self._linked, "exchange": self._exchange, "requirement": requirement_page},
+            open_pages={"": self._live, "metrics": self._metrics, "healthz": self._health},
+        )
+
+    async def __aenter__(self) -> str:
+        """The address of the page. Raises OSError."""
+        await self._server.listen(self._address)
+        return self._server.url
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.close()
+        self._helper.close()
+
+    async def _linked(self, _: str) -> tuple[str, str]:
+        return await self._live("", linked=True)
+
+    async def _live(self, _: str, *, linked: bool = False) -> tuple[str, str]:
+        watcher, target = self._watcher, self._watcher.plan.target
+        return HTML, live_page(
+            watcher.counts,
+            target=f"{'https' if target.tls else 'http'}://{target}",
+            listening=str(watcher.listening),
+            waiting=watcher.spool.waiting,
+            under_way=watcher.under_way,
+            linked=linked,
+        )
+
+    async def _metrics(self, _: str) -> tuple[str, str]:
+        watcher = self._watcher
+        return CONTENT_TYPE, exposition(watcher.counts, watcher.spool.waiting, watcher.under_way)
+
+    async def _health(self, _: str) -> tuple[str, str]:
+        return "text/plain; charset=utf-8", "watching\n"
+
+    async def _exchange(self, name: str) -> tuple[str, str]:
+        """Only what the page shows can be opened: no path comes from an address."""
+        counts = self._watcher.counts
+        shown = [opinion for opinion, _ in counts.latest] + [last for _, last in counts.seen.values()]
+        opinion = next((known for known in shown if known.exchange == name and _recorded(known)), None)
+        if opinion is None:
+            raise UsageError(
+                "the page shows no such exchange any more, or its capture was deleted: --record-cap"
+            )
+        try:
+            return HTML, await asyncio.wrap_future(self._helper.submit(opinion))
+        except BrokenProcessPool as error:
+            self._helper = Helper(exchange_page)
+            raise UsageError(f"the process that read {opinion.recorded} died of it") from error
