@@ -1,4 +1,8 @@
-"""Tables of YAML as frozen dataclasses: what has no field, or another type than its field, is refused."""
+"""Tables of YAML as frozen dataclasses: what has no field, or another type than its field, is refused.
+
+A type with a function, `Annotated[Keys, parse]`, is what the function makes of what stands there. A field
+whose name ends in "_" stands in the table without it: `in` is a word of Python.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from datetime import date
 from enum import EnumType
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Row = TypeVar("Row")
 
@@ -34,10 +38,12 @@ def typed(kind: type[Row], table: object, where: str) -> Row:
     for name in table:
         if name not in fields:
             raise ValueError(f"{where}: there is no {name!r}; {suggestion(str(name), fields, known)}")
-    for name, (_, required) in fields.items():
+    for name, (_, hint, required) in fields.items():
         if required and name not in table:
-            raise ValueError(f"{where}: {name!r} is missing; it is {in_words(fields[name][0])}")
-    values = {name: fitting(fields[name][0], value, f"{where}: {name}") for name, value in table.items()}
+            raise ValueError(f"{where}: {name!r} is missing; it is {in_words(hint)}")
+    values = {
+        fields[name][0]: fitting(fields[name][1], value, f"{where}: {name}") for name, value in table.items()
+    }
     try:
         return kind(**values)
     except ValueError as error:
@@ -45,11 +51,16 @@ def typed(kind: type[Row], table: object, where: str) -> Row:
 
 
 @cache
-def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """The fields of a dataclass: their types, and whether a table has to name them."""
-    hints = get_type_hints(kind)
+def _fields(kind: Any) -> dict[str, tuple[str, Any, bool]]:
+    """The fields of a dataclass by their names in a table: name, type, and whether a table has to name it."""
+    hints = get_type_hints(kind, include_extras=True)
+    required = {dataclasses.MISSING}
     return {
-        field.name: (hints[field.name], {field.default, field.default_factory} == {dataclasses.MISSING})
+        field.name.rstrip("_"): (
+            field.name,
+            hints[field.name],
+            {field.default, field.default_factory} == required,
+        )
         for field in dataclasses.fields(kind)
     }
 
@@ -57,6 +68,11 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
 def fitting(hint: Any, value: Any, where: str) -> Any:
     """A value as a type has it. Raises ValueError that names the place, the value, and what may stand."""
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        try:
+            return args[1](value)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
     if origin in _UNIONS and value is None and NoneType in args:
         return None
     kinds = [entry for entry in args if entry is not NoneType] if origin in _UNIONS else [hint]
@@ -91,6 +107,8 @@ def _is(hint: Any, value: object) -> bool:
 def in_words(hint: Any) -> str:
     """What a value of a type may be."""
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return f"what {args[1].__name__} reads"
     if origin is Literal or isinstance(hint, EnumType):
         return " or ".join(repr(str(kind)) for kind in args or hint)
     if origin in _UNIONS:

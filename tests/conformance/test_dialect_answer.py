@@ -475,6 +475,8 @@ def test_another_family_is_another_table() -> None:
         {"answer": {"whole": {"choices": "", "tokens": "/t"}, "stream": {"choices": ""}}},
         {"request": {"prompt": {"input_ids": "/p"}, "batches": False, "fields": {"best_of": "/b"}}},
         {"request": {"prompt": {"ids": "/p"}, "batches": False, "fields": {}}},
+        {"request": {"prompt": {"input_ids": "/p"}, "batches": False, "fields": {}, "neutrals": {}}},
+        {"request": {"prompt": {"input_ids": "p"}, "batches": False, "fields": {}}},
     ],
 )
 def test_a_table_with_an_unknown_name_is_refused(changes: dict[str, Any]) -> None:

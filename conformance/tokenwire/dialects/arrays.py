@@ -7,12 +7,12 @@ import base64
 import binascii
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tokenwire.wire.json_pointer import Keys, find, parse
+from tokenwire.wire.json_pointer import Pointer, find
 
 _NPY = b"\x93NUMPY"
 _FORMATS = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"} | {
@@ -52,15 +52,10 @@ class ArrayRule:
     """The detail of an emission that holds it."""
     rows: Rows
     encoding: Encoding
-    start: Keys | None = None
+    start: Pointer | None = None
     """Where the request says from which position on it wants rows; it wants all where it says nothing."""
     below: int | None = None
     """What its numbers lie below: ids of experts do, and two of 16 bits that are read as one of 32 do not."""
-
-    @classmethod
-    def load(cls, name: str, row: Mapping[str, Any]) -> ArrayRule:
-        start = parse(row["start"]) if "start" in row else None
-        return cls(name, Rows(row["rows"]), Encoding(row["encoding"]), start, row.get("below"))
 
     def due(self, body: Any, prompt_tokens: int, output_ids: int, cached_tokens: int | None) -> int | None:
         """How many rows a choice of so many tokens has to have; None where the request asks for none, or

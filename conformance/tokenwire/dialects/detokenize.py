@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import ExchangeHead, HttpRequest, RequestHead
-from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
+from tokenwire.wire.json_pointer import ABSENT, Pointer, find, put
 
 Ids = tuple[int, ...]
 
@@ -20,24 +20,12 @@ class Detokenize:
     name: str
     """The family."""
     path: str
-    tokens: Keys
-    text: Keys
-    skip_special_tokens: Keys | None
-    """None: the endpoint takes no such flag, and always spells special tokens out."""
+    tokens: Pointer
+    text: Pointer
     batches: bool
     """Whether a list of lists is answered by a list of texts."""
-
-    @classmethod
-    def load(cls, family: str, table: Mapping[str, Any]) -> Detokenize:
-        skip = table.get("skip_special_tokens")
-        return cls(
-            name=family,
-            path=table["path"],
-            tokens=parse(table["tokens"]),
-            text=parse(table["text"]),
-            skip_special_tokens=parse(skip) if skip else None,
-            batches=table["batches"],
-        )
+    skip_special_tokens: Pointer | None = None
+    """None: the endpoint takes no such flag, and always spells special tokens out."""
 
     def request(self, many: Sequence[Ids], *, skip_special_tokens: bool) -> HttpRequest:
         """Ask for the texts of some ids; of one only, where the endpoint takes no batches."""

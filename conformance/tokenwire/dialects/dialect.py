@@ -198,6 +198,7 @@ class Dialect:
         self.table = table
         self.name: str = table["name"]
         self.family: str = table["family"]
+        where = f"dialect {self.name}"
         self.endpoint = Endpoint(tuple(table["endpoint"]["methods"]), table["endpoint"]["path"])
         self.policy = typed(Policy, table["policy"], "policy")
         for name in self.policy.least.keys() - table["request"]["fields"].keys():
@@ -207,9 +208,13 @@ class Dialect:
         self.likeliest: bool = table.get("likeliest", not self.marks)
         """Whether it is taken where no answer of its endpoint could tell yet."""
         detokenize = table.get("detokenize")
-        self.detokenize = Detokenize.load(self.family, detokenize) if detokenize else None
+        self.detokenize = (
+            typed(Detokenize, {"name": self.family, **detokenize}, f"{where}: detokenize")
+            if detokenize
+            else None
+        )
         """How the server is asked for the text of ids, where its family knows a way."""
-        self._request = RequestBinding.load(self.name, table["request"])
+        self._request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")
         self.media = self._request.media
         """Where a request has images beside its prompt; None where it has no place for them."""
         self.says = self._request.says
@@ -220,17 +225,19 @@ class Dialect:
         """How a request offers tools, and says which are to be called; None where the endpoint has none."""
         self.constraint = self._request.constraint
         """How a request says of what language its text has to be."""
-        self.arrays = tuple(ArrayRule.load(name, row) for name, row in table.get("arrays", {}).items())
+        arrays = table.get("arrays", {})
+        self.arrays = tuple(
+            typed(ArrayRule, {"name": name, **row}, f"{where}: {name}") for name, row in arrays.items()
+        )
         """The per-token arrays that are no series."""
         self.asks = tuple(self._request.asks)
-        self.may_be_asked = tuple(self._request.asks.values())
+        self.may_be_asked = tuple(self._request.wanted.values())
         """Where the body says true to ask for what is no field of an ask; `may_be_asked` says for what."""
         self.has_items = "kinds" in table["answer"]["stream"]
         """Whether an answer is a list of typed items, and its events are pieces of these."""
-        binding = ItemBinding if self.has_items else AnswerBinding
-        self._whole: Binding = binding.load(self.name, table["answer"]["whole"])
-        self._stream: Binding = binding.load(self.name, table["answer"]["stream"])
-        self.goes_on: str = table["request"].get("goes_on", "")
+        self._whole: Binding = self._bound("whole")
+        self._stream: Binding = self._bound("stream")
+        self.goes_on = self._request.goes_on
         """The field that names the answer which a request goes on from; empty where there is none."""
         self.grammar_name: str = table.get("grammar", "")
         self.grammar = load_grammar(self.grammar_name) if self.grammar_name else None
@@ -245,6 +252,14 @@ class Dialect:
         self._schemas = _Schemas(table["schemas"], schemas)
         self.fixed_delivery = Delivery(table["delivery"]) if "delivery" in table else None
         """The mode of all streams of this endpoint; None if the server chooses."""
+
+    def _bound(self, form: str) -> Binding:
+        table = self.table["answer"][form]
+        return (
+            typed(ItemBinding, table, f"dialect {self.name}: {form}")
+            if self.has_items
+            else AnswerBinding.load(self.name, table)
+        )
 
     def demand_schema(self, kind: str) -> None:
         """Raises ValueError without a schema."""

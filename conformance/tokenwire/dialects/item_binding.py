@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tokenwire.dialects.answer_binding import Delivered
 from tokenwire.record import CallPiece, Emission, Event, Finish
-from tokenwire.wire.json_pointer import ABSENT, Keys, find, gather, join, parse
+from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, gather, join
 
-_KNOWN = {"items", "kind", "kinds", "document", "calls_finish", "usage", "errors"}
-_BOUND = {"text", "reasoning", "call", "finish", "series", "details", "restates"}
-_OF_A_CALL = {"index", "id", "type", "name", "arguments"}
+_OfACall = Literal["index", "id", "type", "name", "arguments"]
 _CHOICE = 0
 
 
@@ -24,14 +22,9 @@ _CHOICE = 0
 class _FinishBinding:
     """Where the reason stands, the first that is not null, and the record's word for it; None for none."""
 
-    reason: tuple[Keys, ...]
-    matched: Keys | None
+    reason: tuple[Pointer, ...]
     types: Mapping[str, str | None]
-
-    @classmethod
-    def load(cls, table: Mapping[str, Any]) -> _FinishBinding:
-        matched = parse(table["matched"]) if "matched" in table else None
-        return cls(tuple(map(parse, table["reason"])), matched, table["types"])
+    matched: Pointer | None = None
 
     def read(self, data: Any) -> tuple[Finish | None, str]:
         """The finish that an object tells, and where its reason stands; "" where it has no place for it."""
@@ -50,44 +43,32 @@ class _FinishBinding:
 class _PartBinding:
     """What an item or event of one kind brings."""
 
-    channels: Mapping[str, Keys]
-    """Where text and reasoning stand; each entry of a list at `*`."""
-    call: Mapping[str, Keys]
-    series: Mapping[str, Keys]
+    text: Pointer | None = None
+    """Each entry of a list stands at `*`."""
+    reasoning: Pointer | None = None
+    call: Mapping[_OfACall, Pointer] = field(default_factory=dict)
+    series: Mapping[str, Pointer] = field(default_factory=dict)
     """Where the lists stand of which a series is joined; an empty one tells nothing."""
-    details: Mapping[str, Keys]
-    finish: _FinishBinding | None
-    restates: bool
+    details: Mapping[str, Pointer] = field(default_factory=dict)
+    finish: _FinishBinding | None = None
+    restates: bool = False
     """The arguments are all of them, and count only where no piece came before."""
 
-    @classmethod
-    def load(cls, dialect: str, table: Mapping[str, Any]) -> _PartBinding:
-        call = table.get("call", {})
-        if unknown := (table.keys() - _BOUND) | (call.keys() - _OF_A_CALL):
-            raise ValueError(f"dialect {dialect}: an item brings no {sorted(unknown)[0]!r}; it has {_BOUND}")
-        return cls(
-            channels={name: parse(table[name]) for name in ("text", "reasoning") if name in table},
-            call={name: parse(at) for name, at in call.items()},
-            series={name: parse(at) for name, at in table.get("series", {}).items()},
-            details={name: parse(at) for name, at in table.get("details", {}).items()},
-            finish=_FinishBinding.load(table["finish"]) if "finish" in table else None,
-            restates=table.get("restates", False),
-        )
+    @property
+    def channels(self) -> Mapping[str, Keys]:
+        """Where text and reasoning stand."""
+        places = {"text": self.text, "reasoning": self.reasoning}
+        return {name: keys for name, keys in places.items() if keys is not None}
 
 
 @dataclass(frozen=True)
 class _UsageBinding:
     """Where usage stands, and its counts by their names in the record; several are added up."""
 
-    at: Keys
-    begun: Keys | None
+    at: Pointer
+    names: Mapping[str, tuple[Pointer, ...]]
+    begun: Pointer | None = None
     """Where the counts stand that are known when a stream begins."""
-    names: Mapping[str, tuple[Keys, ...]]
-
-    @classmethod
-    def load(cls, table: Mapping[str, Any]) -> _UsageBinding:
-        names = {name: tuple(map(parse, places)) for name, places in table["names"].items()}
-        return cls(parse(table["at"]), parse(table["begun"]) if "begun" in table else None, names)
 
     def read(self, usage: Mapping[str, Any]) -> dict[str, Any]:
         counts: dict[str, Any] = {}
@@ -115,31 +96,16 @@ class _Progress:
 class ItemBinding:
     """Where items and events say what. Made from `answer.whole` or `answer.stream` of a dialect."""
 
-    items: Keys | None
-    """The list of them; None where each event is a piece of one."""
-    kind: tuple[Keys, ...]
+    kind: tuple[Pointer, ...]
     kinds: Mapping[str, _PartBinding]
-    document: _PartBinding | None
-    calls_finish: str
-    """The finish of a choice that stopped with calls, where the server's word is that of any stop."""
     usage: _UsageBinding
-    errors: Mapping[str, Keys]
+    items: Pointer | None = None
+    """The list of them; None where each event is a piece of one."""
+    document: _PartBinding | None = None
+    calls_finish: str = ""
+    """The finish of a choice that stopped with calls, where the server's word is that of any stop."""
+    errors: Mapping[str, Pointer] = field(default_factory=dict)
     """By the type of an event, where the error stands that it carries."""
-
-    @classmethod
-    def load(cls, dialect: str, table: Mapping[str, Any]) -> ItemBinding:
-        """Raises ValueError for a name that is not known here, KeyError for one that is missing."""
-        if unknown := table.keys() - _KNOWN:
-            raise ValueError(f"dialect {dialect}: items have no {sorted(unknown)[0]!r}; they have {_KNOWN}")
-        return cls(
-            items=parse(table["items"]) if "items" in table else None,
-            kind=tuple(map(parse, table["kind"])),
-            kinds={name: _PartBinding.load(dialect, row) for name, row in table["kinds"].items()},
-            document=_PartBinding.load(dialect, table["document"]) if "document" in table else None,
-            calls_finish=table.get("calls_finish", ""),
-            usage=_UsageBinding.load(table["usage"]),
-            errors={kind: parse(at) for kind, at in table.get("errors", {}).items()},
-        )
 
     @property
     def names_stops(self) -> bool:

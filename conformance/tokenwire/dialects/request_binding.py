@@ -7,16 +7,18 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Annotated, Any
 
 from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Kind, RequestFields, Tool
 from tokenwire.constraint import Constraint, ToolRule
 from tokenwire.record import Asked, SentField, Wanted, as_list
+from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
-from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put, remove
+from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, parse, put, remove
 
 _GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy (SGLang's rule)."""
@@ -31,8 +33,6 @@ _IMPLIED = (
 _OF_STREAMS = ("usage", "continuous_usage")
 """Fields that mean nothing to a whole answer."""
 _PROMPTS = ("input_ids", "text", "messages")
-_COUNTS = {"logprobs": "logprob_count", "logprob_start": "prompt_logprob_count"}
-"""What some endpoints ask for by a number of top logprobs instead of a flag; where the table says so."""
 _ALL = -1
 """As a number of top logprobs: all of the vocabulary."""
 _LARGEST_NUMBER = 2**53
@@ -56,16 +56,12 @@ class Unsupported:
 class Says:
     """How the model is made to say a text that a grammar admits alone."""
 
-    pattern: Keys
+    pattern: Pointer
     """Where the expression stands that the output has to match."""
     beside: tuple[Mapping[str, Any], ...]
     """What else the body says, of which one lets the grammar hold from the first token on."""
-    thinking: Mapping[str, Any]
+    thinking: Mapping[str, Any] = field(default_factory=dict)
     """What it says so that the model reasons first; empty where nothing does."""
-
-    @classmethod
-    def load(cls, table: Mapping[str, Any]) -> Says:
-        return cls(parse(table["pattern"]), tuple(table["beside"]), table.get("thinking", {}))
 
     def body(self, text: str, way: int) -> dict[str, Any]:
         """What a body says so that the output is this text."""
@@ -84,34 +80,23 @@ class Says:
 class _ToolBinding:
     """How the functions that may be called are written."""
 
-    where: Keys
-    template: Mapping[str, Any]
+    at: Pointer
+    as_: Mapping[str, Any]
     """One of them, with NAME, DESCRIPTION and PARAMETERS in their places."""
-    name: Keys
-    parameters: Keys
-    strict: Keys
-    choice: Keys
+    name: Pointer = ()
+    parameters: Pointer = ()
+    strict: Pointer = ()
+    choice: Pointer = ()
     """Where a request says whether it wants calls, and of what."""
-    chooses: Mapping[str, Any]
+    chooses: Mapping[str, Any] = field(default_factory=dict)
     """What it says there: for no call, for any, and for one of NAME."""
-    alone: tuple[tuple[Keys, Any], ...]
+    alone: Mapping[Pointer, Any] = field(default_factory=dict)
     """Where it says that it wants one at most, and how; behind that, what has to stand beside it."""
-
-    @classmethod
-    def load(cls, table: Mapping[str, Any]) -> _ToolBinding:
-        alone = tuple((parse(at), value) for at, value in table.get("alone", {}).items())
-        return cls(
-            where=parse(table["at"]),
-            template=table["as"],
-            alone=alone,
-            chooses=table.get("chooses", {}),
-            **{name: parse(table.get(name, "")) for name in ("name", "parameters", "strict", "choice")},
-        )
 
     def written(self, tool: Tool) -> Any:
         """A tool as the endpoint has it."""
         values = {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters}
-        written = _filled_in(self.template, values)
+        written = _filled_in(self.as_, values)
         if tool.strict and self.strict:
             put(written, self.strict, True)
         return written
@@ -125,13 +110,13 @@ class _ToolBinding:
     def one_at_most(self) -> dict[str, Any]:
         """What a body says for one call at most."""
         said: dict[str, Any] = {}
-        for at, value in self.alone:
+        for at, value in self.alone.items():
             put(said, at, value)
         return said
 
     def names(self, body: Any) -> tuple[str, ...] | None:
         """The names of the tools that a body offers; None where it says none."""
-        tools = find(body, self.where)
+        tools = find(body, self.at)
         if not isinstance(tools, list) or not tools:
             return None
         found = (find(tool, self.name) for tool in tools)
@@ -142,7 +127,7 @@ class _ToolBinding:
         choice, names = find(body, self.choice), self.names(body)
         if names is None and choice in (ABSENT, None):
             return None
-        tools = [tool for tool in find(body, self.where) if isinstance(tool, dict)] if names else ()
+        tools = [tool for tool in find(body, self.at) if isinstance(tool, dict)] if names else ()
         by_name = {str(find(tool, self.name)): tool for tool in tools}
         schemas = {name: find(tool, self.parameters) for name, tool in by_name.items()}
         # A tool that is named is one that has to be called, too.
@@ -156,7 +141,7 @@ class _ToolBinding:
             names or (),
             demand="auto" if word in (ABSENT, None) else demands.get(str(word), str(word)),
             name=next((name for name in named if isinstance(name, str)), ""),
-            alone=any(find(body, at) == value for at, value in self.alone[:1]),
+            alone=any(find(body, at) == value for at, value in islice(self.alone.items(), 1)),
             parameters={
                 name: Constraint(f"the schema of {name}", "json_schema", schema)
                 for name, schema in schemas.items()
@@ -176,19 +161,20 @@ _FORMAT = "format"
 
 
 @dataclass(frozen=True)
+class _SchemaPlace:
+    """Where a schema is written, and how, with SCHEMA in its place."""
+
+    at: Pointer
+    as_: Any
+
+
+@dataclass(frozen=True)
 class _ConstraintBinding:
     """Where requests say of what language the text of a choice has to be."""
 
     places: Mapping[Keys, str]
     """By kind."""
-    schema_as: tuple[Keys, Any] | None
-    """Where a schema is written, and how, with SCHEMA in its place."""
-
-    @classmethod
-    def load(cls, table: Mapping[str, Any]) -> _ConstraintBinding:
-        places = {parse(at): kind for at, kind in table.get("constraints", {}).items()}
-        written = table.get("schema_as")
-        return cls(places, (parse(written["at"]), written["as"]) if written else None)
+    schema_as: _SchemaPlace | None
 
     def read(self, body: Any) -> tuple[Constraint, ...]:
         return tuple(
@@ -202,8 +188,7 @@ class _ConstraintBinding:
         """What a body says for a constraint; None where the endpoint has no place for it."""
         said: dict[str, Any] = {}
         if kind == "json_schema" and self.schema_as is not None:
-            at, template = self.schema_as
-            put(said, at, _filled_in(template, {"SCHEMA": value}))
+            put(said, self.schema_as.at, _filled_in(self.schema_as.as_, {"SCHEMA": value}))
             return said
         at = next((place for place, of_kind in self.places.items() if of_kind == kind), ())
         if at:
@@ -227,109 +212,113 @@ def _filled_in(template: Any, values: Mapping[str, Any]) -> Any:
     return copy.deepcopy(values.get(template, template) if isinstance(template, str) else template)
 
 
+def _places(value: Any) -> tuple[Keys, ...]:
+    """One pointer, or several."""
+    return tuple(map(parse, [value] if isinstance(value, str) else value))
+
+
 @dataclass(frozen=True)
+class _Count:
+    """Where a number of top logprobs stands that asks for them, and the least that asks for anything."""
+
+    at: Pointer
+    least: int = 0
+
+    @classmethod
+    def read(cls, value: Any) -> _Count:
+        return cls(parse(value)) if isinstance(value, str) else typed(cls, value, "a count")
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A flag that a word in a list says: where the list stands, and the word."""
+
+    in_: Pointer
+    word: str
+
+
+def _nothing() -> Any:
+    return field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestBinding:
     """Where the request of one endpoint says what. Made from the `request` part of a dialect."""
 
     dialect: str
-    model: Keys | None
-    prompt: Mapping[str, Keys]
-    media: Keys | None
+    model: Pointer | None = None
+    prompt: Mapping[str, Pointer]
+    media: Pointer | None = None
     """Where images stand beside the prompt."""
     batches: bool
-    fields: Mapping[str, tuple[Keys, ...]]
-    counts: Mapping[str, Keys]
-    """Where a number of top logprobs stands that asks for `logprobs`, or for those of the whole prompt."""
-    least: Mapping[str, int]
-    """The least of those numbers that asks for anything."""
-    listed: Mapping[str, tuple[Keys, str]]
-    """Flags that a word in a list says: where the list stands, and the word."""
-    headers: Mapping[str, str]
-    """Headers that say what a field says, and win over it; in lower case."""
-    always: frozenset[str]
-    never: frozenset[str]
-    implies: Mapping[str, tuple[str, ...]]
-    only_with: Mapping[str, str]
+    fields: Mapping[str, Annotated[tuple[Keys, ...], _places]]
+    logprob_count: Annotated[_Count, _Count.read] | None = None
+    """What asks for `logprobs` by a number instead of a flag."""
+    prompt_logprob_count: Annotated[_Count, _Count.read] | None = None
+    """The same for those of the whole prompt."""
+    listed: Mapping[str, _Listed] = _nothing()
+    headers: Mapping[str, str] = _nothing()
+    """Headers that say what a field says, and win over it."""
+    always: frozenset[str] = frozenset()
+    never: frozenset[str] = frozenset()
+    implies: Mapping[str, tuple[str, ...]] = _nothing()
+    only_with: Mapping[str, str] = _nothing()
     """Fields that ask for nothing without another one."""
-    defaults: Mapping[str, Any]
-    constants: Mapping[Keys, Any]
-    beside_input_ids: Mapping[Keys, Any]
-    neutral: Mapping[Keys, Any]
-    same_ids_need: Mapping[Keys, Any]
-    cache_keys: tuple[Keys, ...]
+    defaults: Mapping[str, Any] = _nothing()
+    constants: Mapping[Pointer, Any] = _nothing()
+    beside_input_ids: Mapping[Pointer, Any] = _nothing()
+    neutral: Mapping[Pointer, Any] = _nothing()
+    same_ids_need: Mapping[Pointer, Any] = _nothing()
+    cache_keys: tuple[Pointer, ...] = ()
     """Fields that requests share cached prefixes under: only those of equal values do."""
-    history: Keys | None
+    history: Pointer | None = None
     """Names the request whose prompt and answer stand before the prompt of this one."""
-    report_only: tuple[Keys, ...]
-    forms: tuple[Keys, ...]
+    goes_on: str = ""
+    """The field that names the answer which a request goes on from; empty where there is none."""
+    report_only: tuple[Pointer, ...] = ()
+    forms: tuple[Pointer, ...] = ()
     """Fields that shape what an answer tells of its tokens, and not the tokens."""
-    asks: Mapping[Keys, Wanted]
-    """Fields of the body that ask for something of the answer beyond the fields of an ask."""
-    penalties: Mapping[str, Keys]
-    """Where the fields of `PENALTIES` stand."""
-    chosen_in_top: Keys | None
+    asks: Mapping[Pointer, Any] = _nothing()
+    """Fields of the body that ask for something of the answer beyond the fields of an ask: its name there, or
+    its names and pointers.
+    """
+    logit_bias: Pointer | None = None
+    frequency_penalty: Pointer | None = None
+    chosen_in_top: Pointer | None = None
     """Ids whose logprobs stand in the place of the likeliest; read, and not asked for."""
-    says: Says | None
+    says: Says | None = None
     """How a grammar makes the model say a text, where the endpoint has any."""
-    tool: _ToolBinding | None
-    constraint: _ConstraintBinding
-    system: Keys | None
+    tool: _ToolBinding | None = None
+    constraints: Mapping[Pointer, str] = _nothing()
+    schema_as: _SchemaPlace | None = None
+    system: Pointer | None = None
     """Where messages of the system stand that are none of the conversation; None where they are."""
 
-    @classmethod
-    def load(cls, dialect: str, table: Mapping[str, Any]) -> RequestBinding:
-        """Raises ValueError for a field that no ask has."""
-        fields = {
-            name: tuple(parse(at) for at in ([where] if isinstance(where, str) else where))
-            for name, where in table["fields"].items()
-        }
-        unknown = (fields.keys() - RULES.keys()) | (table["prompt"].keys() - set(_PROMPTS))
+    def __post_init__(self) -> None:
+        unknown = (self.fields.keys() - RULES.keys()) | (self.prompt.keys() - set(_PROMPTS))
         if unknown:
-            raise ValueError(
-                f"dialect {dialect}: an ask has no field {sorted(unknown)[0]!r}; it has {sorted(RULES)}"
-            )
+            raise ValueError(f"an ask has no field {sorted(unknown)[0]!r}; it has {sorted(RULES)}")
 
-        counts = {
-            name: (table[key], 0) if isinstance(table[key], str) else (table[key]["at"], table[key]["least"])
-            for name, key in _COUNTS.items()
-            if key in table
-        }
+    @cached_property
+    def counts(self) -> Mapping[str, _Count]:
+        """Numbers of top logprobs that ask for something, by what they ask for."""
+        named = {"logprobs": self.logprob_count, "logprob_start": self.prompt_logprob_count}
+        return {name: count for name, count in named.items() if count is not None}
 
-        def pointed(name: str) -> dict[Keys, Any]:
-            return {parse(at): value for at, value in table.get(name, {}).items()}
+    @cached_property
+    def penalties(self) -> Mapping[str, Keys]:
+        """Where the fields of `PENALTIES` stand."""
+        places = {name: getattr(self, name) for name in PENALTIES}
+        return {name: at for name, at in places.items() if at is not None}
 
-        return cls(
-            dialect=dialect,
-            model=parse(table["model"]) if "model" in table else None,
-            prompt={name: parse(at) for name, at in table["prompt"].items()},
-            media=parse(table["media"]) if "media" in table else None,
-            batches=table["batches"],
-            fields=fields,
-            counts={name: parse(at) for name, (at, _) in counts.items()},
-            least={name: least for name, (_, least) in counts.items()},
-            listed={name: (parse(row["in"]), row["word"]) for name, row in table.get("listed", {}).items()},
-            headers={name: header.lower() for name, header in table.get("headers", {}).items()},
-            always=frozenset(table.get("always", ())),
-            never=frozenset(table.get("never", ())),
-            implies={name: tuple(others) for name, others in table.get("implies", {}).items()},
-            only_with=table.get("only_with", {}),
-            defaults=table.get("defaults", {}),
-            constants=pointed("constants"),
-            beside_input_ids=pointed("beside_input_ids"),
-            neutral=pointed("neutral"),
-            same_ids_need=pointed("same_ids_need"),
-            cache_keys=tuple(map(parse, table.get("cache_keys", ()))),
-            history=parse(table["history"]) if "history" in table else None,
-            report_only=tuple(parse(at) for at in (*table.get("report_only", ()), *table.get("asks", ()))),
-            forms=tuple(parse(at) for at in table.get("forms", ())),
-            asks={parse(at): _wanted(at, names) for at, names in table.get("asks", {}).items()},
-            penalties={name: parse(table[name]) for name in PENALTIES if name in table},
-            chosen_in_top=parse(table["chosen_in_top"]) if "chosen_in_top" in table else None,
-            says=Says.load(table["says"]) if "says" in table else None,
-            tool=_ToolBinding.load(table["tool"]) if "tool" in table else None,
-            constraint=_ConstraintBinding.load(table),
-            system=parse(table["system"]) if "system" in table else None,
-        )
+    @cached_property
+    def wanted(self) -> Mapping[Keys, Wanted]:
+        """What the fields of `asks` ask for."""
+        return {at: _wanted(at, names) for at, names in self.asks.items()}
+
+    @cached_property
+    def constraint(self) -> _ConstraintBinding:
+        return _ConstraintBinding(self.constraints, self.schema_as)
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
         """The body that says what the ask wants of a model, or why there is none."""
@@ -362,13 +351,12 @@ class RequestBinding:
             if name in self.counts:
                 if name == "logprob_start" and value != 0:
                     return Unsupported(f"{self.dialect} gives the logprobs of a prompt from its beginning")
-                put(body, self.counts[name], max(ask.top_logprobs, self.least[name]))
+                put(body, self.counts[name].at, max(ask.top_logprobs, self.counts[name].least))
                 continue
             if name == "top_logprobs" and "logprobs" in self.counts:
                 continue
             if name in self.listed:
-                at, word = self.listed[name]
-                put(body, at, [word])
+                put(body, self.listed[name].in_, [self.listed[name].word])
                 continue
             places = self.fields.get(name) or tuple(filter(None, [self.penalties.get(name)]))
             if not places:
@@ -377,7 +365,7 @@ class RequestBinding:
         if ask.tools:
             if self.tool is None:
                 return Unsupported(f"{self.dialect} has no tools")
-            put(body, self.tool.where, [self.tool.written(tool) for tool in ask.tools])
+            put(body, self.tool.at, [self.tool.written(tool) for tool in ask.tools])
         for name, value in ask.wrong.items():
             places = self._places(name)
             if not places:
@@ -430,7 +418,7 @@ class RequestBinding:
         by_field = {name: self._value_of(stated, name) for name in self.fields} | self._counted(body)
         by_field |= self._in_headers(request)
         by_field |= {
-            name: word in (as_list(find(body, at)) or ()) for name, (at, word) in self.listed.items()
+            name: row.word in (as_list(find(body, row.in_)) or ()) for name, row in self.listed.items()
         }
         penalties = {name: find(body, at) for name, at in self.penalties.items()}
         behind = self.history is not None and find(body, self.history) not in (ABSENT, None)
@@ -461,7 +449,7 @@ class RequestBinding:
             budgets=_budgets(by_field.get("max_new_tokens")),
             greedy=_is_greedy(by_field),
             chosen_in_top=in_top,
-            wanted=tuple(wanted for at, wanted in self.asks.items() if find(body, at) is True),
+            wanted=tuple(wanted for at, wanted in self.wanted.items() if find(body, at) is True),
             constraints=self.constraint.read(body),
             tools=self.tool.rule(body) if self.tool is not None else None,
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
@@ -513,8 +501,8 @@ class RequestBinding:
     def written(self) -> dict[str, Keys]:
         """Where each prompt and field is written that an endpoint has, by its name."""
         named = {} if self.model is None else {"model": self.model}
-        listed = {name: at for name, (at, _) in self.listed.items()}
-        counted = {"top_logprobs": self.counts["logprobs"]} if "logprobs" in self.counts else {}
+        listed = {name: row.in_ for name, row in self.listed.items()}
+        counted = {"top_logprobs": self.counts["logprobs"].at} if "logprobs" in self.counts else {}
         fields = {name: places[0] for name, places in self.fields.items()}
         return {**self.prompt, **named, **fields, **self.penalties, **counted, **listed}
 
@@ -523,7 +511,7 @@ class RequestBinding:
         if name in self.prompt:
             return (self.prompt[name],)
         counted = self.counts.get("logprobs" if name == "top_logprobs" else name)
-        return self.fields.get(name, (counted,) if counted else ())
+        return self.fields.get(name, (counted.at,) if counted else ())
 
     def _stated(self, body: Mapping[str, Any]) -> dict[str, tuple[str, list[Any]]]:
         """By field its wire name and its values, one for each item of a batch, where it is said first."""
@@ -540,7 +528,9 @@ class RequestBinding:
         self, body: Mapping[str, Any], stated: Mapping[str, tuple[str, list[Any]]], prompts: Iterable[str]
     ) -> dict[str, SentField]:
         """Every bound field and prompt that the body itself says."""
-        beside = [(name, self.prompt[name]) for name in prompts] + [*self.counts.items()]
+        beside = [(name, self.prompt[name]) for name in prompts] + [
+            (name, count.at) for name, count in self.counts.items()
+        ]
         gathered = [(name, str(at[-1]), _gather(body, at)) for name, at in beside]
         said: dict[str, SentField] = {}
         by_names = [(name, *sent) for name, sent in stated.items()]
@@ -563,15 +553,16 @@ class RequestBinding:
 
     def _in_headers(self, request: HttpRequest) -> dict[str, str]:
         sent = {name.lower(): value for name, value in request.headers}
-        return {name: sent[header] for name, header in self.headers.items() if header in sent}
+        names = {name: header.lower() for name, header in self.headers.items()}
+        return {name: sent[header] for name, header in names.items() if header in sent}
 
     def _counted(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What numbers of top logprobs ask for: the flag, the start and the number that an ask would say."""
-        numbers = {name: find(body, at) for name, at in self.counts.items()}
+        numbers = {name: find(body, count.at) for name, count in self.counts.items()}
         asked = {
             name: number
             for name, number in numbers.items()
-            if type(number) is int and (number == _ALL or number >= self.least[name])
+            if type(number) is int and (number == _ALL or number >= self.counts[name].least)
         }
         by_field: dict[str, Any] = {}
         if "logprobs" in asked:
@@ -636,10 +627,11 @@ class RequestBinding:
         return (
             *self.prompt.values(),
             *fields,
-            *self.counts.values(),
+            *(count.at for count in self.counts.values()),
             *named,
             *self.cache_keys,
             *self.report_only,
+            *self.asks,
         )
 
     def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -654,11 +646,11 @@ class RequestBinding:
         return {name: value for name, value in rest.items() if value not in (None, {}, [])}
 
 
-def _wanted(at: str, names: str | list[str]) -> Wanted:
-    """What a field at a pointer asks for. What begins with "/" stands beside the choices."""
+def _wanted(at: Keys, names: str | list[str]) -> Wanted:
+    """What a field asks for. What begins with "/" stands beside the choices."""
     places = [names] if isinstance(names, str) else names
     pointers = tuple(place for place in places if place.startswith("/"))
-    return Wanted(str(parse(at)[-1]), tuple(place for place in places if place not in pointers), pointers)
+    return Wanted(at[-1], tuple(place for place in places if place not in pointers), pointers)
 
 
 def _said(ask: Ask) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 Keys = tuple[str, ...]
 
@@ -22,10 +22,14 @@ ABSENT: Final = _Absent()
 
 
 def parse(pointer: str) -> Keys:
-    """The keys of a pointer. Raises ValueError for a text that is not a pointer."""
-    if pointer and not pointer.startswith("/"):
+    """The keys of a pointer. Raises ValueError for what is not a pointer."""
+    if pointer != "" and not str(pointer).startswith("/"):
         raise ValueError(f"{pointer!r} is not a JSON pointer; a pointer is empty or begins with '/'")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+
+
+Pointer = Annotated[Keys, parse]
+"""The type of a field that stands in a table as a pointer; see `typed_table`."""
 
 
 def join(*keys: object) -> str:
