@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from channel_answers import (
+    BODY,
     CALL,
     FORMS,
     HERMES,
@@ -26,6 +27,7 @@ from letter_tokenizer import LetterTokenizer
 from stream_builder import change, incremental
 from test_checks_pairs import look
 from test_live_answers import violated
+from wire_answers import answered
 
 from tokenwire.checks.check import Target
 from tokenwire.checks.reading.channels import say, seen_markup
@@ -359,3 +361,13 @@ def test_a_piece_of_arguments_or_of_reasoning_is_something_new() -> None:
         with_ids = change(stream, 1, output_ids=[1, 2, 3])
         assert look("no-idle-emissions", with_ids)
         assert violated("no-idle-emissions", with_ids) == []
+
+
+@pytest.mark.parametrize("dialect", ["sglang-chat", "vllm-chat", "openai-chat"])
+@pytest.mark.parametrize(("city", "held"), [("Köln 日本", True), ("Kln ", False)])
+def test_letters_that_arguments_lose_are_missed_in_every_dialect(dialect: str, city: str, held: bool) -> None:
+    said = FORMS["hermes"].spelled(("get_weather", {"city": "Köln 日本"}))
+    call = piece("get_weather", json.dumps({"city": city}, ensure_ascii=False))
+    document = json.loads(whole(said, None, call).exchange.body)
+    stream = answered(dialect, BODY, document, label="whole")
+    assert bool(violated("channels-hold-all-text", stream, HERMES)) is not held
