@@ -106,6 +106,30 @@ def test_a_server_without_a_grammar_is_asked_no_texts_and_the_report_says_why() 
     assert plain.names == []
 
 
+class LooksForItsMarkerInThePrompt(Grammatical):
+    """Streams of a prompt that holds the end of thoughts are not taken apart (SGLang, vLLM: the last marker
+    anywhere decides).
+    """
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        exchange = await super().send(name, scenario, request, **how)
+        body = dict(request.body or {})
+        if not body.get("stream") or "</think>" not in body["messages"][0]["content"]:
+            return exchange
+        said = re.sub(r"\\(.)", r"\1", body["regex"])
+        stream = streamed(said, text(said))
+        return replace(stream.exchange, name=name, scenario=scenario, request=request)
+
+
+def test_a_marker_in_the_prompt_takes_no_stream_apart_otherwise() -> None:
+    verdicts = {}
+    for sender in (Grammatical(), LooksForItsMarkerInThePrompt()):
+        streams, _ = talked(sender)
+        row = load_requirements()["stream-channels-equal-whole"]
+        verdicts[type(sender)] = judge([Run(tuple(streams))], [row])[0].verdict
+    assert verdicts == {Grammatical: Verdict.PASS, LooksForItsMarkerInThePrompt: Verdict.FAIL}
+
+
 class RefusesLogprobs(CannedSender):
     """A server whose parsers stand in the way of logprobs."""
 

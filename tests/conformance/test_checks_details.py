@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from item_answers import blocks, messaged, text_block
+from rollout_pairs import RUN, experts, routed
 from stream_builder import (
     ABORT,
     FAILED,
@@ -224,6 +225,22 @@ def test_what_is_no_logprob(logprob: object) -> None:
 def test_what_is_no_token_id(token: object) -> None:
     stream = change(cumulative(), output_ids=[11, 12, 13, 14, 15, token])
     assert [observation.place.event for observation in violated(seen("ids-are-token-ids", stream))] == [5]
+
+
+@pytest.mark.parametrize("delivery", [Delivery.CUMULATIVE, Delivery.INCREMENTAL])
+@pytest.mark.parametrize("beside_the_ids", [True, False])
+def test_arrays_are_whole_where_a_finish_comes_alone(delivery: Delivery, beside_the_ids: bool) -> None:
+    """In an event behind the last ids: arrays stand in both, or there alone."""
+    nothing: dict[str, Any] = {"output_ids": [], "text": ""} if delivery is Delivery.INCREMENTAL else {}
+    last = routed(experts(RUN), delivery=delivery)
+    stream = append(last, lambda end: replace(end, **nothing))
+    early = {} if beside_the_ids else {"details": {"routed_experts": GONE}}
+    stream = change(stream, at=0, finish=GONE, **early)
+    assert violated(related("array-covers-what-was-run", routed(experts(RUN)), stream)) == []
+    row = CHECKS["array-equals-whole"].on_comparison
+    assert row is not None
+    compared = list(row(Comparison(routed(experts(RUN)), stream), Target()))
+    assert [observation.holds for observation in compared if not observation.condition_only] == [True]
 
 
 def test_metadata_asked_for_prompt_by_prompt_is_not_judged_as_one() -> None:

@@ -37,7 +37,7 @@ KEPT = {
     "null-content-beside-reasoning": ["answer-fits-schema", "chat-content-never-null"],
     "null-content-beside-a-call": ["answer-fits-schema", "chat-content-never-null"],
     "usage-with-the-last-finish": ["incremental-ids-are-new", "samples-are-asked-alike"],
-    "drafts-in-a-histogram": ["customized-info-whole", "whole-accumulates"],
+    "drafts-in-a-histogram": ["customized-info-whole", "draft-counts-add-up", "whole-accumulates"],
     "gateway-of-a-dead-worker": ["requests-do-not-break-the-server"],
     "storage-backend-without-storage": ["answer-fits-schema", "cached-details-where-cached"],
 }

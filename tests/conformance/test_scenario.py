@@ -236,3 +236,10 @@ def test_the_characters_of_a_choice_are_known_wherever_an_emission_ended() -> No
     told = Told(ids=(1, 2, 3, 4, 5), text="abcde")
     for stream in (incremental(told, sizes=[1, 3, 1]), cumulative(told, sizes=[1, 3, 1])):
         assert characters_by_tokens(stream.choices[0]) == {1: 1, 4: 4, 5: 5}
+
+
+@pytest.mark.parametrize(("ids", "asked"), [([], 8), (IDS, 1)])
+def test_a_server_that_runs_on_without_a_budget_is_asked_that_once(ids: list[int], asked: int) -> None:
+    sender = CannedSender(json.dumps(document(ids, finished=True)).encode())
+    asyncio.run(load_scenarios()["no-budget"].run(replace(talk_to(sender), scenario="no-budget")))
+    assert len(sender.names) == asked

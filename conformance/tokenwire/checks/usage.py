@@ -118,14 +118,14 @@ def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
     if right is not None and proposed is not None:
         yield "drafts_right", min(right, proposed), right
         if proposed and "drafts_right_rate" in counted:
-            yield "drafts_right_rate", _rounded(right / proposed), _rounded(counted["drafts_right_rate"])
+            yield "drafts_right_rate", *_rounded(right / proposed, counted["drafts_right_rate"])
     if steps and right is not None:
         yield "drafts_right_by_round", right, sum(number * count for number, count in enumerate(steps))
     if steps and rounds is not None:
         yield "draft_rounds", sum(steps), rounds
     if rounds and tokens is not None:
         if "tokens_per_round" in counted:
-            yield "tokens_per_round", _rounded(tokens / rounds), _rounded(counted["tokens_per_round"])
+            yield "tokens_per_round", *_rounded(tokens / rounds, counted["tokens_per_round"])
         if right is not None:
             most = rounds + right
             least = most - max((number for number, count in enumerate(steps) if count), default=most)
@@ -133,8 +133,12 @@ def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
             yield "completion_tokens", min(max(tokens, least), most), tokens
 
 
-def _rounded(value: Any) -> Any:
-    return round(value, 4) if isinstance(value, (int, float)) else value
+def _rounded(due: float, actual: Any) -> tuple[float, Any]:
+    """A quotient and what is told of it, both to the digits in which it is told; to four at most."""
+    if not isinstance(actual, (int, float)):
+        return due, actual
+    digits = min(4, len(f"{actual:.4f}".rstrip("0").partition(".")[2]))
+    return round(float(due), digits), round(float(actual), digits)
 
 
 @check_finished("draft-counts-add-up", FINISHED)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, text_of, token_ids
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, scenario, text_of, token_ids
 from tokenwire.scenarios.forms import forms, plain_ask, worded
 
 _LONGEST = 8192
@@ -64,20 +64,26 @@ async def _stop_string_around_the_budget(talk: Conversation) -> None:
 
 
 @scenario()
-def _no_budget(talk: Conversation) -> Steps:
+async def _no_budget(talk: Conversation) -> None:
     """A budget of zero together with every kind of logprob, whole and streamed: there is no token, so there
-    is no entry. Some endpoints have another field in which zero is no budget.
+    is no entry. Some endpoints have another field in which zero is no budget. A server that runs on, to the
+    end of its context, is asked once.
     """
     ask = replace(plain_ask(talk), max_new_tokens=0, logprobs=True)
     if talk.dialect.policy.zero_budget == "unspecified":
         ask = replace(ask, max_new_tokens=None, raw={"max_tokens": 0})
+    first = only_choice(await talk.ask("sampled", ask))
+    if first is not None and (first.output_ids or first.text):
+        return
     kinds = {
         "sampled": ask,
         "top": replace(ask, top_logprobs=2),
         "chosen": replace(ask, chosen_ids=PROMPT[:2]),
         "prompt": replace(ask, top_logprobs=2, logprob_start=0),
     }
-    yield kinds | {f"{kind}-stream": replace(ask, stream=True) for kind, ask in kinds.items()}
+    streamed = {f"{kind}-stream": replace(ask, stream=True) for kind, ask in kinds.items()}
+    del kinds["sampled"]
+    await talk.ask_all(kinds | streamed)
 
 
 @scenario(budget=Budget.STANDARD)

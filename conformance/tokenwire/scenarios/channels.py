@@ -130,6 +130,8 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     yield "content", _HELLO, {}
     yield "reasoning", f"{thought}The answer is 4.", {}
     yield "reasoning-cut", f"{think.opens}\nI never stop thinking.", {"max_new_tokens": 5}
+    asked = {"role": "user", "content": f"What does {think.closes} mean?"}
+    yield _MARKED_PROMPT, f"{thought}It ends a thought.", {"messages": (asked,)}
     if form is None:
         return
     call, two = form.spelled(_CITY), form.spelled(_CITY, ("get_weather", {"city": "Rome"}))
@@ -158,15 +160,17 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 async def _channels(talk: Conversation) -> None:
     """Texts with reasoning and tool calls, which a parrot says or a grammar admits alone: content, reasoning,
     one call and two, before, behind and between content, nested and empty arguments, arguments that hold a
-    marker or stand before the name, cut by the budget or a stop, malformed, in an answer without tools,
-    look-alikes of markers, stop strings that do not match, two samples; whole, and streamed at several
-    intervals.
+    marker or stand before the name, cut by the budget or a stop, malformed, in an answer without tools or to
+    a prompt with a marker, look-alikes of markers, stop strings that do not match, two samples; whole, and
+    streamed at several intervals.
     """
     script = await _scripted(talk)
     if script is None:
         return
     form = await _form(talk, script)
     for label, text, more in _texts(form):
+        if label == _MARKED_PROMPT and script.way is None:
+            continue  # the prompt of a parrot is its script, markers and all
         for spelled, in_bytes in ((label, False), (f"{label}-in-bytes", True)):
             if in_bytes and (script.way is not None or label not in (*_ALSO_IN_BYTES, _IN_BYTES_ALONE)):
                 continue
@@ -183,9 +187,12 @@ _ALSO_IN_BYTES = ("calls", "reasoning-content-call", "rich-arguments")
 """Texts that are also said in tokens of one byte: markers come in many pieces."""
 _IN_BYTES_ALONE = "cut-name"
 """Its budget ends it within the name, where each byte is a token."""
+_MARKED_PROMPT = "marker-in-prompt"
+"""A marker of the other role, which says nothing of the answer."""
 _RARE = (
     *("between-calls", "marker-in-arguments", "arguments-first", "stop-in-arguments", "malformed"),
     _IN_BYTES_ALONE,
+    _MARKED_PROMPT,
 )
 """What is asked at one interval only."""
 
