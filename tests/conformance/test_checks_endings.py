@@ -65,6 +65,13 @@ def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
     ]
 
 
+def test_of_an_answer_that_counts_nothing_no_count_is_said() -> None:
+    told = replace(CUT, ids=None, counted=False)
+    uncounted = at(named(incremental(told, request_id="r-1"), AGAIN.exchange.name), 1.5)
+    (found,) = look("ended-id-is-free-again", (FIRST, uncounted))
+    assert "was aborted, and no abort was sent" in found.message
+
+
 @pytest.mark.parametrize("seconds", [-3.0, 30.0], ids=["before both", "behind both"])
 def test_an_abort_of_everything_touches_only_ended_ids_under_way_beside_it(seconds: float) -> None:
     """One such abort in a standard run switched the row off for the whole run."""

@@ -198,11 +198,12 @@ def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iter
                     yield left_out(choice.last_at("finish"), why)
                     continue
                 count = count_of(stream, choice)
+                after = "" if count is None else f" after {count} tokens"
                 yield expect(
                     choice.last_at("finish"),
                     "an end of its own",
                     choice.finish.type if choice.finish else None,
-                    f"request {name!r} was aborted after {count} tokens, and no abort was sent: "
+                    f"request {name!r} was aborted{after}, and no abort was sent: "
                     "only an earlier request, which had ended, had the same id",
                     holds=not was_aborted(choice),
                     related=(end_place(before),),
