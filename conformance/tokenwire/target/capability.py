@@ -18,7 +18,7 @@ from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Answer, Delivery, Emission, Stream, fact
+from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact
 from tokenwire.target.advertised import LOGPROB_RULES, Advertised
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
@@ -53,8 +53,18 @@ def _any(test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
     return shown
 
 
-def _above_zero(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _choice(test: Callable[[Choice], object]) -> Callable[[Stream], bool]:
+    return lambda stream: any(map(test, stream.choices))
+
+
+def _holds(name: str) -> Callable[[Stream], bool]:
+    """Whether a choice holds a series, counter or detail, but for null."""
+    return _choice(lambda choice: name in choice.held)
+
+
+def _above_zero(name: str) -> Callable[[Stream], bool]:
+    """Whether a counter of a choice is ever above 0."""
+    return _any(lambda emission: (emission.counter(name) or 0) > 0)
 
 
 def _server_series(emission: Emission) -> list[str]:
@@ -88,8 +98,8 @@ def _is_constrained(stream: Stream) -> bool:
 
 def _counts_tokens(stream: Stream) -> bool:
     """Whether the answer tells how many tokens it has: in ids, a counter of the choice, or its usage."""
-    counted = _any(lambda e: e.output_ids is not None or "completion_tokens" in e.counters)
-    return "completion_tokens" in (stream.usage or {}) or counted(stream)
+    counted = _has_ids(stream) or _holds("completion_tokens")(stream)
+    return counted or "completion_tokens" in (stream.usage or {})
 
 
 def _is_stream(stream: Stream) -> bool:
@@ -144,40 +154,32 @@ def _items_of(stream: Stream) -> str:
     return dialect.grammar_name if dialect is not None else ""
 
 
+_has_ids = _choice(lambda choice: choice.output_ids is not None)
+_has_prompt_ids = _any(lambda emission: emission.prompt_token_ids is not None)
+_holds_meta_info = _holds("meta_info")
+
+
 def _tito_chat(stream: Stream) -> bool:
-    return is_chat(stream) and _any(
-        lambda e: (
-            e.prompt_token_ids is not None
-            or e.details.get("meta_info") is not None
-            or e.output_ids is not None
-        )
-    )(stream)
+    return is_chat(stream) and (_has_prompt_ids(stream) or _holds_meta_info(stream) or _has_ids(stream))
 
 
 _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "stream": (_is_stream, "no request for a stream was answered by one"),
-    "output-ids": (_any(lambda e: e.output_ids is not None), "no answer carries output ids"),
+    "output-ids": (_has_ids, "no answer carries output ids"),
     "text": (_any(lambda e: e.text), "no answer carries text"),
-    "completion-tokens": (
-        _any(lambda e: "completion_tokens" in e.counters),
-        "no answer counts completion_tokens",
-    ),
+    "completion-tokens": (_holds("completion_tokens"), "no answer counts completion_tokens"),
     "token-count": (_counts_tokens, "no answer tells how many tokens it has"),
     "series": (_any(lambda e: any(e.series.values())), "no answer carries a per-token series"),
-    "customized-info": (_any(lambda e: e.customized), "no answer carries customized_info"),
+    "customized-info": (_choice(lambda c: c.customized), "no answer carries customized_info"),
     "incremental-customized-info": (
-        lambda s: s.asked.stream and s.delivery is Delivery.INCREMENTAL and _any(lambda e: e.customized)(s),
+        lambda s: (
+            s.asked.stream and s.delivery is Delivery.INCREMENTAL and any(c.customized for c in s.choices)
+        ),
         "no incremental stream carries customized_info",
     ),
-    "mirror-sampler": (
-        _any(lambda e: MIRRORED_ID in e.series),
-        "no sampler mirrors the sampled ids into customized_info",
-    ),
+    "mirror-sampler": (_holds(MIRRORED_ID), "no sampler mirrors the sampled ids into customized_info"),
     "logprobs": (_any(_server_series), "no answer carries output logprobs"),
-    "logprobs-length": (
-        _any(lambda e: LOGPROBS_LENGTH in e.counters or LOGPROBS_LENGTH in e.details),
-        f"no answer carries {LOGPROBS_LENGTH}",
-    ),
+    "logprobs-length": (_holds(LOGPROBS_LENGTH), f"no answer carries {LOGPROBS_LENGTH}"),
     "top-logprobs": (
         lambda s: s.asked.top_logprobs > 0 and _any(_has_top_logprobs)(s),
         "no answer carries the top logprobs that were asked for",
@@ -202,38 +204,29 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat answer has logprobs that tell the bytes of every token",
     ),
     "completion-logprobs": (
-        lambda s: not is_chat(s) and _any(lambda e: "token_logprobs" in e.series)(s),
+        lambda s: not is_chat(s) and _holds("token_logprobs")(s),
         "no answer carries the logprobs of completions",
     ),
     "text-offsets": (_any(_has_text_offsets), "no answer tells where its tokens begin in the text"),
     "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
     "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
-    "prompt-token-ids": (
-        _any(lambda e: e.prompt_token_ids is not None),
-        "no answer carries prompt_token_ids",
-    ),
+    "prompt-token-ids": (_has_prompt_ids, "no answer carries prompt_token_ids"),
     "media": (
-        lambda s: s.asked.media and _any(lambda e: e.prompt_token_ids is not None)(s),
+        lambda s: s.asked.media and _has_prompt_ids(s),
         "no answer to a prompt with media carries prompt_token_ids",
     ),
     "text-prompt-ids": (
-        lambda s: s.asked.input_ids is None and _any(lambda e: e.prompt_token_ids is not None)(s),
+        lambda s: s.asked.input_ids is None and _has_prompt_ids(s),
         "no answer to a text or messages carries prompt_token_ids",
     ),
-    "cached-tokens": (_any(lambda e: "cached_tokens" in e.counters), "no answer counts cached_tokens"),
+    "cached-tokens": (_holds("cached_tokens"), "no answer counts cached_tokens"),
     "cached-tokens-details": (
-        _any(lambda e: e.details.get("cached_tokens_details") is not None),
+        _holds("cached_tokens_details"),
         "no answer carries cached_tokens_details that are not null",
     ),
-    "request-id": (_any(lambda e: e.details.get("request_id") is not None), "no answer carries a request id"),
-    "prefix-cache": (
-        _any(lambda e: _above_zero(e.counters.get("cached_tokens"))),
-        "no answer counts cached tokens",
-    ),
-    "retractions": (
-        _any(lambda e: _above_zero(e.counters.get("num_retractions"))),
-        "no answer tells that it was preempted",
-    ),
+    "request-id": (_holds("request_id"), "no answer carries a request id"),
+    "prefix-cache": (_above_zero("cached_tokens"), "no answer counts cached tokens"),
+    "retractions": (_above_zero("num_retractions"), "no answer tells that it was preempted"),
     "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
     "stream-errors": (
         lambda s: s.asked.stream and s.exchange.status == _OK and s.error is not None,
@@ -245,7 +238,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
     "chat-meta-info": (
-        lambda s: is_chat(s) and _any(lambda e: e.details.get("meta_info") is not None)(s),
+        lambda s: is_chat(s) and _holds_meta_info(s),
         "no chat answer carries meta_info",
     ),
     "chat-streams-without-ids": (
@@ -259,10 +252,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer carries a tool call",
     ),
     "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
-    "channels": (
-        _any(lambda e: e.calls or e.reasoning),
-        "no answer carries reasoning or tool calls",
-    ),
+    "channels": (_choice(lambda c: c.parsed), "no answer carries reasoning or tool calls"),
     "sampling-mask": (
         _any(lambda e: e.series.get("output_token_sampling_mask")),
         "no answer carries the sampling masks that were asked for",
@@ -281,7 +271,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "responses": (lambda s: _items_of(s) == "responses", "no request to /v1/responses was answered"),
     "messages": (lambda s: _items_of(s) == "messages", "no request to /v1/messages was answered"),
     "response-token-ids": (
-        lambda s: is_chat(s) and _any(lambda e: e.output_ids is not None)(s),
+        lambda s: is_chat(s) and _has_ids(s),
         "no chat answer carries output ids",
     ),
 }
@@ -446,26 +436,16 @@ def capabilities(
     for stream in streams:
         seen.add(stream)
     found = [_seen(name, seen.shown.get(name), absent) for name, (_, absent) in _SHOWN.items()]
-    mode = advertised.delivery
-    says = f"the server advertises {mode} streams" if mode else "the server advertises no delivery mode"
-    found.append(Capability("advertised-mode", mode is not None, says, seen=mode is not None))
-    length = advertised.context_length
-    says = (
-        f"the server advertises a context of {length}"
-        if length
-        else "the server advertises no context length"
-    )
-    found.append(Capability("context-length", length is not None, says, seen=length is not None))
-    without = advertised.tokenizer is False
-    says = "the server says that it runs without a tokenizer"
-    found.append(
-        Capability(
-            "no-tokenizer",
-            without,
-            says if without else "no endpoint says that the server has no tokenizer",
-            seen=without,
-        )
-    )
+    mode, length = advertised.delivery, advertised.context_length
+    without = "the server says that it runs without a tokenizer" if advertised.tokenizer is False else ""
+    for name, words, absent in (
+        ("advertised-mode", f"{mode} streams" if mode else "", "no delivery mode"),
+        ("context-length", f"a context of {length}" if length else "", "no context length"),
+    ):
+        says = f"the server advertises {words or absent}"
+        found.append(Capability(name, words != "", says, seen=words != ""))
+    absent = "no endpoint says that the server has no tokenizer"
+    found.append(Capability("no-tokenizer", without != "", without or absent, seen=without != ""))
     found += _known_answers(model)
     found.append(seen.interval(advertised))
     found += seen.modes()
