@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from tokenwire.record import Delivery
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.typed_table import fitting, typed
 from tokenwire.wire.exchange import ExchangeHead, RequestHead, Server
-from tokenwire.wire.json_pointer import find, parse
+from tokenwire.wire.json_pointer import Pointer, find
 
 _LogprobRule = Literal["logprobs-of-the-model", "logprobs-at-the-temperature", "logprobs-as-sampled"]
 LOGPROB_RULES: tuple[_LogprobRule, ...] = get_args(_LogprobRule)
@@ -57,25 +57,19 @@ class Advertised:
         return "mirror" in self.sampling_backend
 
 
-_Fact = Literal[
-    "name",
-    "version",
-    "model",
-    "models",
-    "context_length",
-    "vocab_size",
-    "tokenizer",
-    "usage_in_streams",
-    "delivery",
-    "stream_interval",
-    "max_running_requests",
-    "sampling_backend",
-    "deterministic",
-    "logprob_rule",
-]
-"""A field of `Advertised` that a server may tell."""
 _KINDS = get_type_hints(Advertised) | {"models": str}
-"""What each may be; of the names of the models, each is told alone."""
+"""What each fact may be; of the names of the models, each is told alone."""
+del _KINDS["sources"]
+
+
+def _fact(name: str) -> str:
+    """A field of `Advertised` that a server may tell. Raises ValueError for any other name."""
+    if name not in _KINDS:
+        raise ValueError(f"{name!r} is not a fact; known are {', '.join(_KINDS)}")
+    return name
+
+
+_Fact = Annotated[str, _fact]
 _Meanings = Mapping[str | bool, str | bool]
 
 
@@ -91,20 +85,20 @@ class _Document:
     """An information endpoint."""
 
     path: str
-    tells: Mapping[_Fact, tuple[str, ...]]
+    tells: Mapping[_Fact, tuple[Pointer, ...]]
     """The pointers to each fact, best first."""
     means: Mapping[_Fact, _Meanings] = field(default_factory=dict)
-    items: str | None = None
+    items: Pointer | None = None
     """The list whose entries tell: all of them the names of models, the first alone everything else."""
     older_path: str | None = None
 
     def facts(self, document: object) -> Iterator[tuple[str, object]]:
         """What a document says, whatever its values are."""
-        items = [document] if self.items is None else find(document, parse(self.items))
+        items = [document] if self.items is None else find(document, self.items)
         for index, item in enumerate(items if isinstance(items, list) else ()):
             for fact, pointers in self.tells.items():
                 for pointer in pointers if index == 0 or fact == "models" else ():
-                    yield fact, _meant(find(item, parse(pointer)), self.means.get(fact))
+                    yield fact, _meant(find(item, pointer), self.means.get(fact))
 
 
 @dataclass(frozen=True)
