@@ -20,6 +20,13 @@ from tokenwire.demo_server import demo_server
 from tokenwire.judging.verdict import ExitStatus
 
 PATIENCE_S = 120
+COUNTING = """
+window.messages = 0;
+window.EventSource = class extends EventSource {
+  constructor(url) { super(url); this.addEventListener("message", () => { window.messages += 1; }); }
+};
+"""
+"""Counts what the page was told."""
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +57,10 @@ def page(browser: WebDriver, address: str) -> Iterator[WebDriver]:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get("about:blank")
     browser.get_log("browser")
+    counting = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": COUNTING})
     browser.get(address)
     yield browser
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", counting)
     assert browser.get_log("browser") == []
 
 
@@ -83,6 +92,49 @@ def body(browser: WebDriver) -> dict:
 
 def send(browser: WebDriver) -> None:
     browser.find_element(By.ID, "send").click()
+
+
+def press(browser: WebDriver, selector: str, words: str) -> None:
+    """Click as a hand does, while the page is told more: what was pressed is still there at the release."""
+    place = f"""
+        const button = document.querySelector('{selector}');
+        button.scrollIntoView({{block: 'center'}});
+        const box = button.getBoundingClientRect();
+        return [box.x + box.width / 2, box.y + box.height / 2];
+    """
+    x, y = browser.execute_script(place)
+    mouse = {"x": x, "y": y, "button": "left", "clickCount": 1}
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mousePressed", **mouse})
+    before = browser.execute_script("return window.messages")
+    until(browser, f"window.messages > {before} + 2")
+    assert browser.execute_script(f"return document.elementFromPoint({x}, {y}).textContent") == words
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseReleased", **mouse})
+
+
+MOST_IN_A_FRAME = """
+window.most = 0;
+let since = 0;
+const written = ({ target }) => target.tagName === 'TBODY';
+const watcher = new MutationObserver((all) => { since += all.filter(written).length; });
+watcher.observe(document.getElementById('rows'), { childList: true, subtree: true });
+const count = () => { window.most = Math.max(window.most, since); since = 0; requestAnimationFrame(count); };
+count();
+"""
+
+
+def test_a_hundred_streams_leave_the_page_free(page: WebDriver) -> None:
+    """A row is written at most once a frame, and the form answers meanwhile."""
+    page.execute_script(MOST_IN_A_FRAME)
+    say(page, "input_ids", "[65, 66]")
+    say(page, "sampling_params.max_new_tokens", "20")
+    page.execute_script("document.getElementById('times').value = 100")
+    send(page)
+    until(page, "document.querySelectorAll('#rows tbody tr').length === 100")
+    say(page, "sampling_params.max_new_tokens", "21")
+    assert body(page)["sampling_params"]["max_new_tokens"] == 21
+    states = "[...document.querySelectorAll('#rows tbody td:nth-child(2)')]"
+    until(page, f"{states}.every((cell) => cell.textContent === 'complete')")
+    assert 1 <= page.execute_script("return window.most") <= 200
 
 
 def test_form_and_body_are_two_ways_to_say_the_same(page: WebDriver) -> None:
@@ -117,11 +169,9 @@ def test_a_fault_appears_at_its_event_while_the_stream_is_open_and_becomes_a_tes
     state = "document.querySelector('#rows tbody td:nth-child(2)').textContent"
     assert page.execute_script(f"return {state}") == "under way"
     assert "incremental-ids-are-new" in page.find_element(By.CSS_SELECTOR, "#answer .violated").text
-    button = page.find_element(By.CSS_SELECTOR, "#answer .violated [data-event]")
-    assert button.text == "event 5"
-    page.execute_script("document.querySelector('#answer .violated [data-event]').click()")
+    press(page, "#answer .violated [data-event]", "event 5")
     assert "event 5" in page.find_element(By.CSS_SELECTOR, ".player output").text
-    page.execute_script("document.querySelector('#rows tbody [aria-label^=stop]').click()")
+    press(page, "#rows tbody [aria-label^=stop]", "stop")
     until(page, f"{state} === 'hung-up'")
     until(page, "document.querySelector('#answer .ending').textContent.includes('hung-up')")
     page.execute_script("document.getElementById('name').value = 'Sixth token'")

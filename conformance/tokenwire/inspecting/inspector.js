@@ -172,16 +172,35 @@
   function listen() {
     if (source) source.close();
     source = new EventSource(`events?show=${shown || ""}&beside=${beside || ""}`);
-    source.onopen = () => { at("lost").textContent = ""; rows.tBodies[0].replaceChildren(); lines.clear(); };
+    source.onopen = () => { at("lost").textContent = ""; pending = nothing(); rows.tBodies[0].replaceChildren(); lines.clear(); };
     source.onerror = () => { at("lost").textContent = "tokenwire inspect has ended, or cannot be reached"; };
     source.onmessage = (event) => {
       const news = JSON.parse(event.data);
-      for (const number of news.gone) { const line = lines.get(number); if (line) line.remove(); lines.delete(number); }
-      for (const row of news.rows) line(row);
-      at("empty").hidden = lines.size > 0;
-      if (news.view) view(news.view);
+      for (const row of news.rows) pending.rows.set(row.number, row);
+      for (const number of news.gone) { pending.gone.push(number); pending.rows.delete(number); }
+      pending.view = news.view || pending.view;
+      requestAnimationFrame(flush);
     };
   }
+
+  // What is new is shown once a frame, and not while a button is pressed: it would be gone before the click.
+  const nothing = () => ({ rows: new Map(), gone: [], view: null });
+  let pending = nothing();
+  let pressed = false;
+
+  function flush() {
+    if (pressed) return;
+    const news = pending;
+    pending = nothing();
+    for (const number of news.gone) { const line = lines.get(number); if (line) line.remove(); lines.delete(number); }
+    for (const row of news.rows.values()) line(row);
+    at("empty").hidden = lines.size > 0;
+    if (news.view) view(news.view);
+  }
+
+  const released = () => setTimeout(() => { pressed = false; flush(); });
+  document.addEventListener("pointerdown", () => { pressed = true; });
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, released);
 
   const lines = new Map();
 
