@@ -11,13 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from recorded import streamed
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tokenwire.demo_server import demo_server
+from tokenwire.inspecting.watched import exchange_page
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.watch.judging import Opinion
+from tokenwire.watch.violation_folder import ViolationFolder
 
 PATIENCE_S = 120
 COUNTING = """
@@ -191,3 +195,13 @@ def test_a_fault_appears_at_its_event_while_the_stream_is_open_and_becomes_a_tes
     assert re.search("FAIL  .* in sixth-token", check.stdout)
     same = subprocess.run([sys.executable, "-m", *lines[-2].split()], check=False)
     assert same.returncode == 0
+
+
+def test_what_a_watcher_kept_is_walked_through(browser: WebDriver, tmp_path: Path) -> None:
+    lost = streamed("watch/1", forgets_an_id=True)
+    path = ViolationFolder(tmp_path, 1 << 20).keep("cumulative-ids-extend", lost)
+    opinion = Opinion(True, dialect="sglang-generate", recorded=path, exchange="watch/1")
+    (tmp_path / "page.html").write_text(exchange_page(opinion), "utf-8")
+    browser.get((tmp_path / "page.html").as_uri())
+    browser.find_element(By.CSS_SELECTOR, ".violated [data-event]").click()
+    assert "event 5" in browser.find_element(By.CSS_SELECTOR, ".player output").text

@@ -424,6 +424,7 @@ def test_a_violating_exchange_is_opened_in_the_player(tmp_path: Path) -> None:
     page = exchange_page(Opinion(True, "", dialect="sglang-generate", recorded=path, exchange="watch/<i>2"))
     assert "cumulative-ids-extend" in page
     assert 'id="playbacks"' in page
+    assert 'href="../../requirement/cumulative-ids-extend"' in page
     assert "<img" not in page
     assert "<i>" not in page
     assert page.count("</script>") == 2

@@ -41,6 +41,8 @@ class Question:
     answer: Answer
     number: int | None = None
     beside: Answer | None = None
+    root: str = ""
+    """Leads from the page to where the pages of sentences are."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Bench:
             most_events=_WHILE_IT_COMES if question.answer.under_way else _AT_THE_END,
             beside=beside,
             spell=self._spell,
+            root=question.root,
         )
 
     def _rows(self, question: Question, stream: Stream) -> list[Requirement] | None:

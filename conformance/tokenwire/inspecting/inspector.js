@@ -267,14 +267,6 @@
     }
   }
 
-  at("answer").addEventListener("click", (event) => {
-    const button = event.target.closest("[data-event]");
-    const step = button && player ? player.playback.steps.findIndex((known) => known.event === Number(button.dataset.event)) : -1;
-    if (step < 0) return;
-    player.show(step, true);
-    player.section.scrollIntoView({ block: "nearest" });
-  });
-
   at("keep").addEventListener("click", () => saying(at("kept-said"), async () => {
     const numbers = beside === null ? [shown] : [shown, beside];
     const kept = await ask("keep", { numbers, name: at("name").value });

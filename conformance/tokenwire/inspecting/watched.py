@@ -65,7 +65,8 @@ def _replay_command(opinion: Opinion, requirement: str) -> str:
 def exchange_page(opinion: Opinion) -> str:
     """A recorded exchange in the player. Raises OSError, ValueError."""
     (exchange,) = read_capture(Path(opinion.recorded))
-    view = Bench(load_dialects())(Question(Answer(exchange, opinion.dialect), 0))
+    root = "../" * (1 + opinion.exchange.count("/"))
+    view = Bench(load_dialects())(Question(Answer(exchange, opinion.dialect), 0, root=root))
     played = [view["playback"]] if view["playback"] is not None else []
     return template("tokenwire.inspecting", "exchange.html.jinja").render(
         name=opinion.exchange,

@@ -60,8 +60,12 @@ def answer_view(
     most_events: int,
     beside: Stream | None = None,
     spell: Spell = lambda _: None,
+    root: str = "",
 ) -> dict[str, Any]:
-    """An answer as HTML, with the data of its player. `beside`: what it is held against."""
+    """An answer as HTML, with the data of its player.
+
+    beside: what it is held against. root: leads from the page to where the pages of sentences are.
+    """
     name = stream.exchange.name
     bad = [judgement for judgement in judgements if judgement.verdict in _SHOWN]
     here = [one for one in bad if any(seen.place.exchange == name for seen in one.violations)]
@@ -74,6 +78,7 @@ def answer_view(
     shown = {step.event for step in playback.steps} if playback is not None else set()
     html = template("tokenwire.report", "answer.html.jinja").render(
         number=number,
+        root=root,
         exchange=stream.exchange,
         name=inert(name),
         detail=inert(stream.exchange.detail),

@@ -166,6 +166,16 @@ const play = (() => {
     player.slider.focus({ preventScroll: true });
   }
 
+  // A button beside the answer leads to one of its events.
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-event]");
+    const player = button && players.find((known) => known.section.isConnected);
+    const step = player ? player.playback.steps.findIndex((known) => known.event === Number(button.dataset.event)) : -1;
+    if (step < 0) return;
+    player.show(step, true);
+    player.section.scrollIntoView({ block: "nearest" });
+  });
+
   document.addEventListener("keydown", (event) => {
     const player = active || players[0];
     if (!player) return;
