@@ -172,9 +172,10 @@ def test_a_fault_appears_at_its_event_while_the_stream_is_open_and_becomes_a_tes
     until(page, "document.querySelector('#answer .violated a')")
     state = "document.querySelector('#rows tbody td:nth-child(2)').textContent"
     assert page.execute_script(f"return {state}") == "under way"
-    assert "incremental-ids-are-new" in page.find_element(By.CSS_SELECTOR, "#answer .violated").text
+    until(page, "document.querySelector('#answer .violated').textContent.includes('incremental-ids-are-new')")
     press(page, "#answer .violated [data-event]", "event 5")
-    assert "event 5" in page.find_element(By.CSS_SELECTOR, ".player output").text
+    until(page, "document.querySelector('.player output').textContent.startsWith('event 5,')")
+    assert page.execute_script(f"return {state}") == "under way"
     press(page, "#rows tbody [aria-label^=stop]", "stop")
     until(page, f"{state} === 'hung-up'")
     until(page, "document.querySelector('#answer .ending').textContent.includes('hung-up')")
