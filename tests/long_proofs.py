@@ -25,6 +25,7 @@ LONG: Mapping[str, str] = {
     "end_to_end/test_blocks_and_ranks.py": r"nothing_is_violated",
     "end_to_end/test_combined_modes.py": r"shapes_of_vllm_with_parsers",
     "end_to_end/test_commands_on_a_server.py": r"somebody_elses_pytest",
+    "end_to_end/test_dying_halves.py": r"the link-(before|after)|while it decodes",
     "end_to_end/test_dying_servers.py": r"\[(hangs|dies-of-an-unknown-id)-|started_again",
     "end_to_end/test_exploration.py": r"same_seed|one_field_shrinks",
     "end_to_end/test_gateway_and_worker.py": r"defect_of_a_proxy_is_seen\[(loses|drops|renames|refuses)",

@@ -73,6 +73,10 @@ class Disaggregation(ABC):
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
         """Do so, until they are aborted. Raises RefusalError where pages do not come."""
 
+    @abstractmethod
+    def load(self) -> dict[str, int]:
+        """How much waits between the two servers, by the names that SGLang tells it by."""
+
 
 class Decode(Disaggregation):
     """Waits for the pages of each prompt."""
@@ -82,8 +86,13 @@ class Decode(Disaggregation):
         self._fingerprint = engine.model.fingerprint()
         self._template = engine.cache.read_page(PADDING_PAGE)
         self._patience_s = patience_s
+        self._waiting = 0
+
+    def load(self) -> dict[str, int]:
+        return {"decode_transfer_queue_reqs": self._waiting}
 
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
+        self._waiting += len(rooms)
         fetching = asyncio.create_task(self._fetch_all(rooms))
         aborting = asyncio.create_task(aborted.wait())
         try:
@@ -96,6 +105,7 @@ class Decode(Disaggregation):
                 words = f"no pages came from the prefill server within {self._patience_s:g} s"
                 raise RefusalError(words, type="500", status=500)
         finally:
+            self._waiting -= len(rooms)
             fetching.cancel()
             aborting.cancel()
 
@@ -133,6 +143,9 @@ class Prefill(Disaggregation):
         self.engine = engine
         self.loop: asyncio.AbstractEventLoop | None = None
         self.server = PageServer(engine.model.fingerprint(), patience_s)
+
+    def load(self) -> dict[str, int]:
+        return {"prefill_inflight_queue_reqs": self.server.rooms}
 
     async def start(self, host: str, port: int) -> int:
         """Listen for servers that decode; the port. Raises OSError where it is taken."""

@@ -73,7 +73,7 @@ async def model_info(http_request: HttpRequest) -> Response:
             "load_format": "auto",
             "reasoning_parser": served.args.reasoning_parser,
             "tool_call_parser": served.args.tool_call_parser,
-            "disaggregation_mode": "null",
+            "disaggregation_mode": served.args.disaggregation_mode,
             "has_image_understanding": takes_images(served.tokenizer),
             "has_audio_understanding": False,
             "vocab_size": served.model.vocab_size,

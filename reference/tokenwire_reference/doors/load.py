@@ -24,6 +24,7 @@ async def loads(http_request: HttpRequest) -> Response:
     """Answer GET /v1/loads: a load for each rank."""
     served = served_by(http_request)
     meters, most = served.manager.meters, served.args.max_running_requests
+    between = {} if served.disaggregation is None else served.disaggregation.load()
     hits = meters.cached_tokens / meters.prompt_tokens if meters.prompt_tokens else 0.0
     return json_answer(
         {
@@ -45,7 +46,7 @@ async def loads(http_request: HttpRequest) -> Response:
                     "cache_hit_rate": hits,
                     "utilization": load.running / most,
                     "memory": {"token_capacity": load.total_tokens},
-                    "disaggregation": {"mode": "null"},
+                    "disaggregation": {"mode": served.args.disaggregation_mode, **between},
                     "queues": {"waiting": load.waiting},
                 }
                 for rank, load in enumerate(await _loads(served))

@@ -62,6 +62,11 @@ class PageServer:
         self._rooms: dict[int, asyncio.Future[Pages]] = {}
         self._server: asyncio.Server | None = None
 
+    @property
+    def rooms(self) -> int:
+        """How many have not been handed over."""
+        return len(self._rooms)
+
     async def start(self, host: str, port: int) -> int:
         """Listen; the port. Raises OSError where it is taken."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_LONGEST_LINE)

@@ -253,6 +253,20 @@ def test_one_of_two_samples_is_aborted_while_pages_are_waited_for() -> None:
     run(story)
 
 
+def test_pages_that_nobody_comes_for_are_dropped() -> None:
+    async def story(servers: Pair) -> None:
+        client = servers.clients["prefill"]
+        await client.post("/generate", json=servers.shared(GENERATE))
+        seen = []
+        while not seen or seen[-1]:
+            (load,) = (await client.get("/v1/loads")).json()["loads"]
+            seen.append(load["disaggregation"].pop("prefill_inflight_queue_reqs"))
+            assert load["disaggregation"] == {"mode": "prefill"}
+        assert set(seen) == {0, 1}
+
+    run(story, disaggregation_timeout_seconds=3)
+
+
 def test_a_prefill_that_fails_is_told_at_the_other_server() -> None:
     async def story(servers: Pair) -> None:
         engine = servers.engines["prefill"].engine
