@@ -31,7 +31,7 @@ BROKEN = {
 """Answers, and the verdict on the requirement whose sentence they break."""
 KEPT = {
     "cached-tokens-zero": ["cached-tokens-are-told-alike"],
-    "stopped-by-a-pattern": ["stop-has-a-cause"],
+    "stopped-by-a-pattern": ["stop-has-a-cause", "stop-is-named"],
     "weights-of-another-trainer": ["weights-change-by-update"],
     "refused-during-an-abort-of-all": ["abort-all-gives-back"],
     "null-content-beside-reasoning": ["answer-fits-schema", "chat-content-never-null"],

@@ -382,10 +382,11 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
             last = ids[-1] if ids and type(ids[-1]) is int else None
             by_id = not asked.ignore_eos and last in asked.stop_token_ids
             by_id = by_id and last in goes_on.get(stream.dialect, ())
-            by_string = asked.ignore_eos and bool(asked.stop or asked.stop_regex) and not asked.stop_token_ids
+            others = asked.stop_token_ids or asked.stop_regex  # no sentence says how a pattern is named
+            by_string = asked.ignore_eos and bool(asked.stop) and not others
             by_string |= by_twin.get(stream.exchange.name, ("", False))[1]
             if by_id or by_string:
-                stops = [last] if by_id else [*asked.stop, *asked.stop_regex]
+                stops = [last] if by_id else [*asked.stop]
                 message = (
                     f"choice {choice.index} finished with stop, by one of {stops}, and does not say by which"
                 )
