@@ -54,8 +54,8 @@ def test_the_illegal_event_is_shown_first_with_its_pointer_marked(page: WebDrive
     page.find_element(By.CSS_SELECTOR, ".player summary").click()
     assert page.find_element(By.CSS_SELECTOR, ".player .pointer").text == "/output_ids"
     assert page.find_element(By.CSS_SELECTOR, ".player mark").text == "[104, 101, 108, 111, 33]"
-    told = page.find_element(By.CSS_SELECTOR, ".ribbons .faults").text
-    assert "1 missing" in told
+    shown_event = page.find_element(By.CSS_SELECTOR, ".ribbons .faults").text
+    assert "1 missing" in shown_event
     states = [item.split()[0] for item in row(page, "ids, the stream")]
     assert states.count("hole") == 1
 

@@ -12,7 +12,7 @@ from stream_builder import (
     IDS,
     PROMPT,
     STOP,
-    Told,
+    Reply,
     change,
     cumulative,
     incremental,
@@ -33,10 +33,10 @@ LONG = tuple(range(100, 700))
 """More tokens than a neighbour may get before a request whose client left is gone."""
 
 ABORTED = Target(calls=(abort(0.05, "r-1"),))
-CUT = Told(ids=IDS[:3], text="abc", finish=ABORT)
+CUT = Reply(ids=IDS[:3], text="abc", finish=ABORT)
 
 
-def aborted(told_of: Told = CUT, **asked: object) -> Stream:
+def aborted(told_of: Reply = CUT, **asked: object) -> Stream:
     """A stream that was aborted after its first token, in the middle of six."""
     wanted = {"request_id": "r-1", "max_new_tokens": 6, "ignore_eos": True} | asked
     return at(incremental(told_of, **wanted), 0.0)
@@ -46,7 +46,7 @@ def _twin(stream: Stream, name: str = "generate/undisturbed") -> Stream:
     return named(stream, name)
 
 
-UNDISTURBED = _twin(whole(Told(series={"output_token_logprobs": logprobs()}), prompt_key="p"))
+UNDISTURBED = _twin(whole(Reply(series={"output_token_logprobs": logprobs()}), prompt_key="p"))
 CUT_SERIES = replace(CUT, series={"output_token_logprobs": logprobs(IDS[:3])})
 PREFIX = aborted(CUT_SERIES, prompt_key="p", ignore_eos=False)
 
@@ -59,12 +59,12 @@ AGAIN = at(_twin(FIRST), 1.5)
 CUT_AGAIN = _twin(incremental(CUT, request_id="r-1"))
 """Aborted after another had ended under its id, and before any abort was sent."""
 
-IN_QUEUE = Told(ids=(), text="", finish=ABORT)
+IN_QUEUE = Reply(ids=(), text="", finish=ABORT)
 GONE_CLIENT = {"error": {"message": "client disconnected", "code": 499}}
 """What the Rust front end of SGLang answers to an aborted request."""
 
 
-def several(*choices: Told) -> Stream:
+def several(*choices: Reply) -> Stream:
     """Two samples with ids of their own, behind the client's id and a number."""
     named_choices = (
         replace(told_of, details={"request_id": f"r-1_{index}"}) for index, told_of in enumerate(choices)
@@ -87,12 +87,12 @@ LEFT = _error_in_the_place_of_the_end(aborted())
 
 def _left(*, stream: bool) -> Stream:
     """A request whose client has left after a second."""
-    one = (incremental if stream else whole)(Told(finish=None))
+    one = (incremental if stream else whole)(Reply(finish=None))
     one = one if stream else replace(one, choices=(), events=())
     return at(with_exchange(named(one, "sglang-generate/one/left"), ending=Ending.HUNG_UP), 0.0, 1.0)
 
 
-STAYING = at(_twin(incremental(Told(ids=LONG, text=None)), "sglang-generate/one/staying"), 0.0, 70.0)
+STAYING = at(_twin(incremental(Reply(ids=LONG, text=None)), "sglang-generate/one/staying"), 0.0, 70.0)
 """Ten tokens a second, beside the one that was left."""
 
 BUSY = (told(-1.0, 0, 40), told(0.5, 2, 90))
@@ -116,13 +116,13 @@ def crowded(stream: Stream) -> tuple[Stream, ...]:
     )
 
 
-AMONG = incremental(Told(ids=IDS[:5], text="abcde"), prompt_key="p", key="p5")
+AMONG = incremental(Reply(ids=IDS[:5], text="abcde"), prompt_key="p", key="p5")
 
 BATCH = whole(
-    Told(), Told(ids=IDS[::-1], text="fedcba"), prompts=2, n=1, input_ids=(PROMPT, (4, 5)), batch=True
+    Reply(), Reply(ids=IDS[::-1], text="fedcba"), prompts=2, n=1, input_ids=(PROMPT, (4, 5)), batch=True
 )
 SINGLES = tuple(
-    named(whole(Told(ids=ids, text=text), input_ids=(prompt,)), f"generate/single-{text}-{turn}")
+    named(whole(Reply(ids=ids, text=text), input_ids=(prompt,)), f"generate/single-{text}-{turn}")
     for prompt, ids, text in ((PROMPT, IDS, "abcdef"), ((4, 5), IDS[::-1], "fedcba"))
     for turn in range(2)
 )
@@ -141,19 +141,19 @@ def keyed(key: str, cached: int, seconds: float) -> Stream:
 SALTED = (keyed("one", 0, 0), keyed("one", 2, 2))
 FLUSHED = Target(calls=(called(Action.FLUSH, 5),))
 SERIES = {"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}
-TOLD_MORE = _twin(whole(Told(series=SERIES), prompt_key="p", logprobs=True, top_logprobs=2), "generate/more")
+TOLD_MORE = _twin(whole(Reply(series=SERIES), prompt_key="p", logprobs=True, top_logprobs=2), "generate/more")
 
 
 def told_less(first: float = -0.5) -> Stream:
     """The answer without top logprobs, the first of whose logprobs may be another."""
     entries = [[first, IDS[0], None], *logprobs()[1:]]
-    return whole(Told(series={"output_token_logprobs": entries}), prompt_key="p", logprobs=True)
+    return whole(Reply(series={"output_token_logprobs": entries}), prompt_key="p", logprobs=True)
 
 
 CALM = change(_twin(whole(prompt_key="p"), "generate/calm"), counters={"num_retractions": 0})
 PREEMPTED = change(whole(prompt_key="p"), counters={"num_retractions": 2})
 
-LONG_STREAM = incremental(Told(ids=LONG[:120], text=None))
+LONG_STREAM = incremental(Reply(ids=LONG[:120], text=None))
 
 
 def growing(stream: Stream) -> Stream:
@@ -173,7 +173,7 @@ ABORT_AND_INVARIANCE_PAIRS = [
     Pair(
         "abort-ends-the-request",
         aborted(),
-        aborted(Told()),
+        aborted(Reply()),
         5,
         "/finish",
         target=ABORTED,
@@ -181,7 +181,7 @@ ABORT_AND_INVARIANCE_PAIRS = [
     Pair(
         "abort-knows-the-clients-id",
         aborted(dialect="vllm-generate"),
-        aborted(Told(), dialect="vllm-generate"),
+        aborted(Reply(), dialect="vllm-generate"),
         5,
         "/finish",
         target=ABORTED,
@@ -280,14 +280,14 @@ ABORT_AND_INVARIANCE_PAIRS = [
     Pair(
         "abort-ends-every-choice",
         several(CUT, CUT),
-        several(CUT, Told()),
+        several(CUT, Reply()),
         8,
         "/finish",
         target=ABORTED,
     ),
     Pair(
         "abort-of-a-choice-is-of-that-alone",
-        several(Told(), CUT),
+        several(Reply(), CUT),
         several(CUT, CUT),
         4,
         "/finish",
@@ -296,8 +296,8 @@ ABORT_AND_INVARIANCE_PAIRS = [
     ),
     Pair(
         "abort-of-a-choice-is-of-that-alone",
-        several(Told(), CUT),
-        several(Told(), Told()),
+        several(Reply(), CUT),
+        several(Reply(), Reply()),
         11,
         "/finish",
         target=ONE_ABORTED,
@@ -408,6 +408,6 @@ def near_tie(gap: float) -> tuple[Stream, Stream]:
     sampled = [*logprobs()[:2], [-0.5, 13, None], *logprobs()[3:]]
     series = {"output_token_logprobs": sampled, "output_top_logprobs": tops}
     cold = change(
-        named(whole(Told(series=series), prompt_key="p"), "generate/cold"), counters={"cached_tokens": 0}
+        named(whole(Reply(series=series), prompt_key="p"), "generate/cold"), counters={"cached_tokens": 0}
     )
     return cold, change(WARM, output_ids=[11, 12, 90, 1, 2, 3], text="abxyz?")

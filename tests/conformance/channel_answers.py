@@ -45,8 +45,8 @@ def _logprobs(said: str) -> dict[str, Any]:
 
 def _usage(said: str, reasoning: int | None) -> dict[str, Any]:
     count = len(_logprobs(said)["content"])
-    told = {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": count + 3}
-    return told if reasoning is None else {**told, "reasoning_tokens": reasoning}
+    found = {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": count + 3}
+    return found if reasoning is None else {**found, "reasoning_tokens": reasoning}
 
 
 def whole(
@@ -68,8 +68,8 @@ def whole(
         "finish_reason": finish or ("tool_calls" if calls else "stop"),
         "matched_stop": matched,
     }
-    told = {"id": "w", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-    return answered("sglang-chat", {**BODY, **body}, {**told, "usage": _usage(said, counted)}, label="whole")
+    found = {"id": "w", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    return answered("sglang-chat", {**BODY, **body}, {**found, "usage": _usage(said, counted)}, label="whole")
 
 
 def streamed(
@@ -92,8 +92,8 @@ def streamed(
 
     def chunk(choice: int, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
         own = {"index": choice, "delta": delta, "finish_reason": None, "matched_stop": None, **more}
-        told = {"object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [own]}
-        return {"id": f"s{choice}", **told}
+        found = {"object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [own]}
+        return {"id": f"s{choice}", **found}
 
     texts = [said] if second is None else [said, second]
     chunks = [chunk(index, {"role": "assistant", "content": ""}) for index in range(len(texts))]
@@ -102,8 +102,8 @@ def streamed(
         chunks.append(chunk(own.pop("choice", 0), own))
     for index, text in enumerate(texts):
         entries = _logprobs(text)["content"]
-        told = {"content": entries[: len(entries) - short]}
-        chunks.append(chunk(index, {}, logprobs=told, finish_reason=stop))
+        found = {"content": entries[: len(entries) - short]}
+        chunks.append(chunk(index, {}, logprobs=found, finish_reason=stop))
     usage = {**chunks[0], "choices": [], "usage": _usage("".join(texts), counted)}
     asked = {**BODY, "stream": True, "stream_options": {"include_usage": True}, **body}
     return answered(

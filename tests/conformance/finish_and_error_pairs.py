@@ -13,7 +13,7 @@ from stream_builder import (
     PROMPT,
     STOP,
     TEXT,
-    Told,
+    Reply,
     append,
     change,
     change_event,
@@ -62,14 +62,14 @@ def with_error(stream: Stream, error: Any, at: int) -> Stream:
 def budgeted(budget: int, finish: Finish, name: str) -> Stream:
     """An answer under a budget whose stop is met at the fourth token."""
     size = min(budget, 4)
-    told = Told(ids=IDS[:size], text=TEXT[:size], finish=finish)
-    return named(whole(told, max_new_tokens=budget, prompt_key="p", stop_token_ids=(14,)), name)
+    reply = Reply(ids=IDS[:size], text=TEXT[:size], finish=finish)
+    return named(whole(reply, max_new_tokens=budget, prompt_key="p", stop_token_ids=(14,)), name)
 
 
 FAR = budgeted(9, STOP, "generate/far")
 SMALL = Target(advertised=Advertised(context_length=10))
 LONG: dict[str, Any] = {"input_ids": (tuple(range(8)),), "max_new_tokens": 1}
-ONE = Told(ids=IDS[:1], text=TEXT[:1])
+ONE = Reply(ids=IDS[:1], text=TEXT[:1])
 
 FAILED = {"message": "the worker died", "code": 502}
 IN_TIME = with_error(incremental(), FAILED, 5)
@@ -89,11 +89,11 @@ AT_THE_END = asking(told_usage(USAGE_EVENT, (6, COUNTS)), usage=True)
 
 def so_far(*counts: int) -> Stream:
     """A stream with usage in every event that carries text."""
-    told = [
+    found = [
         (at, {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": 3 + count})
         for at, count in enumerate(counts)
     ]
-    return asking(told_usage(incremental(), *told), continuous_usage=True)
+    return asking(told_usage(incremental(), *found), continuous_usage=True)
 
 
 def unreadable(stream: Stream, body: bytes = b"{") -> Stream:
@@ -110,7 +110,7 @@ BATCH |= {
 DIED = with_exchange(replace(whole(), events=(), choices=()), status=None, ending=Ending.UNREACHABLE)
 NAMED = {"error": {"message": "max_new_tokens must be at least 0, got -1."}}
 
-MISFIT = Told(ids=(775,), text=" R", finish=Finish("abort", code=400))
+MISFIT = Reply(ids=(775,), text=" R", finish=Finish("abort", code=400))
 """What SGLang 0.5.23 streams for a prompt that is too long: a token, and a refusal in its finish."""
 NOTHING = replace(MISFIT, ids=(), text="")
 FLAT = {"object": "error", "message": "input_ids cannot be empty.", "code": 400}
@@ -137,7 +137,7 @@ MISCOUNTED: dict[str, dict[str, Any]] = {
 def drafted(**counted: Any) -> Stream:
     """Six ids, of which two steps gave five."""
     quotients = {"drafts_right_rate": 0.5, "tokens_per_round": 3.0}
-    return whole(Told(details=DRAFTED | quotients | counted))
+    return whole(Reply(details=DRAFTED | quotients | counted))
 
 
 FINISH_AND_ERROR_PAIRS = [
@@ -280,7 +280,7 @@ FINISH_AND_ERROR_PAIRS = [
         refusal(input_ids=None, sent=said(n=1)),
         whole(input_ids=None, sent=said(n=1)),
     ),
-    Pair("misfitting-lists-refused", refusal(**BATCH), whole(Told(), Told(), n=1, **BATCH)),
+    Pair("misfitting-lists-refused", refusal(**BATCH), whole(Reply(), Reply(), n=1, **BATCH)),
     Pair(
         "refusal-names-the-value",
         (refusal(error=NAMED, **bad("max_new_tokens", -1)),),
@@ -298,7 +298,7 @@ FINISH_AND_ERROR_PAIRS = [
     ),
     Pair(
         "ids-need-no-tokenizer",
-        whole(Told(text=None)),
+        whole(Reply(text=None)),
         with_exchange(replace(whole(), choices=()), status=500),
         target=NO_TOKENIZER,
     ),

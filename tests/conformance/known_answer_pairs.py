@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pair import Pair
-from stream_builder import Told, change, incremental, whole
+from stream_builder import Reply, change, incremental, whole
 
 from tokenwire.checks.check import Target
 from tokenwire.parrot.encoding import encoder
@@ -46,9 +46,9 @@ ASKED: dict[str, Any] = {
 }
 
 
-def said(**fields: Any) -> Told:
+def said(**fields: Any) -> Reply:
     """The first six ids of the script, with all that there is to tell."""
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "ids": IDS,
         "text": "abcdef",
         "series": {
@@ -59,13 +59,13 @@ def said(**fields: Any) -> Told:
         "prompt_series": {"input_token_logprobs": OF_PROMPT},
         "counters": {"prompt_tokens": len(PROMPT)},
     }
-    return Told(**{**told, **fields})
+    return Reply(**{**found, **fields})
 
 
 def stopped(**fields: Any) -> Stream:
     """An answer that the stop string `ef` ended."""
-    told = said(text="abcd", finish=Finish("stop", matched="ef"), **fields)
-    return whole(told, **ASKED, stop=("ef", "cde"[::-1]), max_new_tokens=9)  # the second is never spelled
+    stream = said(text="abcd", finish=Finish("stop", matched="ef"), **fields)
+    return whole(stream, **ASKED, stop=("ef", "cde"[::-1]), max_new_tokens=9)  # the second is never spelled
 
 
 def with_entry(name: str, entries: list[Any], at: int, entry: Any) -> Stream:
@@ -84,7 +84,7 @@ CUT = Script((*IDS[:5], HALF)).prompt(LAW, filler=letters("~")[0])
 
 def cut(text: str) -> Stream:
     """An answer whose budget ends within a character."""
-    return whole(Told(ids=(*IDS[:5], HALF), text=text), input_ids=(CUT,))
+    return whole(Reply(ids=(*IDS[:5], HALF), text=text), input_ids=(CUT,))
 
 
 SPECIAL = next(token for token in WORDS.special if token not in WORDS.ends)
@@ -95,9 +95,9 @@ def hiding(offsets: list[int], *, finish: Finish | None = None) -> Stream:
     """A completion whose text hides one of its three ids, as vLLM 0.32.0 has it but for the offsets."""
     names = [WORDS.pieces[token].decode() for token in HIDING.ids]
     lists = {"tokens": names, "token_logprobs": [-0.01] * 3, "text_offset": offsets}
-    told = Told(ids=HIDING.ids, text="ab", series=lists, finish=finish)
+    reply = Reply(ids=HIDING.ids, text="ab", series=lists, finish=finish)
     prompt = HIDING.prompt(LAW, filler=letters("~")[0])
-    return whole(told, input_ids=(prompt,), logprobs=True, max_new_tokens=3, dialect="vllm-completions")
+    return whole(reply, input_ids=(prompt,), logprobs=True, max_new_tokens=3, dialect="vllm-completions")
 
 
 KNOWN_ANSWER_PAIRS = [

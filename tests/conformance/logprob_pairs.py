@@ -13,7 +13,7 @@ from stream_builder import (
     IDS,
     PROMPT,
     TEXT,
-    Told,
+    Reply,
     change,
     incremental,
     logprobs,
@@ -44,13 +44,13 @@ def content(text: str = TEXT) -> list[dict[str, Any]]:
 
 def chat(entries: Any, *, text: str = TEXT, stop: bool = False, **asked: Any) -> Stream:
     """A whole chat answer with these logprobs, and a usage of six tokens."""
-    told = {"content": entries} if isinstance(entries, list) else entries
-    one = Told(
+    found = {"content": entries} if isinstance(entries, list) else entries
+    one = Reply(
         ids=None,
         text=text,
         counted=False,
         counters={},
-        details={"request_id": "c-1", "role": "assistant", "content": text, "logprobs": told},
+        details={"request_id": "c-1", "role": "assistant", "content": text, "logprobs": found},
         finish=Finish("stop" if stop else "length"),
     )
     options: dict[str, Any] = {"dialect": CHAT, "logprobs": True, "usage": USAGE, "input_ids": None}
@@ -61,17 +61,17 @@ def chat(entries: Any, *, text: str = TEXT, stop: bool = False, **asked: Any) ->
 def lists(ids: Sequence[int] = IDS, **changed: Any) -> dict[str, Any]:
     """The logprobs object of a completion, one letter for each token."""
     names = [chr(97 + at) for at in range(len(ids))]
-    told = {
+    found = {
         "tokens": names,
         "token_logprobs": [-0.5 - at for at in range(len(ids))],
         "top_logprobs": [{name: -0.5 - at} for at, name in enumerate(names)],
         "text_offset": list(range(len(ids))),
     }
-    return {**told, **changed}
+    return {**found, **changed}
 
 
-def completion(told: dict[str, Any], **asked: Any) -> Stream:
-    one = Told(details={"request_id": "c-1", "logprobs": told})
+def completion(event: dict[str, Any], **asked: Any) -> Stream:
+    one = Reply(details={"request_id": "c-1", "logprobs": event})
     options: dict[str, Any] = {"dialect": COMPLETIONS, "logprobs": True, "top_logprobs": 1}
     return whole(one, **options | asked)
 
@@ -87,8 +87,8 @@ def scored(
     entries = prompt_entries(ids, null_at=start, shift=shift)[start:]
     if null_at is not None:
         entries[null_at - start][0] = None
-    told = Told(ids=IDS[:1], text="a", prompt_series={"input_token_logprobs": entries})
-    one = whole(told, input_ids=(tuple(ids),), logprobs=True, logprob_start=start, prompt_key=str(list(ids)))
+    reply = Reply(ids=IDS[:1], text="a", prompt_series={"input_token_logprobs": entries})
+    one = whole(reply, input_ids=(tuple(ids),), logprobs=True, logprob_start=start, prompt_key=str(list(ids)))
     return named(one, f"generate/from-{start}")
 
 
@@ -105,14 +105,14 @@ ASKED_TOP: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "logprob_start
 
 def told_in_stream(entries: list[list[Any]]) -> Comparison:
     """A whole answer with the logprobs of its prompt, and a stream that has these in its last event."""
-    told = Told(prompt_series={"input_token_logprobs": prompt_entries(PROMPT)})
-    stream = incremental(told, logprobs=True, logprob_start=0)
+    reply = Reply(prompt_series={"input_token_logprobs": prompt_entries(PROMPT)})
+    stream = incremental(reply, logprobs=True, logprob_start=0)
     last = change(stream, prompt_series={"input_token_logprobs": entries})
-    return Comparison(named(whole(told, logprobs=True, logprob_start=0), "generate/whole"), last)
+    return Comparison(named(whole(reply, logprobs=True, logprob_start=0), "generate/whole"), last)
 
 
 SAMPLED = named(
-    whole(Told(series={"output_token_logprobs": logprobs()}), logprobs=True, prompt_key="p"),
+    whole(Reply(series={"output_token_logprobs": logprobs()}), logprobs=True, prompt_key="p"),
     "generate/sampled",
 )
 
@@ -122,20 +122,20 @@ def sent_back(shift: float = 0.0) -> tuple[Stream, ...]:
     ids = (*PROMPT, *IDS)
     entries = [[None, 1, None], [-1.0, 2, None], [-2.0, 3, None]]
     entries += [[logprob - shift, token, None] for logprob, token, _ in logprobs()]
-    told = Told(ids=(7,), text="z", prompt_series={"input_token_logprobs": entries})
-    back = whole(told, input_ids=(ids,), logprobs=True, logprob_start=0, prompt_key="q")
+    reply = Reply(ids=(7,), text="z", prompt_series={"input_token_logprobs": entries})
+    back = whole(reply, input_ids=(ids,), logprobs=True, logprob_start=0, prompt_key="q")
     return (SAMPLED, named(back, "generate/scored"))
 
 
 def long_sent_back(off_at: int, prompt: tuple[int, ...] = PROMPT) -> tuple[Stream, ...]:
     """An answer of sixteen ids with one logprob that scoring does not confirm, and its ids scored."""
     ids = tuple(range(20, 36))
-    told = [[-1.0 - 3.0 * (at == off_at), token, None] for at, token in enumerate(ids)]
-    series = {"output_token_logprobs": told}
-    first = whole(Told(ids=ids, text="x" * 16, series=series), input_ids=(prompt,), logprobs=True)
+    found = [[-1.0 - 3.0 * (at == off_at), token, None] for at, token in enumerate(ids)]
+    series = {"output_token_logprobs": found}
+    first = whole(Reply(ids=ids, text="x" * 16, series=series), input_ids=(prompt,), logprobs=True)
     entries = [[None, prompt[0], None], *([-1.0, token, None] for token in (*prompt[1:], *ids))]
     back = whole(
-        Told(ids=(7,), text="z", prompt_series={"input_token_logprobs": entries}),
+        Reply(ids=(7,), text="z", prompt_series={"input_token_logprobs": entries}),
         input_ids=((*prompt, *ids),),
         logprobs=True,
         logprob_start=0,
@@ -150,7 +150,7 @@ def warm(scale: float, name: str = "generate/warm") -> Stream:
     own = [[row[0][0], *row[0][1:]] for row in rows]
     series = {"output_token_logprobs": own, "output_top_logprobs": rows}
     options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p"}
-    return named(whole(Told(series=series), greedy=False, temperature=0.5, **options), name)
+    return named(whole(Reply(series=series), greedy=False, temperature=0.5, **options), name)
 
 
 def truncated(shift: float, name: str = "generate/truncated", **left: float) -> Stream:
@@ -164,12 +164,12 @@ def truncated(shift: float, name: str = "generate/truncated", **left: float) -> 
     }
     options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p"}
     options |= left or {"top_k": 1}
-    return named(whole(Told(series=series), greedy=False, temperature=1.0, **options), name)
+    return named(whole(Reply(series=series), greedy=False, temperature=1.0, **options), name)
 
 
 GREEDY = named(
     whole(
-        Told(series={"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}),
+        Reply(series={"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}),
         logprobs=True,
         top_logprobs=2,
         prompt_key="p",
@@ -188,34 +188,34 @@ PLAIN = echoed(TEXT, echo=False, name="completions/plain")
 ECHO_LISTS = lists((*PROMPT, *IDS))
 
 
-def with_echo(told: dict[str, Any]) -> Stream:
-    return completion(told, echo=True)
+def with_echo(event: dict[str, Any]) -> Stream:
+    return completion(event, echo=True)
 
 
 def from_text(head: Sequence[int], rest: Sequence[int], words: str) -> Stream:
     """An answer to a text, with the ids that the text became."""
     ids = (*head, *rest)
-    told = Told(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
+    reply = Reply(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
     key = json.dumps([None, {"text": words}])
     asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "return_prompt_token_ids": True}
-    return named(whole(told, prompt_key=key, **asked), f"generate/{words}")
+    return named(whole(reply, prompt_key=key, **asked), f"generate/{words}")
 
 
 def conversation(content: str | None, *ids: int) -> Stream:
     """An answer to messages of which one has this content, with the ids that they became."""
-    told = Told(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
+    reply = Reply(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
     key = json.dumps([None, {"messages": [{"role": "assistant", "content": content}]}])
     asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "return_prompt_token_ids": True}
-    return named(whole(told, dialect=CHAT, prompt_key=key, **asked), f"chat/{content}")
+    return named(whole(reply, dialect=CHAT, prompt_key=key, **asked), f"chat/{content}")
 
 
-LATE = change(incremental(Told(), return_prompt_token_ids=True), prompt_token_ids=list(PROMPT))
+LATE = change(incremental(Reply(), return_prompt_token_ids=True), prompt_token_ids=list(PROMPT))
 TURN = (*PROMPT, *IDS)
 
 
-def next_turn(told: Sequence[int]) -> tuple[Stream, ...]:
+def next_turn(ids: Sequence[int]) -> tuple[Stream, ...]:
     """A turn, and the next one, which says that these were its prompt ids."""
-    second = whole(Told(prompt_ids=told), input_ids=((*TURN, 9),), return_prompt_token_ids=True)
+    second = whole(Reply(prompt_ids=ids), input_ids=((*TURN, 9),), return_prompt_token_ids=True)
     return (named(whole(), "generate/first"), named(second, "generate/second"))
 
 
@@ -224,11 +224,11 @@ def with_media(ran: Sequence[int]) -> tuple[Stream, ...]:
     alone, seeing = from_text((1,), (2,), "look"), from_text((1, 50), (2,), "look")
     image: dict[str, Any] = {"media": True, "other_sampling": '{"image_data":"x"}'}
     seeing = replace(seeing, asked=replace(seeing.asked, **image))
-    back = whole(Told(prompt_ids=ran), input_ids=((1, 50, 2),), return_prompt_token_ids=True, **image)
+    back = whole(Reply(prompt_ids=ran), input_ids=((1, 50, 2),), return_prompt_token_ids=True, **image)
     return (alone, named(seeing, "generate/seeing"), named(back, "generate/back"))
 
 
-VARYING = Told(ids=EIGHT, text="abcdefgh", series={"output_token_logprobs": logprobs(EIGHT)})
+VARYING = Reply(ids=EIGHT, text="abcdefgh", series={"output_token_logprobs": logprobs(EIGHT)})
 CONSTANT = replace(VARYING, series={"output_token_logprobs": [[-1.5, token, None] for token in EIGHT]})
 TOP_WRITTEN_TWICE = [{**content()[0], "top_logprobs": [{"token": "a"}]}, *content()[1:]]
 
@@ -332,8 +332,8 @@ LOGPROB_PAIRS = [
     ),
     Pair(
         "prompt-top-logprobs-belong-to-position",
-        whole(Told(prompt_series=PROMPT_TOP), **ASKED_TOP),
-        whole(Told(prompt_series=SHIFTED_TOP), **ASKED_TOP),
+        whole(Reply(prompt_series=PROMPT_TOP), **ASKED_TOP),
+        whole(Reply(prompt_series=SHIFTED_TOP), **ASKED_TOP),
         pointer="/input_top_logprobs",
     ),
     Pair(
@@ -394,7 +394,7 @@ LOGPROB_PAIRS = [
     Pair("echo-logprobs-cover-the-prompt", with_echo(ECHO_LISTS), with_echo(lists())),
     Pair(
         "prompt-ids-come-first",
-        incremental(Told(prompt_ids=PROMPT), return_prompt_token_ids=True),
+        incremental(Reply(prompt_ids=PROMPT), return_prompt_token_ids=True),
         LATE,
         5,
         "/prompt_token_ids",

@@ -217,10 +217,10 @@ class OpenAIServer:
         if not body.get("logprobs"):
             return None
         entries = [_entry(token, at, body.get("top_logprobs", 0)) for at, token in enumerate(written.tokens)]
-        told = {"content": entries[self.habits.thoughts :]}
+        found = {"content": entries[self.habits.thoughts :]}
         if self.habits.thought_logprobs:
-            told["reasoning_content"] = entries[: self.habits.thoughts]
-        return told
+            found["reasoning_content"] = entries[: self.habits.thoughts]
+        return found
 
     def _chat_choice(self, index: int, written: _Written, body: Mapping[str, Any]) -> dict[str, Any]:
         message = {"role": "assistant", "content": written.text}
@@ -243,9 +243,9 @@ class OpenAIServer:
         for at, token in enumerate(written.tokens):
             entries = [_entry(token, at, top)]
             if at < thoughts:
-                told = {"content": None, "reasoning_content": entries}
+                found = {"content": None, "reasoning_content": entries}
                 with_them = asked and self.habits.thought_logprobs
-                yield chunk({"content": None, "reasoning_content": token}, told if with_them else None)
+                yield chunk({"content": None, "reasoning_content": token}, found if with_them else None)
                 continue
             piece = written.text[shown : shown + len(token)]
             shown += len(token)
@@ -269,15 +269,15 @@ class OpenAIServer:
 
     def _text_events(self, index: int, written: _Written, body: Mapping[str, Any]) -> Iterator[Any]:
         whole = self._text_choice(index, written, body)
-        told = whole.get("logprobs")
+        found = whole.get("logprobs")
         echo = written.prompt if body.get("echo") else ""
         before = len(echo.split())
         if echo:
-            part = {name: entries[:before] for name, entries in told.items()} if told else None
+            part = {name: entries[:before] for name, entries in found.items()} if found else None
             yield {"index": index, "text": echo, "logprobs": part, "finish_reason": None}
         for at, piece in enumerate(written.pieces()):
             one = slice(before + at, before + at + 1)
-            part = {name: entries[one] for name, entries in told.items()} if told else None
+            part = {name: entries[one] for name, entries in found.items()} if found else None
             yield {"index": index, "text": piece, "logprobs": part, "finish_reason": None}
         yield {"index": index, "text": "", "logprobs": None, "finish_reason": written.finish}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from control_calls import abort, at, called
 from pair import Pair
-from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Told, build, named, whole
+from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Reply, build, named, whole
 
 from tokenwire.checks.check import Target
 from tokenwire.dialects.control import Action
@@ -25,7 +25,7 @@ WIDTH = 8
 def masked(masks: Sequence[Any], logprobs: Sequence[Any] = (-0.5,) * 6) -> Stream:
     """A whole answer with these sampling masks."""
     series = {"output_token_sampling_mask": masks, "output_token_sampling_logprobs": logprobs}
-    return whole(Told(series=series))
+    return whole(Reply(series=series))
 
 
 def spanned(*ends: int, start: int = 0, version: str = "v2") -> Stream:
@@ -35,7 +35,7 @@ def spanned(*ends: int, start: int = 0, version: str = "v2") -> Stream:
         {"version": f"v{number}", "start": first, "end": end}
         for number, (first, end) in enumerate(zip(starts, ends, strict=False), 1)
     ]
-    return whole(Told(details={"weight_versions": spans, "weight_version": version}))
+    return whole(Reply(details={"weight_versions": spans, "weight_version": version}))
 
 
 def experts(rows: int, *, first: int = 0, zeros: int = 0) -> str:
@@ -45,8 +45,8 @@ def experts(rows: int, *, first: int = 0, zeros: int = 0) -> str:
 
 
 def routed(value: Any, name: str = "generate/routed", delivery: Delivery = Delivery.WHOLE) -> Stream:
-    told = Told(details={"routed_experts": value})
-    return named(build(delivery, choices=(told,), sizes=(6,), body=BODY), name)
+    reply = Reply(details={"routed_experts": value})
+    return named(build(delivery, choices=(reply,), sizes=(6,), body=BODY), name)
 
 
 NO_IDS = base64.b64encode(struct.pack(f"<{RUN * WIDTH}i", *[5000, *[1] * (RUN * WIDTH - 1)])).decode()
@@ -68,17 +68,17 @@ def flushed_in_pause(status: int = 200) -> Target:
 
 def live(finish: Any, ids: Sequence[int] | None = IDS, **asked: Any) -> Stream:
     """A stream that was under way when everything was aborted."""
-    told = Told(ids=ids, text=None, finish=finish)
-    return at(build(choices=(told,), sizes=(len(ids or ()) or 1,), **({"max_new_tokens": 100} | asked)), 0)
+    reply = Reply(ids=ids, text=None, finish=finish)
+    return at(build(choices=(reply,), sizes=(len(ids or ()) or 1,), **({"max_new_tokens": 100} | asked)), 0)
 
 
 def versioned(name: str, version: str, seconds: float) -> Stream:
-    return at(named(whole(Told(details={"weight_version": version})), name), seconds)
+    return at(named(whole(Reply(details={"weight_version": version})), name), seconds)
 
 
 def paused(ids: Sequence[int] = IDS, finish: Any = LENGTH) -> Stream:
-    told = Told(ids=ids, text=None, finish=finish)
-    return at(named(whole(told, prompt_key="p", max_new_tokens=6), "generate/paused"), 10)
+    reply = Reply(ids=ids, text=None, finish=finish)
+    return at(named(whole(reply, prompt_key="p", max_new_tokens=6), "generate/paused"), 10)
 
 
 def drawn(logprob: float) -> Stream:
@@ -90,7 +90,7 @@ def drawn(logprob: float) -> Stream:
         "output_token_sampling_logprobs": logprobs,
         "output_top_logprobs": top,
     }
-    return whole(Told(series=series), temperature=1.0)
+    return whole(Reply(series=series), temperature=1.0)
 
 
 def states(*firsts: int, ids: Sequence[int] = IDS) -> Stream:
@@ -98,7 +98,7 @@ def states(*firsts: int, ids: Sequence[int] = IDS) -> Stream:
     rows = [[float(first + at) for at in range(WIDTH)] for first in firsts]
     prompt = rows[: len(PROMPT)]
     return whole(
-        Told(
+        Reply(
             ids=tuple(ids),
             details={"hidden_states": [prompt, *rows[len(PROMPT) :]]},
             counters={"prompt_tokens": len(PROMPT), "cached_tokens": 0},
@@ -107,8 +107,8 @@ def states(*firsts: int, ids: Sequence[int] = IDS) -> Stream:
 
 
 def shorter(value: str) -> Stream:
-    told = Told(ids=IDS[:3], text=None, details={"routed_experts": value})
-    return named(build(Delivery.WHOLE, choices=(told,), sizes=(3,), body=BODY), "generate/shorter")
+    reply = Reply(ids=IDS[:3], text=None, details={"routed_experts": value})
+    return named(build(Delivery.WHOLE, choices=(reply,), sizes=(3,), body=BODY), "generate/shorter")
 
 
 UNDISTURBED = at(named(whole(prompt_key="p"), "generate/undisturbed"), 0)
@@ -216,8 +216,8 @@ ROLLOUT_PAIRS = [
     ),
     Pair(
         "arrays-only-on-request",
-        whole(Told(details={"routed_experts": experts(RUN)}), wanted=(EXPERTS,)),
-        whole(Told(details={"routed_experts": experts(RUN)})),
+        whole(Reply(details={"routed_experts": experts(RUN)}), wanted=(EXPERTS,)),
+        whole(Reply(details={"routed_experts": experts(RUN)})),
         pointer="/routed_experts",
     ),
 ]

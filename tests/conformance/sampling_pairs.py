@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pair import Pair
-from stream_builder import IDS, STOP, TEXT, Told, named, whole
+from stream_builder import IDS, STOP, TEXT, Reply, named, whole
 
 from tokenwire.record import Stream
 
@@ -13,36 +13,36 @@ SURE, UNSURE = -0.01, -4.0
 OTHER_IDS = (11, 12, 13, 14, 15, 17)
 
 
-def scored(ids: tuple[int, ...] = IDS, logprob: float = UNSURE) -> Told:
+def scored(ids: tuple[int, ...] = IDS, logprob: float = UNSURE) -> Reply:
     """A choice whose sampled ids all have one logprob."""
-    return Told(ids=ids, series={"output_token_logprobs": [[logprob, token, None] for token in ids]})
+    return Reply(ids=ids, series={"output_token_logprobs": [[logprob, token, None] for token in ids]})
 
 
-def answer(name: str, *told: Told, **asked: Any) -> Stream:
+def answer(name: str, *replies: Reply, **asked: Any) -> Stream:
     """A whole answer to the one prompt of the pairs."""
-    return named(whole(*told, **({"prompt_key": "p", "max_new_tokens": 6, "key": ""} | asked)), name)
+    return named(whole(*replies, **({"prompt_key": "p", "max_new_tokens": 6, "key": ""} | asked)), name)
 
 
-def warm(name: str, *told: Told, **asked: Any) -> Stream:
-    return answer(name, *told, **({"greedy": False, "temperature": 1.0} | asked))
+def warm(name: str, *replies: Reply, **asked: Any) -> Stream:
+    return answer(name, *replies, **({"greedy": False, "temperature": 1.0} | asked))
 
 
 def seeded(name: str, ids: tuple[int, ...] = IDS) -> Stream:
-    return warm(name, Told(ids=ids), seed=7, key="seeded")
+    return warm(name, Reply(ids=ids), seed=7, key="seeded")
 
 
 GREEDY = answer("one/greedy", scored())
-NATURAL = answer("one/natural", Told())
-IN_WORDS = answer("one/natural", Told(ids=None))
+NATURAL = answer("one/natural", Reply())
+IN_WORDS = answer("one/natural", Reply(ids=None))
 LOOP = (40,) * 30
 
 
-def biased(told: Told, **bias: float) -> Stream:
+def biased(reply: Reply, **bias: float) -> Stream:
     by_id = {int(name[1:]): value for name, value in bias.items()}
-    return answer("one/biased", told, logit_bias=by_id, other_sampling="bias")
+    return answer("one/biased", reply, logit_bias=by_id, other_sampling="bias")
 
 
-def ranked(*rank: int) -> Told:
+def ranked(*rank: int) -> Reply:
     """A choice whose first ids stand at some places among three ids that are likely by halves."""
     ids = IDS[: len(rank)]
     likely = [-0.7, -1.4, -2.8]
@@ -53,45 +53,45 @@ def ranked(*rank: int) -> Told:
         rows.append(row)
     sampled = [[likely[item], token, None] for token, item in zip(ids, rank, strict=True)]
     series = {"output_token_logprobs": sampled, "output_top_logprobs": rows}
-    return Told(ids=ids, text=TEXT[: len(ids)], series=series)
+    return Reply(ids=ids, text=TEXT[: len(ids)], series=series)
 
 
-def truncated(told: Told, **asked: Any) -> Stream:
-    return warm("one/truncated", told, logprobs=True, top_logprobs=3, max_new_tokens=2, **asked)
+def truncated(reply: Reply, **asked: Any) -> Stream:
+    return warm("one/truncated", reply, logprobs=True, top_logprobs=3, max_new_tokens=2, **asked)
 
 
 SAMPLING_PAIRS = [
     Pair(
         "logit-bias-is-kept",
-        (NATURAL, biased(Told(ids=(40, 40), text="xx"), _40=100.0)),
-        (NATURAL, biased(Told(ids=(40, 11), text="xa"), _40=100.0)),
+        (NATURAL, biased(Reply(ids=(40, 40), text="xx"), _40=100.0)),
+        (NATURAL, biased(Reply(ids=(40, 11), text="xa"), _40=100.0)),
         pointer="/output_ids",
     ),
     Pair(
         "logit-bias-is-kept",
-        (NATURAL, biased(Told(ids=OTHER_IDS), _16=-100.0)),
-        (NATURAL, biased(Told(), _16=-100.0)),
+        (NATURAL, biased(Reply(ids=OTHER_IDS), _16=-100.0)),
+        (NATURAL, biased(Reply(), _16=-100.0)),
         pointer="/output_ids",
         why="an excluded id",
     ),
     Pair(
         "logit-bias-is-kept",
-        (NATURAL, biased(Told(ids=(40, 40), text="xx"), _40=100.0, _11=1.0)),
-        (NATURAL, biased(Told(ids=(40, 11), text="xa"), _40=100.0, _11=1.0)),
+        (NATURAL, biased(Reply(ids=(40, 40), text="xx"), _40=100.0, _11=1.0)),
+        (NATURAL, biased(Reply(ids=(40, 11), text="xa"), _40=100.0, _11=1.0)),
         pointer="/output_ids",
         why="a forced id beside one that is only made likelier",
     ),
     Pair(
         "logit-bias-is-kept",
-        (IN_WORDS, biased(Told(ids=None, text="xxxxxx"), _40=100.0)),
-        (IN_WORDS, biased(Told(ids=None), _40=100.0)),
+        (IN_WORDS, biased(Reply(ids=None, text="xxxxxx"), _40=100.0)),
+        (IN_WORDS, biased(Reply(ids=None), _40=100.0)),
         pointer="/text",
         why="told by the text",
     ),
     Pair(
         "min-new-tokens-are-kept",
-        whole(Told(finish=STOP), min_new_tokens=5, stop_token_ids=(16,), max_new_tokens=9),
-        whole(Told(finish=STOP), min_new_tokens=7, stop_token_ids=(16,), max_new_tokens=9),
+        whole(Reply(finish=STOP), min_new_tokens=5, stop_token_ids=(16,), max_new_tokens=9),
+        whole(Reply(finish=STOP), min_new_tokens=7, stop_token_ids=(16,), max_new_tokens=9),
         pointer="/finish",
     ),
     Pair(
@@ -99,12 +99,12 @@ SAMPLING_PAIRS = [
         (
             answer(
                 "one/loop",
-                Told(ids=(*LOOP[:23], *OTHER_IDS, 7), text="x" * 30),
+                Reply(ids=(*LOOP[:23], *OTHER_IDS, 7), text="x" * 30),
                 logit_bias={40: 1.0},
                 frequency_penalty=2.0,
             ),
         ),
-        (answer("one/loop", Told(ids=LOOP, text="x" * 30), logit_bias={40: 1.0}, frequency_penalty=2.0),),
+        (answer("one/loop", Reply(ids=LOOP, text="x" * 30), logit_bias={40: 1.0}, frequency_penalty=2.0),),
         pointer="/output_ids",
     ),
     Pair(

@@ -41,7 +41,7 @@ def chosen_logprobs(ids: Sequence[int] = IDS, chosen: Sequence[int] = (7, 5)) ->
 
 
 @dataclass(frozen=True)
-class Told:
+class Reply:
     """All that is told of one choice. Text has one character for each id."""
 
     ids: Sequence[int] | None = IDS
@@ -61,22 +61,24 @@ class Told:
         return len(self.ids if self.ids is not None else self.text or "")
 
 
-def _emission(told: Told, event: Event, choice: int, reach: tuple[int, int], delivery: Delivery) -> Emission:
+def _emission(
+    reply: Reply, event: Event, choice: int, reach: tuple[int, int], delivery: Delivery
+) -> Emission:
     start, end = reach
     part = slice(start if delivery is Delivery.INCREMENTAL else 0, end)
-    last = end == told.size and told.finish is not None
+    last = end == reply.size and reply.finish is not None
     emission = Emission(
         event,
         choice,
-        text=None if told.text is None else told.text[part],
-        output_ids=None if told.ids is None else list(told.ids[part]),
-        prompt_token_ids=None if told.prompt_ids is None else list(told.prompt_ids),
-        series={name: list(entries[part]) for name, entries in told.series.items()},
-        customized=told.customized,
-        prompt_series={name: list(entries) for name, entries in told.prompt_series.items()},
-        counters={**({"completion_tokens": end} if told.counted else {}), **told.counters},
-        details=dict(told.details),
-        finish=told.finish if last else None,
+        text=None if reply.text is None else reply.text[part],
+        output_ids=None if reply.ids is None else list(reply.ids[part]),
+        prompt_token_ids=None if reply.prompt_ids is None else list(reply.prompt_ids),
+        series={name: list(entries[part]) for name, entries in reply.series.items()},
+        customized=reply.customized,
+        prompt_series={name: list(entries) for name, entries in reply.prompt_series.items()},
+        counters={**({"completion_tokens": end} if reply.counted else {}), **reply.counters},
+        details=dict(reply.details),
+        finish=reply.finish if last else None,
     )
     return replace(emission, pointers=_pointers(emission))
 
@@ -110,7 +112,7 @@ def _exchange(name: str, delivery: Delivery, body: Any) -> Exchange:
 def build(
     delivery: Delivery = Delivery.INCREMENTAL,
     *,
-    choices: Sequence[Told] = (Told(),),
+    choices: Sequence[Reply] = (Reply(),),
     sizes: Sequence[int] | None = None,
     dialect: str = "sglang-generate",
     name: str = "generate/one",
@@ -167,16 +169,16 @@ def build(
     )
 
 
-def incremental(*choices: Told, **options: Any) -> Stream:
-    return build(Delivery.INCREMENTAL, choices=choices or (Told(),), **options)
+def incremental(*choices: Reply, **options: Any) -> Stream:
+    return build(Delivery.INCREMENTAL, choices=choices or (Reply(),), **options)
 
 
-def cumulative(*choices: Told, **options: Any) -> Stream:
-    return build(Delivery.CUMULATIVE, choices=choices or (Told(),), **options)
+def cumulative(*choices: Reply, **options: Any) -> Stream:
+    return build(Delivery.CUMULATIVE, choices=choices or (Reply(),), **options)
 
 
-def whole(*choices: Told, **options: Any) -> Stream:
-    return build(Delivery.WHOLE, choices=choices or (Told(),), **options)
+def whole(*choices: Reply, **options: Any) -> Stream:
+    return build(Delivery.WHOLE, choices=choices or (Reply(),), **options)
 
 
 def _changed(emission: Emission, fields: Mapping[str, Any]) -> Emission:

@@ -21,7 +21,7 @@ def answer(path: str, body: Any, *, status: int = 200, server: Server | None = N
 
 
 def test_the_information_endpoints_are_put_together() -> None:
-    told = advertised_by(
+    claims = advertised_by(
         [
             answer(
                 "/server_info",
@@ -37,7 +37,7 @@ def test_the_information_endpoints_are_put_together() -> None:
             answer("/v1/models", {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 1024}]}),
         ]
     )
-    assert told == Advertised(
+    assert claims == Advertised(
         name="sglang",
         version="1.2",
         model="m",
@@ -48,12 +48,12 @@ def test_the_information_endpoints_are_put_together() -> None:
         sampling_backend="mirror",
         sources=("GET /server_info", "GET /model_info", "GET /v1/models"),
     )
-    assert told.mirrors
+    assert claims.mirrors
 
 
 def test_older_names_of_the_endpoints_are_known() -> None:
-    told = advertised_by([answer("/get_server_info", {"incremental_streaming_output": False})])
-    assert told.delivery is Delivery.CUMULATIVE
+    claims = advertised_by([answer("/get_server_info", {"incremental_streaming_output": False})])
+    assert claims.delivery is Delivery.CUMULATIVE
     assert information_path(HttpRequest("GET", "/get_model_info")) == "/model_info"
     assert information_path(HttpRequest("POST", "/server_info")) is None
 
@@ -66,8 +66,8 @@ def test_the_information_endpoints_are_those_of_the_tables():
 def test_a_table_tells_what_can_be_advertised_and_means_what_can_be():
     families = advertised.load_families()
     fields = {field.name for field in dataclasses.fields(Advertised)}
-    told = {fact for family in families for document in family.documents for fact in document.tells}
-    assert told | {flag.tells for family in families for flag in family.flags.values()} == fields - {
+    found = {fact for family in families for document in family.documents for fact in document.tells}
+    assert found | {flag.tells for family in families for flag in family.flags.values()} == fields - {
         "sources"
     }
     documents = [document.means for family in families for document in family.documents]
@@ -106,29 +106,29 @@ def test_a_table_that_says_what_no_server_can_tell_is_refused(
 
 
 def test_a_rule_of_the_logprobs_is_one_that_is_known():
-    def told(*flags: str) -> str:
+    def found(*flags: str) -> str:
         return advertised_by([answer("/generate", {}, server=Server("vllm", "0", flags))]).logprob_rule
 
-    assert told("--logprobs-mode", "processed_logprobs") == "logprobs-as-sampled"
-    assert told("--logprobs-mode=raw_logprobs") == "logprobs-of-the-model"
-    assert told("--logprobs-mode", "raw_logits") == told("--logprobs-mode") == ""
+    assert found("--logprobs-mode", "processed_logprobs") == "logprobs-as-sampled"
+    assert found("--logprobs-mode=raw_logprobs") == "logprobs-of-the-model"
+    assert found("--logprobs-mode", "raw_logits") == found("--logprobs-mode") == ""
     assert advertised_by([answer("/server_info", {"logprob_rule": "as I like"})]).logprob_rule == ""
 
 
 def test_every_model_that_is_listed_gives_its_names_and_the_first_everything_else():
     listed = [{"id": "a", "max_model_len": 64}, 7, {"id": "b", "root": "/b", "owned_by": "x"}]
-    told = advertised_by([answer("/v1/models", {"data": listed})])
-    assert (told.name, told.model, told.models) == ("", "a", {"a", "b", "/b"})
-    assert told.context_length == 64
+    claims = advertised_by([answer("/v1/models", {"data": listed})])
+    assert (claims.name, claims.model, claims.models) == ("", "a", {"a", "b", "/b"})
+    assert claims.context_length == 64
 
 
 def test_the_flags_of_a_capture_speak_where_the_endpoints_are_silent() -> None:
     flags = ("--incremental-streaming-output", "--stream-interval=8", "--sampling-backend", "mirror")
     server = Server("sglang", "0.5.23", flags)
-    told = advertised_by([answer("/generate", {}, server=server)])
-    assert (told.name, told.version, told.stream_interval) == ("sglang", "0.5.23", 8)
-    assert told.delivery is Delivery.INCREMENTAL
-    assert told.mirrors
+    claims = advertised_by([answer("/generate", {}, server=server)])
+    assert (claims.name, claims.version, claims.stream_interval) == ("sglang", "0.5.23", 8)
+    assert claims.delivery is Delivery.INCREMENTAL
+    assert claims.mirrors
     without = advertised_by(
         [answer("/generate", {}, server=Server("sglang", "0.5.23", ("--stream-interval", "2")))]
     )
@@ -136,12 +136,12 @@ def test_the_flags_of_a_capture_speak_where_the_endpoints_are_silent() -> None:
 
 
 def test_flags_mean_what_they_mean_in_the_family_that_the_capture_names() -> None:
-    def told(name: str, *flags: str) -> Advertised:
+    def found(name: str, *flags: str) -> Advertised:
         return advertised_by([answer("/generate", {}, server=Server(name, "0", flags))])
 
-    assert told("vllm", "--max-num-seqs", "4").delivery is None
-    assert told("a gateway", "--stream-interval", "4").delivery is Delivery.CUMULATIVE
-    assert told("vllm", "--stream-interval", "4").stream_interval == 4
+    assert found("vllm", "--max-num-seqs", "4").delivery is None
+    assert found("a gateway", "--stream-interval", "4").delivery is Delivery.CUMULATIVE
+    assert found("vllm", "--stream-interval", "4").stream_interval == 4
 
 
 def test_a_capture_without_flags_advertises_no_mode() -> None:
@@ -164,8 +164,13 @@ def test_a_capture_without_flags_advertises_no_mode() -> None:
 )
 @pytest.mark.parametrize("path", ["/server_info", "/model_info", "/v1/models"])
 def test_nonsense_advertises_nothing(path: str, body: Any) -> None:
-    told = advertised_by([answer(path, body)])
-    assert (told.delivery, told.stream_interval, told.version, told.context_length) == (None, None, "", None)
+    claims = advertised_by([answer(path, body)])
+    assert (claims.delivery, claims.stream_interval, claims.version, claims.context_length) == (
+        None,
+        None,
+        "",
+        None,
+    )
 
 
 def test_an_endpoint_that_is_not_there_advertises_nothing() -> None:
@@ -174,8 +179,8 @@ def test_an_endpoint_that_is_not_there_advertises_nothing() -> None:
 
 def test_the_vocabulary_and_what_a_server_has_are_told_by_its_settings() -> None:
     settings = {"skip_tokenizer_init": True, "stream_response_default_include_usage": True}
-    told = advertised_by([answer("/server_info", settings), answer("/model_info", {"vocab_size": 2000})])
-    assert (told.vocab_size, told.tokenizer, told.usage_in_streams) == (2000, False, True)
+    claims = advertised_by([answer("/server_info", settings), answer("/model_info", {"vocab_size": 2000})])
+    assert (claims.vocab_size, claims.tokenizer, claims.usage_in_streams) == (2000, False, True)
     assert advertised_by([answer("/server_info", {"skip_tokenizer_init": False})]).tokenizer is True
     assert advertised_by([answer("/server_info", {})]).tokenizer is None
     flagged = Server("sglang", "0", ("--skip-tokenizer-init",))
@@ -192,5 +197,5 @@ def test_determinism_is_declared_by_the_settings_or_by_a_flag() -> None:
 
 
 def test_a_server_that_tells_its_version_elsewhere() -> None:
-    told = advertised_by([answer("/version", {"version": "0.32.0"})])
-    assert (told.version, told.sources) == ("0.32.0", ("GET /version",))
+    claims = advertised_by([answer("/version", {"version": "0.32.0"})])
+    assert (claims.version, claims.sources) == ("0.32.0", ("GET /version",))

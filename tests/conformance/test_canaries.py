@@ -90,11 +90,11 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     said = {}
     with LeakingServer() as server:
         words = ["check", "--target", server.url, *how, "--record", "recorded", "--report", "report", "-v"]
-        told = run_forked("tokenwire", *words, folder=folder, environment=surroundings)
+        found = run_forked("tokenwire", *words, folder=folder, environment=surroundings)
     again = run_forked(
         "tokenwire", "replay", "recorded", "--report", "again", "-v", folder=folder, environment=surroundings
     )
-    for name, ran in (("check", told), ("replay", again)):
+    for name, ran in (("check", found), ("replay", again)):
         assert ran.returncode == ExitStatus.VIOLATION, ran.stdout + ran.stderr
         said |= {f"{name}: stdout": ran.stdout, f"{name}: stderr": ran.stderr}
     return said | dict(_texts(folder))

@@ -232,8 +232,8 @@ def test_the_json_report_names_causes_and_what_follows(report: Mapping[str, Any]
             "follow": [{"requirement": "request-id-constant", "scenarios": ["a/one", "a/two"]}],
         },
     ]
-    told = [(row["requirement"], row["verdict"], row.get("follows_from")) for row in report["verdicts"]]
-    assert told == [
+    found = [(row["requirement"], row["verdict"], row.get("follows_from")) for row in report["verdicts"]]
+    assert found == [
         ("finish-comes-last", "FAIL", None),
         *[("request-id-constant", "FAIL", "chat-chunks-share-a-choice-id")] * 2,
         *[("chat-chunks-share-a-choice-id", "FAIL", None)] * 2,
@@ -269,9 +269,9 @@ def test_sarif_holds_a_result_for_each_cause(report: Mapping[str, Any]) -> None:
     results = sarif(report)["runs"][0]["results"]
     assert {result["ruleId"] for result in results} == {"finish-comes-last", "chat-chunks-share-a-choice-id"}
     assert len(results) == 2
-    (told,) = (item["message"]["text"] for item in results if item["ruleId"] != "finish-comes-last")
-    assert told.startswith("chat-chunks-share-a-choice-id is broken (in a/one, a/two). ")
-    assert told.endswith(f"{MORE}.")
+    (found,) = (item["message"]["text"] for item in results if item["ruleId"] != "finish-comes-last")
+    assert found.startswith("chat-chunks-share-a-choice-id is broken (in a/one, a/two). ")
+    assert found.endswith(f"{MORE}.")
 
 
 def test_the_page_folds_what_follows(report: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ from stream_builder import (
     FAILED,
     IDS,
     LENGTH,
-    Told,
+    Reply,
     change,
     incremental,
     logprobs,
@@ -63,7 +63,7 @@ def faults(requirement: str, subject: object, target: Target | None = None) -> l
     ids=["no abort", "of another", "refused", "before the first token", "late"],
 )
 def test_only_an_abort_in_good_time_has_to_end_a_stream(target: Target) -> None:
-    assert look("abort-ends-the-request", aborted(Told()), target) == []
+    assert look("abort-ends-the-request", aborted(Reply()), target) == []
 
 
 def _came_at(stream: Stream, *times: float) -> Stream:
@@ -96,18 +96,18 @@ def test_tokens_that_had_to_wait_do_not_show_that_an_abort_was_ignored(
     """As 440 tokens came from vLLM 0.32.0, whose front end was busy: in a fifth of a second, after 7.8 s."""
     sent = {7.83: 8.34, 0.1: 0.105}[times[0]]
     target = Target(calls=(abort(sent, "r-1"),))
-    assert bool(look("abort-ends-the-request", _came_at(aborted(Told()), *times), target)) is judged
+    assert bool(look("abort-ends-the-request", _came_at(aborted(Reply()), *times), target)) is judged
 
 
 def test_a_request_that_may_stop_by_itself_need_not_say_abort() -> None:
-    cut = Told(ids=IDS[:3], text="abc", finish=replace(LENGTH, type="stop"))
+    cut = Reply(ids=IDS[:3], text="abc", finish=replace(LENGTH, type="stop"))
     assert faults("abort-is-told", aborted(cut), ABORTED)
     assert look("abort-is-told", aborted(cut, ignore_eos=False), ABORTED) == []
-    assert look("abort-is-told", aborted(Told()), ABORTED) == []
+    assert look("abort-is-told", aborted(Reply()), ABORTED) == []
 
 
 def test_a_failure_is_no_abort() -> None:
-    cut = Told(ids=IDS[:3], text="abc", finish=FAILED)
+    cut = Reply(ids=IDS[:3], text="abc", finish=FAILED)
     assert look("aborted-ids-are-counted", aborted(cut)) == []
 
 
@@ -117,7 +117,7 @@ def test_a_broken_character_at_the_end_of_an_aborted_text_is_not_compared() -> N
 
 
 def test_an_abort_of_everything_names_everybody() -> None:
-    ended = at(incremental(Told(finish=replace(LENGTH, type="abort")), request_id="r-10"), 0.0)
+    ended = at(incremental(Reply(finish=replace(LENGTH, type="abort")), request_id="r-10"), 0.0)
     assert faults("abort-spares-others", (ended,), ABORTED)
     everything = Target(calls=(*ABORTED.calls, abort(0.1, everything=True)))
     assert look("abort-spares-others", (ended,), everything) == []
@@ -125,7 +125,7 @@ def test_an_abort_of_everything_names_everybody() -> None:
 
 
 def test_an_abort_that_names_a_request_may_end_it_whichever_others_were_sent_beside_it() -> None:
-    ended = at(incremental(Told(finish=ABORT), request_id="r-10"), 0.0)
+    ended = at(incremental(Reply(finish=ABORT), request_id="r-10"), 0.0)
     own = Target(calls=(*ABORTED.calls, abort(0.1, "r-10")))
     assert look("abort-spares-others", (ended,), own) == []
 
@@ -136,7 +136,7 @@ def test_an_abort_that_names_a_request_may_end_it_whichever_others_were_sent_bes
 def test_of_several_aborts_the_one_whose_id_begins_the_name_of_what_it_ended_is_blamed(
     aborted_ids: tuple[str, ...], blamed: str
 ) -> None:
-    ended = at(incremental(Told(finish=ABORT), request_id="r-10"), 0.0)
+    ended = at(incremental(Reply(finish=ABORT), request_id="r-10"), 0.0)
     target = Target(calls=tuple(abort(0.1, aborted_token) for aborted_token in aborted_ids))
     (found,) = look("abort-spares-others", (ended,), target)
     assert found.message == f"request 'r-10' was ended by an abort of {blamed}"
@@ -181,9 +181,9 @@ def test_a_second_request_after_the_first_is_no_collision() -> None:
 
 
 def test_of_two_requests_under_one_id_the_one_that_began_first_has_to_be_spared() -> None:
-    cut = at(named(incremental(Told(finish=ABORT), request_id="r-1"), "generate/second"), 0.2)
+    cut = at(named(incremental(Reply(finish=ABORT), request_id="r-1"), "generate/second"), 0.2)
     assert faults("id-in-use-spares-the-first", (cut, FIRST)) == []
-    first = at(incremental(Told(finish=ABORT), request_id="r-1"), 0.0)
+    first = at(incremental(Reply(finish=ABORT), request_id="r-1"), 0.0)
     third = at(named(SECOND, "generate/third"), 0.3)
     (found,) = look("id-in-use-spares-the-first", (SECOND, third, first))
     assert (found.holds, found.actual, found.place.event) == (False, "abort", 5)
@@ -216,7 +216,7 @@ def with_duration(call: ControlCall, seconds: float) -> ControlCall:
 def _staying(tokens_per_second: int) -> Stream:
     """The neighbour who stays."""
     staying = at(
-        named(incremental(Told(ids=LONG, text=None)), "sglang-generate/one/staying"),
+        named(incremental(Reply(ids=LONG, text=None)), "sglang-generate/one/staying"),
         0.0,
         600 / tokens_per_second,
     )
@@ -338,5 +338,5 @@ def test_without_a_crowd_or_without_repetition_nothing_is_said_of_neighbours() -
 
 
 def test_a_short_stream_does_not_show_what_events_cost() -> None:
-    assert look("events-do-not-grow", incremental(Told(ids=tuple(range(60)), text=None))) == []
+    assert look("events-do-not-grow", incremental(Reply(ids=tuple(range(60)), text=None))) == []
     assert look("events-do-not-grow", whole()) == []

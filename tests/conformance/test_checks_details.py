@@ -15,7 +15,7 @@ from stream_builder import (
     IDS,
     PROMPT,
     STOP,
-    Told,
+    Reply,
     append,
     change,
     change_event,
@@ -42,11 +42,11 @@ from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
 
-MIRROR = Told(
+MIRROR = Reply(
     series={"mirror_token_id": IDS, "mirror_position": range(2, 8)},
     customized=frozenset({"mirror_token_id", "mirror_position"}),
 )
-LOGPROBS = Told(
+LOGPROBS = Reply(
     series={
         "output_token_logprobs": logprobs(),
         "output_top_logprobs": top_logprobs(),
@@ -109,9 +109,9 @@ def test_a_series_may_be_left_out_where_there_are_no_ids() -> None:
 
 
 def test_logprobs_of_a_chat_answer_without_ids_are_held_against_the_counter() -> None:
-    told = replace(LOGPROBS, ids=None)
-    assert violated(seen("logprobs-whole", whole(told))) == []
-    assert violated(seen("logprobs-whole", change(whole(told), counters={"completion_tokens": 5})))
+    reply = replace(LOGPROBS, ids=None)
+    assert violated(seen("logprobs-whole", whole(reply))) == []
+    assert violated(seen("logprobs-whole", change(whole(reply), counters={"completion_tokens": 5})))
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,8 @@ def test_metadata_asked_for_prompt_by_prompt_is_not_judged_as_one() -> None:
 
 
 def test_flat_top_logprobs_are_an_answer_to_the_ask() -> None:
-    told = replace(LOGPROBS, series={k: v for k, v in LOGPROBS.series.items() if "top" not in k})
-    stream = whole(told, **ASKED)
+    reply = replace(LOGPROBS, series={k: v for k, v in LOGPROBS.series.items() if "top" not in k})
+    stream = whole(reply, **ASKED)
     assert violated(seen("asked-or-refused", stream))
     flat = change(stream, details={"meta_info": {"output_top_logprobs_val_flat": [-0.5]}})
     assert violated(seen("asked-or-refused", flat)) == []
@@ -323,7 +323,7 @@ def test_requests_that_differ_in_their_sampling_are_not_related() -> None:
 
 
 def test_a_stop_string_that_matched_is_no_unmatched_one() -> None:
-    stopped = whole(Told(finish=Finish("stop", matched="d"), text="abc"), stop=("d",))
+    stopped = whole(Reply(finish=Finish("stop", matched="d"), text="abc"), stop=("d",))
     assert related("unmatched-stop-changes-nothing", whole(), named(stopped, "generate/stopped")) == []
 
 
@@ -336,8 +336,8 @@ def test_texts_whose_prompt_ids_are_unknown_are_not_related() -> None:
 
 
 def test_a_cumulative_stream_contradicts_itself_about_a_stop_string() -> None:
-    told = Told(finish=Finish("stop", matched="de"))
-    stream = change(cumulative(told, sizes=(4, 2), stop=("de",)), 1, text="abc")
+    reply = Reply(finish=Finish("stop", matched="de"))
+    stream = change(cumulative(reply, sizes=(4, 2), stop=("de",)), 1, text="abc")
     assert [
         observation.place.event for observation in violated(related("stop-prefix-held-back", stream))
     ] == [0]
@@ -378,7 +378,7 @@ def test_an_interval_that_is_the_servers_anyway_is_no_other_interval() -> None:
 
 def test_samples_of_one_text_prompt_have_the_same_prompt_ids() -> None:
     stream = whole(
-        Told(prompt_ids=PROMPT), Told(prompt_ids=(1, 2, 4)), input_ids=None, return_prompt_token_ids=True
+        Reply(prompt_ids=PROMPT), Reply(prompt_ids=(1, 2, 4)), input_ids=None, return_prompt_token_ids=True
     )
     assert [observation.holds for observation in seen("prompt-ids-in-every-choice", stream)] == [True, False]
 
@@ -422,15 +422,15 @@ def test_incremental_checks_leave_cumulative_streams_alone() -> None:
 
 CHAT = "sglang-chat"
 SAID = {"request_id": "c-1", "role": "assistant", "content": "abcdef"}
-CHAT_TOLD = Told(ids=None, counted=False, counters={}, details=SAID)
+CHAT_TOLD = Reply(ids=None, counted=False, counters={}, details=SAID)
 
 
 @pytest.mark.parametrize(
     "requirement", [name for name, check in CHECKS.items() if name.startswith("chat-") and check.on_stream]
 )
 def test_chat_checks_leave_other_endpoints_alone(requirement: str) -> None:
-    told = Told(details={**SAID, "meta_info": {"completion_tokens": 5}, "content": None})
-    for stream in (whole(told, return_meta_info=True), incremental(told, return_meta_info=True)):
+    reply = Reply(details={**SAID, "meta_info": {"completion_tokens": 5}, "content": None})
+    for stream in (whole(reply, return_meta_info=True), incremental(reply, return_meta_info=True)):
         assert seen(requirement, stream) == []
 
 
@@ -442,8 +442,8 @@ def test_a_chat_stream_has_roles_and_a_chat_answer_has_content() -> None:
 
 
 def test_a_message_with_tool_calls_needs_no_content() -> None:
-    told = replace(CHAT_TOLD, details={**SAID, "content": None})
-    called = change(whole(told, dialect=CHAT), calls=(CallPiece("/tool_calls/0", 0, id="t"),))
+    reply = replace(CHAT_TOLD, details={**SAID, "content": None})
+    called = change(whole(reply, dialect=CHAT), calls=(CallPiece("/tool_calls/0", 0, id="t"),))
     assert seen("chat-content-never-null", called) == []
 
 
@@ -453,8 +453,8 @@ def test_chat_logprobs_answer_the_ask_in_their_own_place() -> None:
     asked: dict[str, Any] = {"dialect": CHAT, "logprobs": True, "top_logprobs": 2}
 
     def answer(content: list[Any]) -> Stream:
-        told = replace(CHAT_TOLD, details={**SAID, "logprobs": {"content": content}})
-        return change(whole(told, **asked), series={"logprobs_content": content})
+        reply = replace(CHAT_TOLD, details={**SAID, "logprobs": {"content": content}})
+        return change(whole(reply, **asked), series={"logprobs_content": content})
 
     assert [observation.holds for observation in seen("asked-or-refused", answer([entry]))] == [True, True]
     assert [observation.holds for observation in seen("asked-or-refused", answer([]))] == [True, True]
@@ -487,7 +487,7 @@ def test_an_emission_without_new_ids_does_not_break_the_interval() -> None:
 
 
 def test_a_whole_answer_keeps_no_interval() -> None:
-    stream = whole(Told(), Told(), Told(), stream_interval=9)
+    stream = whole(Reply(), Reply(), Reply(), stream_interval=9)
     assert seen("interval-is-kept", stream) == []
 
 
@@ -517,20 +517,20 @@ def test_chosen_logprobs_that_nobody_asked_for_are_found() -> None:
 
 
 def test_the_samplers_own_series_are_not_logprobs_of_the_model() -> None:
-    told = Told(
+    reply = Reply(
         series={"output_token_sampling_logprobs": [-0.1] * 6, "logprob_of_mine": [7.0] * 6},
         customized=frozenset({"logprob_of_mine"}),
     )
-    assert violated(seen("metadata-only-on-request", whole(told))) == []
-    assert seen("logprob-values-are-legal", whole(told)) == []
+    assert violated(seen("metadata-only-on-request", whole(reply))) == []
+    assert seen("logprob-values-are-legal", whole(reply)) == []
 
 
 def test_prompt_logprobs_of_a_text_prompt_are_held_against_what_is_known_of_it() -> None:
     entries = [[None, 1, None], [-3.0, 2, None], [-4.0, 3, None]]
-    by_ids = Told(prompt_series={"input_token_logprobs": entries}, prompt_ids=PROMPT)
+    by_ids = Reply(prompt_series={"input_token_logprobs": entries}, prompt_ids=PROMPT)
     by_count = replace(by_ids, prompt_ids=None)
-    for told in (by_ids, by_count):
-        stream = whole(told, input_ids=None, text_prompt=True, logprobs=True, logprob_start=0)
+    for found in (by_ids, by_count):
+        stream = whole(found, input_ids=None, text_prompt=True, logprobs=True, logprob_start=0)
         assert [observation.holds for observation in seen("prompt-logprobs-cover-the-prompt", stream)] == [
             True
         ]
@@ -540,11 +540,11 @@ def test_prompt_logprobs_of_a_text_prompt_are_held_against_what_is_known_of_it()
         ]
     none = replace(by_count, prompt_series={"input_token_logprobs": []})
     assert seen("prompt-logprobs-null-only-first", whole(none)) == []
-    for told, holds in (
+    for found, holds in (
         (none, True),
         (replace(by_count, prompt_series={"input_token_logprobs": entries[:1]}), False),
     ):
-        behind = whole(told, input_ids=None, text_prompt=True, logprobs=True, logprob_start=9)
+        behind = whole(found, input_ids=None, text_prompt=True, logprobs=True, logprob_start=9)
         assert [observation.holds for observation in seen("prompt-logprobs-cover-the-prompt", behind)] == [
             holds
         ]
@@ -563,7 +563,7 @@ def test_equal_logprobs_are_in_falling_order() -> None:
 
 
 def test_the_clients_request_id_is_for_a_single_request() -> None:
-    other = Told(details={"request_id": "r-0"})
+    other = Reply(details={"request_id": "r-0"})
     assert violated(seen("request-id-is-the-clients", whole(other, request_id="mine")))
     assert seen("request-id-is-the-clients", whole(other, other, request_id="mine")) == []
 
@@ -584,7 +584,7 @@ def test_usage_without_a_count_says_nothing_of_ids() -> None:
 
 
 def test_answers_that_carry_different_things_are_compared_in_what_both_carry() -> None:
-    bare = Told(ids=None, counted=False, counters={}, text="abcdef")
+    bare = Reply(ids=None, counted=False, counters={}, text="abcdef")
     comparison = Comparison(whole(), incremental(bare))
     counts = {
         "stream-ids-equal-whole": 0,
@@ -611,19 +611,19 @@ def test_a_document_that_is_no_answer_to_a_stream_or_no_200_is_not_held_to_the_s
 
 def test_a_choice_that_an_id_stopped_was_not_stopped_by_a_string() -> None:
     for finish in (Finish("stop", matched=16), Finish("length"), Finish("stop", matched="[a-f]+")):
-        stream = whole(Told(finish=finish), stop=("de",))
+        stream = whole(Reply(finish=finish), stop=("de",))
         assert related("stop-string-not-shown", stream) == []
 
 
 def test_a_stop_string_may_be_kept_on_request() -> None:
-    stream = whole(Told(finish=Finish("stop", matched="f")), stop=("f",))
+    stream = whole(Reply(finish=Finish("stop", matched="f")), stop=("f",))
     assert violated(related("stop-string-not-shown", stream))
     kept = replace(stream, asked=replace(stream.asked, no_stop_trim=True))
     assert related("stop-string-not-shown", kept) == []
 
 
 def test_answers_that_were_aborted_are_not_compared() -> None:
-    aborted = whole(Told(ids=IDS[:3], text="abc", finish=Finish("abort")))
+    aborted = whole(Reply(ids=IDS[:3], text="abc", finish=Finish("abort")))
     for requirement in ("stream-ids-equal-whole", "stream-is-legal-delivery"):
         check = CHECKS[requirement].on_comparison
         assert check is not None
@@ -633,7 +633,7 @@ def test_answers_that_were_aborted_are_not_compared() -> None:
 
 def test_penalties_count_the_output_anew_where_it_goes_on_as_a_prompt() -> None:
     first = whole(other_sampling='{"frequency_penalty":2}')
-    other = Told(ids=(99, 98), text="xy")
+    other = Reply(ids=(99, 98), text="xy")
     rest = whole(other, input_ids=((*PROMPT, *IDS[:1]),), other_sampling='{"frequency_penalty":2}')
     assert related("output-ids-continue", first, named(rest, "rest")) == []
     plain = named(whole(other, input_ids=((*PROMPT, *IDS[:1]),)), "rest")
@@ -642,7 +642,7 @@ def test_penalties_count_the_output_anew_where_it_goes_on_as_a_prompt() -> None:
 
 def test_text_that_a_parser_took_apart_is_not_that_of_another_endpoint() -> None:
     here = whole(ids_key="same")
-    there = named(whole(Told(text="cdef"), ids_key="same", dialect=CHAT), "chat/same")
+    there = named(whole(Reply(text="cdef"), ids_key="same", dialect=CHAT), "chat/same")
     call = CallPiece("/tool_calls/0", 0)
     for parsed, faults in ((there, 1), (change(there, reasoning="ab"), 0), (change(there, calls=(call,)), 0)):
         assert len(violated(related("same-ids-on-every-endpoint", here, parsed))) == faults
@@ -677,15 +677,15 @@ def test_only_a_refusal_that_speaks_of_the_ids_decides_between_text_and_ids() ->
 
 
 def test_a_zero_budget_is_not_counted_again_by_lockstep() -> None:
-    stream = change(whole(Told(ids=(), text="")), series={"output_top_logprobs": [[[-0.5, 1, None]]]})
+    stream = change(whole(Reply(ids=(), text="")), series={"output_top_logprobs": [[[-0.5, 1, None]]]})
     assert violated(seen("zero-budget-has-no-ids", stream))
     assert seen("logprobs-whole", stream) == []
 
 
 def test_the_ids_of_a_chat_answer_are_held_against_its_logprobs() -> None:
-    told = Told(series={"output_token_logprobs": logprobs((12, *IDS[1:]))}, details=SAID)
-    assert violated(seen("chat-ids-agree-with-meta-info", whole(told, dialect=CHAT)))
-    counted = replace(told, ids=None, details={**SAID, "meta_info": {"completion_tokens": 5}})
+    reply = Reply(series={"output_token_logprobs": logprobs((12, *IDS[1:]))}, details=SAID)
+    assert violated(seen("chat-ids-agree-with-meta-info", whole(reply, dialect=CHAT)))
+    counted = replace(reply, ids=None, details={**SAID, "meta_info": {"completion_tokens": 5}})
     stream = whole(counted, dialect=CHAT)
     assert [
         observation.message for observation in violated(seen("chat-ids-agree-with-meta-info", stream))
@@ -695,8 +695,8 @@ def test_the_ids_of_a_chat_answer_are_held_against_its_logprobs() -> None:
 def test_a_stop_that_only_one_answer_names_is_lost_in_the_other() -> None:
     check = CHECKS["stream-finish-equals-whole"].on_comparison
     assert check is not None
-    named_stop, other_stop = (Told(finish=Finish("stop", matched=m)) for m in (16, 15))
-    silent = Told(finish=Finish("stop"))
+    named_stop, other_stop = (Reply(finish=Finish("stop", matched=m)) for m in (16, 15))
+    silent = Reply(finish=Finish("stop"))
     found = violated(list(check(Comparison(whole(named_stop), incremental(silent)), Target())))
     assert [observation.message for observation in found] == ["stopped by None, but the whole answer by 16"]
     assert violated(list(check(Comparison(whole(named_stop), incremental(other_stop)), Target())))
@@ -716,10 +716,10 @@ def test_a_request_for_no_choice_at_all_has_no_complete_answer() -> None:
 
 
 def test_a_token_that_is_repeated_in_growing_pieces_keeps_its_mode() -> None:
-    told = Told(ids=(7,) * 15, text="a" * 15)
-    stream = incremental(told, sizes=(1, 2, 3, 4, 5))
+    reply = Reply(ids=(7,) * 15, text="a" * 15)
+    stream = incremental(reply, sizes=(1, 2, 3, 4, 5))
     assert violated(seen("one-mode-per-stream", stream)) == []
-    grown = incremental(Told(ids=range(20, 35), text="a" * 15), sizes=(1, 2, 3, 4, 5))
+    grown = incremental(Reply(ids=range(20, 35), text="a" * 15), sizes=(1, 2, 3, 4, 5))
     assert [observation.place.pointer for observation in violated(seen("one-mode-per-stream", grown))] == [
         "/text"
     ]
@@ -754,15 +754,15 @@ def test_what_a_failure_replaced_is_held_to_no_budget() -> None:
 
 def test_usage_is_not_counted_where_one_choice_of_two_carries_no_ids() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 12, "total_tokens": 15}
-    both = whole(Told(finish=STOP), Told(finish=STOP), usage=usage)
+    both = whole(Reply(finish=STOP), Reply(finish=STOP), usage=usage)
     assert [observation.holds for observation in seen("usage-counts-ids", both)] == [True]
     assert seen("usage-counts-ids", change(both, choice=1, output_ids=GONE)) == []
 
 
 def test_a_key_of_prompt_ids_without_a_list_is_shown_where_it_stands() -> None:
-    told = Told(prompt_ids=PROMPT)
+    reply = Reply(prompt_ids=PROMPT)
     null = change(
-        cumulative(told, return_prompt_token_ids=True),
+        cumulative(reply, return_prompt_token_ids=True),
         2,
         prompt_token_ids=GONE,
         pointers={"prompt_token_ids": "/prompt_token_ids"},
@@ -774,13 +774,13 @@ def test_a_key_of_prompt_ids_without_a_list_is_shown_where_it_stands() -> None:
 def test_an_id_may_come_as_often_as_its_bias_outweighs_the_penalty() -> None:
     """A lead of 50 and a bias of 1 are used up by 26 penalties of 2."""
     for times, faults in ((26, []), (27, [False])):
-        one = whole(Told(ids=[40] * times, text="x" * times), logit_bias={40: 1.0}, frequency_penalty=2.0)
+        one = whole(Reply(ids=[40] * times, text="x" * times), logit_bias={40: 1.0}, frequency_penalty=2.0)
         assert [seen_.holds for seen_ in related("frequency-penalty-is-kept", one)] == faults
 
 
 def test_what_truncation_leaves_out_is_judged_by_top_logprobs_alone() -> None:
     asked = {"logprobs": True, "greedy": False, "temperature": 1.0, "top_k": 1}
-    sampled = Told(series={"output_token_logprobs": logprobs()})
+    sampled = Reply(series={"output_token_logprobs": logprobs()})
     assert seen("truncation-is-kept", whole(LOGPROBS, **asked, top_logprobs=2))
     assert seen("truncation-is-kept", whole(sampled, **asked)) == []
 
@@ -793,8 +793,10 @@ def test_an_empty_list_of_alternatives_is_told_as_that() -> None:
     entry = {"token": "a", "logprob": -0.5, "bytes": [97]}
     two = [entry, {**entry, "token": "b", "logprob": -1.5, "bytes": [98]}]
     content = [{**entry, "top_logprobs": two}, {**entry, "top_logprobs": []}]
-    told = Told(ids=None, text="aa", series={"logprobs_content": content})
-    (fault,) = violated(seen("top-logprobs-have-k", whole(told, logprobs=True, top_logprobs=2, dialect=CHAT)))
+    reply = Reply(ids=None, text="aa", series={"logprobs_content": content})
+    (fault,) = violated(
+        seen("top-logprobs-have-k", whole(reply, logprobs=True, top_logprobs=2, dialect=CHAT))
+    )
     assert "holds 0 entries instead of 2" in fault.message
 
 
@@ -809,9 +811,9 @@ def test_an_entry_is_brought_by_the_event_after_which_no_other_changes_it() -> N
 
 
 def test_the_prompt_of_several_choices_is_looked_at_once() -> None:
-    told = Told(prompt_ids=(1, 30, 31))
+    reply = Reply(prompt_ids=(1, 30, 31))
     texts = [
-        named(whole(told, told, n=2, input_ids=None, text_prompt=True, prompt_key=key), key)
+        named(whole(reply, reply, n=2, input_ids=None, text_prompt=True, prompt_key=key), key)
         for key in ("one", "two")
     ]
     assert len(related("one-beginning-of-sequence", *texts)) == len(texts)
@@ -820,9 +822,9 @@ def test_the_prompt_of_several_choices_is_looked_at_once() -> None:
 def test_an_item_of_a_batch_may_end_elsewhere_than_one_of_another_budget() -> None:
     alone = [named(whole(input_ids=(PROMPT,), max_new_tokens=6), f"generate/alone-{turn}") for turn in "ab"]
     asked = {"prompts": 2, "n": 1, "input_ids": (PROMPT, (4, 5)), "batch": True}
-    short = Told(ids=IDS[:3], text="abc")
+    short = Reply(ids=IDS[:3], text="abc")
     for budget, faults in ((3, 0), (6, 1)):
-        together = whole(short, Told(), max_new_tokens=budget, **asked)
+        together = whole(short, Reply(), max_new_tokens=budget, **asked)
         assert len(violated(related("batch-items-stand-alone", *alone, together))) == faults
 
 
@@ -835,7 +837,7 @@ def test_what_truncation_keeps_is_told_as_what_was_expected() -> None:
 
 def test_an_answer_to_a_seed_is_told_beside_the_one_before() -> None:
     asked = {"greedy": False, "temperature": 1.0, "seed": 7, "key": "seeded"}
-    other = Told(ids=IDS[::-1])
+    other = Reply(ids=IDS[::-1])
     (fault,) = related("seed-is-kept", named(whole(**asked), "one"), named(whole(other, **asked), "two"))
     assert (fault.expected, fault.actual) == (list(IDS), list(IDS[::-1]))
 
@@ -856,7 +858,7 @@ def test_the_second_position_of_the_prompt_names_the_chosen_ids_and_the_first_do
 @pytest.mark.parametrize("count", [-1, 1.0, True, "1"])
 def test_a_tier_of_the_cache_that_is_no_count_is_found(count: object) -> None:
     tiers = {"cached_tokens_details": {"device": count, "host": 0}}
-    stream = whole(Told(counters={"prompt_tokens": 3, "cached_tokens": 2}, details=tiers))
+    stream = whole(Reply(counters={"prompt_tokens": 3, "cached_tokens": 2}, details=tiers))
     (fault,) = violated(seen("cached-details-add-up", stream))
     assert f"cached_tokens_details.device is {count!r}, not a count" in fault.message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stream_builder import GONE, IDS, Told, change, cumulative, incremental, logprobs, whole
+from stream_builder import GONE, IDS, Reply, change, cumulative, incremental, logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
@@ -69,13 +69,13 @@ def test_cumulative_streams_are_read_by_their_growth() -> None:
 
 # customized-info-in-streams
 
-MIRRORED = Told(series={"mirror": list(IDS), "own": logprobs()}, customized=frozenset({"mirror"}))
+MIRRORED = Reply(series={"mirror": list(IDS), "own": logprobs()}, customized=frozenset({"mirror"}))
 
 
-def keys_in(stream: Stream, told: Told = MIRRORED) -> list[Observation]:
+def keys_in(stream: Stream, reply: Reply = MIRRORED) -> list[Observation]:
     check = CHECKS["customized-info-in-streams"].on_comparison
     assert check is not None
-    return list(check(Comparison(whole(told), stream), Target()))
+    return list(check(Comparison(whole(reply), stream), Target()))
 
 
 def without(stream: Stream, name: str) -> Stream:
@@ -98,9 +98,9 @@ def test_one_emission_with_the_key_is_enough_here() -> None:
 
 def test_series_of_the_server_itself_and_empty_ones_are_not_owed() -> None:
     assert [key.holds for key in keys_in(without(incremental(MIRRORED), "own"))] == [True]
-    empty = Told(ids=(), text="", series={"mirror": []}, customized=frozenset({"mirror"}))
+    empty = Reply(ids=(), text="", series={"mirror": []}, customized=frozenset({"mirror"}))
     assert keys_in(without(incremental(MIRRORED), "mirror"), empty) == []
-    assert keys_in(incremental(Told(ids=(), text=""))) == []
+    assert keys_in(incremental(Reply(ids=(), text=""))) == []
 
 
 # asked-or-refused
@@ -114,8 +114,8 @@ def asked(stream: Stream) -> list[bool]:
 
 def test_top_logprobs_of_chat_are_owed_as_well() -> None:
     entry = {"token": "a", "logprob": -1.0, "bytes": [97]}
-    bare = Told(series={"logprobs_content": [entry] * 6})
-    full = Told(series={"logprobs_content": [{**entry, "top_logprobs": [entry]}] * 6})
+    bare = Reply(series={"logprobs_content": [entry] * 6})
+    full = Reply(series={"logprobs_content": [{**entry, "top_logprobs": [entry]}] * 6})
     wanted = {"dialect": "sglang-chat", "logprobs": True, "top_logprobs": 1}
     assert asked(incremental(full, **wanted)) == [True, True]
     assert asked(incremental(bare, **wanted)) == [True, False]

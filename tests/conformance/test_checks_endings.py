@@ -19,7 +19,7 @@ from abort_and_invariance_pairs import (
     several,
 )
 from control_calls import abort, at
-from stream_builder import ABORT, LENGTH, Told, change, incremental, named, refusal, with_exchange
+from stream_builder import ABORT, LENGTH, Reply, change, incremental, named, refusal, with_exchange
 from test_checks_pairs import look, why_left_out
 
 from tokenwire.checks.check import Target
@@ -36,7 +36,7 @@ UNCALLED = Target(calls=(abort(-1.0, "r-1"), abort(0.05, "r-2"), abort(0.05, "r-
         (at(refusal(400, request_id="r-1"), 0.0), ABORTED),
         (at(refusal(503, request_id="r-1"), 0.0), ABORTED),
         (with_exchange(LEFT, ending=Ending.HUNG_UP), ABORTED),
-        (aborted(Told(finish=LENGTH)), ABORTED),
+        (aborted(Reply(finish=LENGTH)), ABORTED),
     ],
     ids=["too early, of another, refused", "of another", "bad request", "busy", "we left", "came too late"],
 )
@@ -48,7 +48,7 @@ def test_an_error_is_no_answer_to_an_abort_only_where_the_abort_caused_it(
 
 def test_a_refusal_with_400_behind_delivered_tokens_is_the_aborts_doing() -> None:
     error = {"error": {"message": "aborted", "code": 400}}
-    text_alone = _error_in_the_place_of_the_end(aborted(Told(ids=None, text="abc", finish=ABORT)))
+    text_alone = _error_in_the_place_of_the_end(aborted(Reply(ids=None, text="abc", finish=ABORT)))
     for left in (LEFT, text_alone):
         seen = look("aborted-request-is-answered", replace(left, error=error), ABORTED)
         assert [observation.holds for observation in seen] == [False]
@@ -66,8 +66,8 @@ def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
 
 
 def test_of_an_answer_that_counts_nothing_no_count_is_said() -> None:
-    told = replace(CUT, ids=None, counted=False)
-    uncounted = at(named(incremental(told, request_id="r-1"), AGAIN.exchange.name), 1.5)
+    found_found = replace(CUT, ids=None, counted=False)
+    uncounted = at(named(incremental(found_found, request_id="r-1"), AGAIN.exchange.name), 1.5)
     (found,) = look("ended-id-is-free-again", (FIRST, uncounted))
     assert "was aborted, and no abort was sent" in found.message
 
@@ -88,14 +88,14 @@ def test_an_abort_of_everything_touches_only_ended_ids_under_way_beside_it(secon
 def test_a_name_of_the_whole_request_is_no_name_of_one_choice() -> None:
     by_all = Target(calls=(abort(0.05, "r-1"), abort(0.05, "r-1_1")))
     assert look("abort-of-a-choice-is-of-that-alone", several(CUT, CUT), by_all) == []
-    assert look("abort-ends-every-choice", several(CUT, Told()), Target(calls=(abort(0.05, "r-1_1"),))) == []
+    assert look("abort-ends-every-choice", several(CUT, Reply()), Target(calls=(abort(0.05, "r-1_1"),))) == []
     one_name = change(several(CUT, CUT), 0, 1, details={"request_id": "r-1_0"})
     assert look("abort-of-a-choice-is-of-that-alone", one_name, ABORTED) == []
 
 
 def test_what_no_answer_of_a_kind_tells_is_not_missed_in_an_empty_one() -> None:
-    bare = Told(ids=(), text="", finish=ABORT, counters={})
-    plain = named(incremental(Told(counters={})), "generate/plain")
+    bare = Reply(ids=(), text="", finish=ABORT, counters={})
+    plain = named(incremental(Reply(counters={})), "generate/plain")
     assert [
         observation.holds for observation in look("empty-abort-is-an-answer", (plain, aborted(bare)))
     ] == [True]
@@ -109,7 +109,7 @@ def test_what_no_answer_of_a_kind_tells_is_not_missed_in_an_empty_one() -> None:
 
 def test_an_answer_without_ids_counts_none() -> None:
     usual = incremental()
-    empty = incremental(Told(ids=(), text="", finish=ABORT))
+    empty = incremental(Reply(ids=(), text="", finish=ABORT))
     counted = change(empty, counters={"completion_tokens": 3})
     for stream, held in ((empty, True), (counted, False)):
         assert [observation.holds for observation in look("empty-abort-is-an-answer", (usual, stream))] == [

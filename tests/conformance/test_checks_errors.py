@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from finish_and_error_pairs import AT_THE_END, COUNTS, FAILED, USAGE_EVENT, asking, told_usage, with_error
-from stream_builder import Told, change, incremental, named, refusal, whole, with_exchange
+from stream_builder import Reply, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
@@ -67,7 +67,7 @@ def test_an_error_inside_an_answer_counts_by_its_code() -> None:
     assert broken(with_error(incremental(), FAILED, 5)) == [
         "the request ended in a failure of the server (status 502)"
     ]
-    aborted = whole(Told(finish=Finish("abort", code=500)))
+    aborted = whole(Reply(finish=Finish("abort", code=500)))
     assert broken(aborted) == ["the request ended in a failure of the server (status 500)"]
     assert broken(with_error(incremental(), FAILED | {"code": 400}, 5)) == []
 
@@ -123,7 +123,7 @@ def test_an_in_band_refusal_is_an_error_event_like_any_other() -> None:
 
 
 def test_another_choice_may_have_finished_before_the_error() -> None:
-    two = with_error(incremental(Told(), Told()), FAILED, 11)
+    two = with_error(incremental(Reply(), Reply()), FAILED, 11)
     assert [observation.holds for observation in seen("stream-errors-replace-the-finish", two)] == [True]
 
 
@@ -159,14 +159,14 @@ def test_reasoning_is_a_part_of_the_output_wherever_it_is_told() -> None:
         observation.holds
         for observation in seen("reasoning-within-output", told_usage(whole(), (0, details)))
     ] == [False]
-    told = change(whole(), counters={"reasoning_tokens": 2.0})
-    assert [observation.holds for observation in seen("reasoning-within-output", told)] == [False]
+    stream = change(whole(), counters={"reasoning_tokens": 2.0})
+    assert [observation.holds for observation in seen("reasoning-within-output", stream)] == [False]
 
 
 def test_prompts_that_leave_room_say_nothing_of_the_rule_of_length() -> None:
     short = {"input_ids": ((1,),), "max_new_tokens": 1}
     target = Target(advertised=Advertised(context_length=64))
-    pair = (refusal(**short), named(whole(Told(ids=(11,), text="a"), **short), "generate/stream"))
+    pair = (refusal(**short), named(whole(Reply(ids=(11,), text="a"), **short), "generate/stream"))
     assert run("one-length-rule", *pair, target=target) == []
     assert run("one-length-rule", *pair) == []
 
@@ -181,7 +181,7 @@ def test_where_nothing_stopped_no_budget_is_judged() -> None:
 )
 def test_a_server_without_a_tokenizer_need_not_answer_what_needs_text(asked: dict[str, Any]) -> None:
     without = Target(advertised=Advertised(tokenizer=False))
-    nothing = replace(whole(Told(ids=None)), choices=())
+    nothing = replace(whole(Reply(ids=None)), choices=())
     assert [observation.holds for observation in seen("ids-need-no-tokenizer", nothing, without)] == [False]
     needs_text = replace(nothing, asked=replace(nothing.asked, **asked))
     assert seen("ids-need-no-tokenizer", needs_text, without) == []

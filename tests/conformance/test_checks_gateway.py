@@ -11,7 +11,7 @@ from stream_builder import (
     IDS,
     PROMPT,
     STOP,
-    Told,
+    Reply,
     change,
     incremental,
     logprobs,
@@ -30,7 +30,7 @@ from tokenwire.target.determinism import Comparison, side_by_side
 from tokenwire.target.noise import Noise
 from tokenwire.wire.exchange import Ending
 
-TOLD = Told(
+TOLD = Reply(
     series={"output_token_logprobs": logprobs()},
     prompt_ids=PROMPT,
     prompt_series={"input_token_logprobs": [[None, 1, None], [-1.0, 2, None], [-2.0, 3, None]]},
@@ -118,7 +118,7 @@ def test_a_near_tie_explains_all_that_follows_from_it(requirement: str) -> None:
     other = named(incremental(replace(TOLD, ids=[*IDS[:3], 94], text="abcx", finish=STOP)), "g")
     lost = [
         observation
-        for observation in seen(requirement, named(incremental(Told()), "w"), other)
+        for observation in seen(requirement, named(incremental(Reply()), "w"), other)
         if not observation.holds
     ]
     assert all(observation.by_chance for observation in lost)
@@ -210,11 +210,11 @@ def test_fields_may_stand_in_other_events() -> None:
 
 def test_a_field_that_is_none_of_the_record_may_be_the_workers_own() -> None:
     ours = holding({"kv_transfer_params": {"a": 1}, "meta_info": {"weight_version": "1"}})
-    told = {
+    found = {
         observation.message: (observation.holds, observation.level)
         for observation in seen("every-field", ours, holding({"new": 1}))
     }
-    assert told == {
+    assert found == {
         "1 fields of the worker's answer are lost, the first is /meta_info/weight_version": (False, None),
         "1 fields of the worker's answer are lost, the first is /kv_transfer_params/a": (False, Level.SHOULD),
     }
@@ -248,7 +248,7 @@ def test_the_words_of_the_worker_are_passed_on() -> None:
 
 
 def asked_of(side: str, label: str, **changes: Any) -> Stream:
-    stream = named(whole(Told(), **changes), f"sglang-generate/{side}/{label}")
+    stream = named(whole(Reply(), **changes), f"sglang-generate/{side}/{label}")
     return with_exchange(stream, scenario=side)
 
 
@@ -269,7 +269,7 @@ def test_pairs_are_made_by_label_and_repeat_where_both_sides_do() -> None:
 
 def test_an_interval_that_the_worker_keeps_is_kept_by_the_gateway() -> None:
     def cut(name: str, *sizes: int) -> Stream:
-        many = Told(ids=tuple(range(12)), text="x" * 12)
+        many = Reply(ids=tuple(range(12)), text="x" * 12)
         return named(incremental(many, sizes=list(sizes), stream_interval=2), name)
 
     worker = cut("w", 2, 2, 2, 2, 2, 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from known_answer_pairs import ASKED, EOS, LAW, PARROT, PROMPT, SCRIPT, TOP, WORDS, letters, said
-from stream_builder import ABORT, Told, change, incremental, whole, with_exchange
+from stream_builder import ABORT, Reply, change, incremental, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS
@@ -43,8 +43,8 @@ def wrong(stream: Stream) -> set[str]:
 def answer(ids: Sequence[int], text: str, finish: Finish, script: Sequence[int], **asked: Any) -> Stream:
     """An answer to a prompt that says a script."""
     prompt = Script(tuple(script)).prompt(LAW, TILDE)
-    told = Told(ids=tuple(ids), finish=finish, counters={"prompt_tokens": len(prompt)})
-    return change(whole(told, input_ids=(prompt,), **{"max_new_tokens": 16, **asked}), text=text)
+    reply = Reply(ids=tuple(ids), finish=finish, counters={"prompt_tokens": len(prompt)})
+    return change(whole(reply, input_ids=(prompt,), **{"max_new_tokens": 16, **asked}), text=text)
 
 
 def stopped(by: object) -> Finish:
@@ -80,8 +80,8 @@ def test_what_servers_may_do_is_left_in_peace(case: str) -> None:
 def test_where_servers_differ_the_id_that_ended_a_choice_is_counted_or_not():
     prompt = Script((*ABC_QZ, EOS)).prompt(LAW, TILDE)
     counters = {"prompt_tokens": len(prompt)}
-    told = Told(ids=None, text="abcQZ", counted=False, finish=stopped(None), counters=counters)
-    stream = whole(told, input_ids=(prompt,), max_new_tokens=16)
+    reply = Reply(ids=None, text="abcQZ", counted=False, finish=stopped(None), counters=counters)
+    stream = whole(reply, input_ids=(prompt,), max_new_tokens=16)
     for dialect, legal in {"openai-chat": [5, 6], "vllm-chat": [6]}.items():
         for count in (4, 5, 6, 7):
             usage = {"completion_tokens": count, "prompt_tokens": len(prompt)}
@@ -94,8 +94,8 @@ def test_where_servers_differ_the_id_that_ended_a_choice_is_counted_or_not():
 def test_a_prompt_that_ends_within_a_character_may_be_gone_on_with_or_not(text: str) -> None:
     first, second = letters("\u00e9")
     prompt = (second, *letters("b"), *(TILDE,) * 13, first)
-    told = Told(ids=prompt[:2], counters={"prompt_tokens": len(prompt)})
-    stream = whole(told, input_ids=(prompt,), max_new_tokens=2)
+    reply = Reply(ids=prompt[:2], counters={"prompt_tokens": len(prompt)})
+    stream = whole(reply, input_ids=(prompt,), max_new_tokens=2)
     assert wrong(change(stream, text=text)) == set()
     assert wrong(change(stream, text=f"~~{text}")) == {"script-text-is-right"}
 
@@ -238,12 +238,12 @@ def test_logprobs_may_lie_as_far_apart_as_those_of_one_request(by: float) -> Non
         ]
 
     right = said()
-    told = replace(
+    found = replace(
         right,
         series={name: moved(entries) for name, entries in right.series.items()},
         prompt_series={name: moved(entries) for name, entries in right.prompt_series.items()},
     )
-    stream = whole(told, **ASKED)
+    stream = whole(found, **ASKED)
     rows = [name for name in ROWS if "logprobs" in name]
     assert any(not one.holds for one in look(stream, rows))
     noisy = replace(PARROT, noise=Noise({("any", "any"): 0.002}))
@@ -257,8 +257,8 @@ def test_top_logprobs_under_texts_may_share_an_entry_and_keep_the_greatest() -> 
             "top_logprobs": rows,
             "tokens": list("abcdef"),
         }
-        told = said(series=series, prompt_series={}, ids=None)
-        return whole(told, input_ids=(PROMPT,), logprobs=True, top_logprobs=2, dialect="sglang-completions")
+        stream = said(series=series, prompt_series={}, ids=None)
+        return whole(stream, input_ids=(PROMPT,), logprobs=True, top_logprobs=2, dialect="sglang-completions")
 
     full = [{"a": row[0][0], "b": row[1][0]} for row in TOP]
     assert wrong(completions(full)) == set()

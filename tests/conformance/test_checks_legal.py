@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stream_builder import (
     ABORT,
     FAILED,
-    Told,
+    Reply,
     build,
     change,
     chosen_logprobs,
@@ -33,9 +33,9 @@ TARGET = Target()
 MODES = [Delivery.CUMULATIVE, Delivery.INCREMENTAL]
 
 
-def record(ids: list[int], *, finish: Finish) -> Told:
+def record(ids: list[int], *, finish: Finish) -> Reply:
     """A record with everything that a server can tell of a token; the text repeats itself as text may."""
-    return Told(
+    return Reply(
         ids=ids,
         text="".join("ab"[token % 2] for token in ids),
         series={
@@ -96,11 +96,11 @@ def deliveries(draw: st.DrawFn) -> tuple[Stream, Stream]:
     interval = draw(st.integers(1, 5))
     mode = draw(st.sampled_from(MODES))
     finish = draw(st.sampled_from([Finish("length"), Finish("stop", matched=9)]))
-    told = [
+    stream_ = [
         record([*draw(st.lists(st.integers(0, 3), min_size=size - 1, max_size=size - 1)), 9], finish=finish)
         for size in sizes
     ]
-    alone = len(told) == 1
+    alone = len(stream_) == 1
     asked: dict[str, Any] = {
         "input_ids": (PROMPT,),
         "max_new_tokens": sizes[0] if alone and finish.type == "length" else None,
@@ -113,11 +113,11 @@ def deliveries(draw: st.DrawFn) -> tuple[Stream, Stream]:
     parts = [draw(cuts(size, interval)) for size in sizes]
     streams = [
         build(mode, choices=[item], sizes=cut, stream_interval=interval, **asked)
-        for item, cut in zip(told, parts, strict=True)
+        for item, cut in zip(stream_, parts, strict=True)
     ]
     stream = _interleaved(streams) if not alone else streams[0]
     stream = _texts(stream, draw(st.lists(st.integers(0, 3), min_size=1, max_size=4)))
-    again = [replace(item, details={"request_id": "r-2"}) for item in told]
+    again = [replace(item, details={"request_id": "r-2"}) for item in stream_]
     return named(whole(*again, **asked), "generate/whole"), stream
 
 
@@ -183,23 +183,23 @@ def test_dropped_snapshots_are_legal(answers: tuple[Stream, Stream], data: st.Da
 
 
 def test_a_graceful_abort_keeps_its_promises() -> None:
-    told = replace(record([1, 2, 3], finish=ABORT), prompt_ids=None)
+    reply = replace(record([1, 2, 3], finish=ABORT), prompt_ids=None)
     stream = incremental(
-        told, input_ids=(PROMPT,), max_new_tokens=9, logprobs=True, top_logprobs=2, chosen_ids=(7, 5)
+        reply, input_ids=(PROMPT,), max_new_tokens=9, logprobs=True, top_logprobs=2, chosen_ids=(7, 5)
     )
     assert violations(stream) == []
 
 
 def test_data_that_an_abort_repeats_is_found() -> None:
-    told = Told(ids=[1, 2, 3], text="abc", finish=ABORT)
-    stream = change(incremental(told), output_ids=[2], text="ab", counters={"completion_tokens": 2})
+    reply = Reply(ids=[1, 2, 3], text="abc", finish=ABORT)
+    stream = change(incremental(reply), output_ids=[2], text="ab", counters={"completion_tokens": 2})
     assert "incremental-ids-are-new" in {name for name, _ in violations(stream)}
 
 
 def test_nothing_is_promised_of_an_emission_that_reports_a_failure() -> None:
-    told = replace(record([1, 2, 3], finish=FAILED), prompt_ids=None)
+    reply = replace(record([1, 2, 3], finish=FAILED), prompt_ids=None)
     asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "chosen_ids": (7, 5)}
-    stream = incremental(told, input_ids=(PROMPT,), max_new_tokens=9, **asked)
+    stream = incremental(reply, input_ids=(PROMPT,), max_new_tokens=9, **asked)
     stream = change(stream, output_ids=[4], series={"output_token_logprobs": []})
     stream = change(stream, counters={"prompt_tokens": 1, "completion_tokens": 1})
     assert {name for name, _ in violations(stream)} == {"requests-do-not-break-the-server"}

@@ -21,7 +21,7 @@ from logprob_pairs import (
     scored,
     warm,
 )
-from stream_builder import IDS, Told, change, incremental, logprobs, named, top_logprobs, whole
+from stream_builder import IDS, Reply, change, incremental, logprobs, named, top_logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
@@ -228,8 +228,8 @@ def test_offsets_that_a_dialect_does_not_tell_are_not_judged() -> None:
 )
 def test_a_token_that_the_text_does_not_show_need_not_be_counted(tokens, offsets, holds) -> None:
     text = {"ab": "ab\u00e9c", "it": " it is", "p": "p\ufffd\ufffdi\ufffda"}.get(tokens[0], "abc")
-    told = {"tokens": tokens, "token_logprobs": [-1.0] * len(tokens), "text_offset": offsets}
-    stream = whole(Told(text=text, details={"logprobs": told}), logprobs=True, dialect="vllm-completions")
+    found = {"tokens": tokens, "token_logprobs": [-1.0] * len(tokens), "text_offset": offsets}
+    stream = whole(Reply(text=text, details={"logprobs": found}), logprobs=True, dialect="vllm-completions")
     assert (not violated("text-offsets-add-up", stream)) is holds
 
 
@@ -248,14 +248,14 @@ def test_an_alternative_that_is_no_entry_is_found_beside_one_that_is(other: obje
     rows: list[list[Any]] = top_logprobs()
     rows[2] = [rows[2][0], other]
     series = {"output_token_logprobs": logprobs(), "output_top_logprobs": rows}
-    stream = whole(Told(series=series), logprobs=True, top_logprobs=2)
+    stream = whole(Reply(series=series), logprobs=True, top_logprobs=2)
     assert violated("logprob-values-are-legal", stream)
     assert violated("top-logprobs-have-k", stream)
 
 
 def test_an_empty_list_of_alternatives_is_legal_where_none_were_asked_for() -> None:
-    told = lists(top_logprobs=[])
-    one = Told(series=told, details={"logprobs": told})
+    stream_ = lists(top_logprobs=[])
+    one = Reply(series=stream_, details={"logprobs": stream_})
     stream = whole(one, dialect="sglang-completions", logprobs=True)
     assert violated("completion-logprobs-are-parallel", stream) == []
     assert violated("logprobs-whole", stream) == []
@@ -264,7 +264,7 @@ def test_an_empty_list_of_alternatives_is_legal_where_none_were_asked_for() -> N
 
 def top_by_text(rows: list[Any], **asked: Any) -> Stream:
     series = {**lists(), "top_logprobs": rows}
-    return whole(Told(series=series), dialect="vllm-completions", logprobs=True, top_logprobs=1, **asked)
+    return whole(Reply(series=series), dialect="vllm-completions", logprobs=True, top_logprobs=1, **asked)
 
 
 def test_the_sampled_token_may_stand_beside_the_likeliest_of_a_completion() -> None:
@@ -284,28 +284,28 @@ def test_greedy_sampling_takes_the_greatest_where_tokens_have_no_ids() -> None:
 
 def test_the_sampled_token_may_come_first_where_the_dialect_says_so() -> None:
     entries = [[[-3.0, 11, None], [-1.0, 90, None], [-2.0, 91, None]]]
-    told = Told(
+    reply = Reply(
         ids=(11,), text="a", series={"output_token_logprobs": [[-3.0, 11]], "output_top_logprobs": entries}
     )
-    stream = whole(told, logprobs=True, top_logprobs=3, greedy=False)
+    stream = whole(reply, logprobs=True, top_logprobs=3, greedy=False)
     assert violated("top-logprobs-fall", replace(stream, dialect="vllm-generate")) == []
     assert violated("top-logprobs-fall", stream)
 
 
 def test_a_bias_may_leave_the_model_no_choice() -> None:
     ids = tuple(range(20, 28))
-    told = Told(
+    reply = Reply(
         ids=ids, text="abcdefgh", series={"output_token_logprobs": [[-1.0, token, None] for token in ids]}
     )
-    assert violated("logprobs-vary", whole(told, logprobs=True))
-    assert seen("logprobs-vary", whole(told, logprobs=True, other_sampling='{"regex":"a*"}')) == []
+    assert violated("logprobs-vary", whole(reply, logprobs=True))
+    assert seen("logprobs-vary", whole(reply, logprobs=True, other_sampling='{"regex":"a*"}')) == []
 
 
 def sure(first: int, count: int, logprob: float = 0.0) -> Stream:
     """An answer that gives so many ids one logprob."""
     ids = range(first, first + count)
     series = {"output_token_logprobs": [[logprob, token, None] for token in ids]}
-    return whole(Told(ids=tuple(ids), text="x" * count, series=series), logprobs=True)
+    return whole(Reply(ids=tuple(ids), text="x" * count, series=series), logprobs=True)
 
 
 def test_few_ids_may_have_one_logprob() -> None:
@@ -345,7 +345,7 @@ def test_ranked_prompt_logprobs_are_read_by_the_id_of_the_prompt() -> None:
     """As vLLM tells them; scored from the beginning, beside a series that SGLang tells from position 2."""
     entries = [None, *({str(token): {"logprob": -1.0 - token, "rank": 1}} for token in (2, 3, 4, 5))]
     ranked = whole(
-        Told(ids=IDS[:1], text="a", prompt_series={"prompt_logprobs": entries}),
+        Reply(ids=IDS[:1], text="a", prompt_series={"prompt_logprobs": entries}),
         input_ids=((1, 2, 3, 4, 5),),
         logprobs=True,
     )
@@ -359,8 +359,8 @@ def test_ranked_prompt_logprobs_are_read_by_the_id_of_the_prompt() -> None:
 
 
 def test_output_that_was_sampled_at_a_temperature_is_not_rescored() -> None:
-    told = Told(series={"output_token_logprobs": logprobs()})
-    warm = whole(told, logprobs=True, greedy=False, temperature=0.7)
+    reply = Reply(series={"output_token_logprobs": logprobs()})
+    warm = whole(reply, logprobs=True, greedy=False, temperature=0.7)
     assert seen("prompt-logprobs-rescore-the-output", warm, scored((1, 2, 3, *IDS))) == []
 
 

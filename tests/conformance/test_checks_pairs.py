@@ -24,7 +24,7 @@ from stream_builder import (
     PROMPT,
     STOP,
     TEXT,
-    Told,
+    Reply,
     append,
     change,
     change_event,
@@ -80,11 +80,11 @@ def _observed(requirement: str, subject: Subject, target: Target | None) -> Iter
     return seen
 
 
-MIRROR = Told(
+MIRROR = Reply(
     series={"mirror_token_id": IDS, "mirror_position": range(2, 8)},
     customized=frozenset({"mirror_token_id", "mirror_position"}),
 )
-LOGPROBS = Told(
+LOGPROBS = Reply(
     series={
         "output_token_logprobs": logprobs(),
         "output_top_logprobs": top_logprobs(),
@@ -97,8 +97,8 @@ LOGPROBS = Told(
 )
 ASKED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "chosen_ids": (7, 5), "logprob_start": 0}
 LESS = named(change(incremental(), 2, text="e"), "generate/short")
-WITH_LOGPROBS = Told(series={"output_token_logprobs": logprobs()})
-RETRACTED = Told(counters={"prompt_tokens": 3, "num_retractions": 0})
+WITH_LOGPROBS = Reply(series={"output_token_logprobs": logprobs()})
+RETRACTED = Reply(counters={"prompt_tokens": 3, "num_retractions": 0})
 GOES_ON = named(whole(), "one/goes-on")
 
 
@@ -107,7 +107,7 @@ def turns(*cached: int | None) -> tuple[Stream, ...]:
     return tuple(
         named(
             (whole if at % 2 else incremental)(
-                Told(counters={} if count is None else {"cached_tokens": count}), prompt_key="p"
+                Reply(counters={} if count is None else {"cached_tokens": count}), prompt_key="p"
             ),
             f"one/{at}",
         )
@@ -117,7 +117,7 @@ def turns(*cached: int | None) -> tuple[Stream, ...]:
 
 def arriving(apart: float, first: float = 2.0) -> Stream:
     """A stream of many events, so many seconds one after the other, the first after so many."""
-    stream = incremental(Told(ids=tuple(range(64)), text="x" * 64))
+    stream = incremental(Reply(ids=tuple(range(64)), text="x" * 64))
     emissions = tuple(
         replace(
             emission,
@@ -128,7 +128,7 @@ def arriving(apart: float, first: float = 2.0) -> Stream:
     return replace(stream, choices=(replace(stream.choices[0], emissions=emissions),))
 
 
-SHORT = Told(ids=IDS[:2], text=TEXT[:2])
+SHORT = Reply(ids=IDS[:2], text=TEXT[:2])
 TWO_PROMPTS: dict[str, Any] = {
     "input_ids": (PROMPT, (4, 5)),
     "prompts": 2,
@@ -139,52 +139,52 @@ TWO_PROMPTS: dict[str, Any] = {
 HIDDEN_STATES = (Wanted("return_hidden_states", ("hidden_states",)),)
 BESIDE = (Wanted("return_input_ids_in_sglext", (), ("/sglext/input_ids",)),)
 WITH_TEXTS: dict[str, Any] = {"logprobs": True, "logprob_texts": True}
-ECHO = Told(prompt_ids=PROMPT)
+ECHO = Reply(prompt_ids=PROMPT)
 BATCH: dict[str, Any] = {"input_ids": (PROMPT, (4, 5)), "prompts": 2, "n": 1, "batch": True}
-SECOND = Told(prompt_ids=(4, 5), counters={"prompt_tokens": 2})
-LONG = Told(
+SECOND = Reply(prompt_ids=(4, 5), counters={"prompt_tokens": 2})
+LONG = Reply(
     ids=range(100, 160),
     text="x" * 60,
     series={"mirror_token_id": range(100, 160)},
     customized=frozenset({"mirror_token_id"}),
 )
 CHAT = "sglang-chat"
-CHAT_TOLD = Told(
+CHAT_TOLD = Reply(
     ids=None,
     counted=False,
     counters={},
     details={"request_id": "c-1", "role": "assistant", "content": TEXT},
 )
 META = {"completion_tokens": len(IDS)}
-CHAT_TITO = Told(
+CHAT_TITO = Reply(
     series={"output_token_logprobs": logprobs()},
     details={"request_id": "c-1", "role": "assistant", "content": TEXT, "meta_info": META},
 )
 USAGE = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
-CACHE = Told(
+CACHE = Reply(
     counters={"prompt_tokens": 3, "cached_tokens": 2},
     details={"request_id": "r-1", "cached_tokens_details": {"device": 1, "host": 1}},
 )
-STOPPED = Told(ids=IDS[:4], text="abc", finish=Finish("stop", matched="de"))
+STOPPED = Reply(ids=IDS[:4], text="abc", finish=Finish("stop", matched="de"))
 VAIN: dict[str, Any] = {"stream": True, "dialect": CHAT, "return_meta_info": True}
 STREAMED_VAIN: dict[str, Any] = {"dialect": CHAT, "return_meta_info": True}
 
 
 def stopped_stream(shown: str) -> Stream:
     """A stream that showed some text and was then ended by the stop string `de`, after `abc`."""
-    told = Told(finish=Finish("stop", matched="de"))
-    stream = change(incremental(told, sizes=(3, 3), stop=("de",)), 0, text=shown)
+    reply = Reply(finish=Finish("stop", matched="de"))
+    stream = change(incremental(reply, sizes=(3, 3), stop=("de",)), 0, text=shown)
     return change(named(stream, "generate/stopped"), 1, text="")
 
 
 def answered(ids: tuple[int, ...], prompt: tuple[int, ...] = PROMPT, **options: Any) -> Stream:
     """A whole greedy answer to a prompt of ids."""
-    told = Told(ids=ids, text="x" * len(ids), counters={"prompt_tokens": len(prompt)})
-    return whole(told, input_ids=(prompt,), **options)
+    reply = Reply(ids=ids, text="x" * len(ids), counters={"prompt_tokens": len(prompt)})
+    return whole(reply, input_ids=(prompt,), **options)
 
 
-def against_whole(stream: Stream, told: Told | None = None) -> Comparison:
-    return Comparison(named(whole(told or Told()), "generate/whole"), stream)
+def against_whole(stream: Stream, reply: Reply | None = None) -> Comparison:
+    return Comparison(named(whole(reply or Reply()), "generate/whole"), stream)
 
 
 def at_intervals(stream: Stream) -> Comparison:
@@ -204,7 +204,7 @@ FOUR = Target(stream_interval=4)
 NOT_UTF8 = replace(incremental(), undecodable_at=17)
 FIRST_HALF = (*PROMPT, *IDS[:2])
 AS_CHAT: dict[str, Any] = {"dialect": CHAT, "ids_key": "same"}
-SCORED = whole(Told(series={"output_token_logprobs": logprobs()}), ids_key="same")
+SCORED = whole(Reply(series={"output_token_logprobs": logprobs()}), ids_key="same")
 
 
 def as_chat_scored(first: float) -> Stream:
@@ -213,13 +213,13 @@ def as_chat_scored(first: float) -> Stream:
         {"token": "x", "logprob": first if at == 0 else logprob, "bytes": None, "top_logprobs": []}
         for at, (logprob, *_) in enumerate(logprobs())
     ]
-    return whole(Told(series={"logprobs_content": entries}), **AS_CHAT)
+    return whole(Reply(series={"logprobs_content": entries}), **AS_CHAT)
 
 
 PAIRS = [
     # The abstract record.
     Pair("answer-fits-schema", whole(), change_event(whole(), schema_errors=("/text: is missing",))),
-    Pair("choices-complete", whole(Told(), Told()), whole(Told(), n=2, batch=True)),
+    Pair("choices-complete", whole(Reply(), Reply()), whole(Reply(), n=2, batch=True)),
     Pair(
         "one-finish-per-choice",
         incremental(),
@@ -237,15 +237,15 @@ PAIRS = [
     Pair("finish-type-is-known", whole(), change(whole(), finish=Finish("done")), pointer="/finish"),
     Pair(
         "stop-has-a-cause",
-        whole(Told(finish=Finish("stop", matched=16))),
-        whole(Told(finish=Finish("stop", matched=15))),
+        whole(Reply(finish=Finish("stop", matched=16))),
+        whole(Reply(finish=Finish("stop", matched=15))),
         pointer="/finish",
         why="stopped by another id than the last",
     ),
     Pair(
         "stop-has-a-cause",
         whole(ignore_eos=True),
-        whole(Told(finish=STOP), ignore_eos=True),
+        whole(Reply(finish=STOP), ignore_eos=True),
         pointer="/finish",
         why="stopped without a stop condition",
     ),
@@ -299,9 +299,9 @@ PAIRS = [
     ),
     Pair(
         "cached-details-where-cached",
-        whole(Told(counters={"cached_tokens": 0}, details={"cached_tokens_details": None})),
+        whole(Reply(counters={"cached_tokens": 0}, details={"cached_tokens_details": None})),
         whole(
-            Told(counters={"cached_tokens": 0}, details={"cached_tokens_details": {"device": 0, "host": 0}})
+            Reply(counters={"cached_tokens": 0}, details={"cached_tokens_details": {"device": 0, "host": 0}})
         ),
         pointer="/cached_tokens_details",
     ),
@@ -315,20 +315,20 @@ PAIRS = [
     ),
     Pair(
         "finish-length-counts-the-ids",
-        whole(Told(finish=Finish("length", length=6))),
-        whole(Told(finish=Finish("length", length=7))),
+        whole(Reply(finish=Finish("length", length=6))),
+        whole(Reply(finish=Finish("length", length=7))),
         pointer="/finish",
     ),
     Pair(
         "answer-names-its-model",
-        whole(Told(details={"model": "gpt-9-2031-01-01"}), model="gpt-9"),
-        whole(Told(details={"model": "gpt-8"}), model="gpt-9"),
+        whole(Reply(details={"model": "gpt-9-2031-01-01"}), model="gpt-9"),
+        whole(Reply(details={"model": "gpt-8"}), model="gpt-9"),
         pointer="/model",
     ),
     Pair(
         "answer-names-its-model",
-        whole(Told(details={"model": "tiny"}), model="default"),
-        whole(Told(details={"model": "other"}), model="default"),
+        whole(Reply(details={"model": "tiny"}), model="default"),
+        whole(Reply(details={"model": "other"}), model="default"),
         pointer="/model",
         target=Target(advertised=Advertised(models=frozenset({"tiny"}))),
         why="one that the server lists",
@@ -342,15 +342,15 @@ PAIRS = [
         "stop-is-named",
         (
             GOES_ON,
-            whole(Told(ids=IDS[:3], text="abc", finish=Finish("stop", matched=13)), stop_token_ids=(13,)),
+            whole(Reply(ids=IDS[:3], text="abc", finish=Finish("stop", matched=13)), stop_token_ids=(13,)),
         ),
-        (GOES_ON, whole(Told(ids=IDS[:3], text="abc", finish=STOP), stop_token_ids=(13,))),
+        (GOES_ON, whole(Reply(ids=IDS[:3], text="abc", finish=STOP), stop_token_ids=(13,))),
         pointer="/finish",
     ),
     Pair(
         "stop-is-named",
-        (whole(Told(finish=Finish("stop", matched="g")), stop=("g",), ignore_eos=True),),
-        (whole(Told(finish=STOP), stop=("g",), ignore_eos=True),),
+        (whole(Reply(finish=Finish("stop", matched="g")), stop=("g",), ignore_eos=True),),
+        (whole(Reply(finish=STOP), stop=("g",), ignore_eos=True),),
         pointer="/finish",
         why="a stop string",
     ),
@@ -369,23 +369,23 @@ PAIRS = [
     ),
     Pair(
         "budget-is-kept",
-        whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 2)),
-        whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 1)),
+        whole(Reply(), SHORT, **TWO_PROMPTS, budgets=(6, 2)),
+        whole(Reply(), SHORT, **TWO_PROMPTS, budgets=(6, 1)),
         pointer="/output_ids",
         why="a budget for each prompt",
     ),
     Pair(
         "length-means-budget",
-        whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 2)),
-        whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 3)),
+        whole(Reply(), SHORT, **TWO_PROMPTS, budgets=(6, 2)),
+        whole(Reply(), SHORT, **TWO_PROMPTS, budgets=(6, 3)),
         pointer="/finish",
         why="a budget for each prompt",
     ),
     Pair(
         "zero-budget-has-no-ids",
-        whole(Told(ids=(), text="", series={"output_token_logprobs": ()})),
+        whole(Reply(ids=(), text="", series={"output_token_logprobs": ()})),
         change(
-            whole(Told(ids=(), text="", series={"output_token_logprobs": ()})),
+            whole(Reply(ids=(), text="", series={"output_token_logprobs": ()})),
             series={"output_token_logprobs": [[-0.5, 11, None]]},
         ),
         pointer="/output_token_logprobs",
@@ -399,8 +399,8 @@ PAIRS = [
     ),
     Pair(
         "request-id-is-the-clients",
-        whole(Told(details={"request_id": "mine"}), request_id="mine"),
-        whole(Told(details={"request_id": "another"}), request_id="mine"),
+        whole(Reply(details={"request_id": "mine"}), request_id="mine"),
+        whole(Reply(details={"request_id": "another"}), request_id="mine"),
         pointer="/request_id",
     ),
     Pair("usage-adds-up", whole(usage=USAGE), whole(usage=USAGE | {"total_tokens": 8})),
@@ -514,7 +514,7 @@ PAIRS = [
     Pair(
         "stream-finish-equals-whole",
         against_whole(incremental()),
-        against_whole(incremental(Told(finish=STOP))),
+        against_whole(incremental(Reply(finish=STOP))),
         5,
         "/finish",
     ),
@@ -692,11 +692,11 @@ PAIRS = [
     Pair(
         "scored-prompt-ids-have-logprobs",
         whole(
-            Told(prompt_series={"input_token_logprobs": [[-2.0, 2, None], [-4.0, 3, None]]}),
+            Reply(prompt_series={"input_token_logprobs": [[-2.0, 2, None], [-4.0, 3, None]]}),
             **ASKED | {"logprob_start": 1},
         ),
         whole(
-            Told(prompt_series={"input_token_logprobs": [[None, 2, None], [-4.0, 3, None]]}),
+            Reply(prompt_series={"input_token_logprobs": [[None, 2, None], [-4.0, 3, None]]}),
             **ASKED | {"logprob_start": 1},
         ),
         pointer="/input_token_logprobs",
@@ -723,15 +723,15 @@ PAIRS = [
     Pair("asked-or-refused", whole(LOGPROBS, **ASKED), whole(**ASKED), why="logprobs"),
     Pair(
         "asked-or-refused",
-        whole(Told(details={"hidden_states": [[0.5]]}), wanted=HIDDEN_STATES),
-        whole(Told(details={"hidden_states": None}), wanted=HIDDEN_STATES),
+        whole(Reply(details={"hidden_states": [[0.5]]}), wanted=HIDDEN_STATES),
+        whole(Reply(details={"hidden_states": None}), wanted=HIDDEN_STATES),
         pointer="/hidden_states",
         why="what only the table of a dialect knows",
     ),
     Pair(
         "asked-or-refused",
-        whole(Told(series={"output_token_logprobs": [[-0.5, token, "a"] for token in IDS]}), **WITH_TEXTS),
-        whole(Told(series={"output_token_logprobs": logprobs()}), **WITH_TEXTS),
+        whole(Reply(series={"output_token_logprobs": [[-0.5, token, "a"] for token in IDS]}), **WITH_TEXTS),
+        whole(Reply(series={"output_token_logprobs": logprobs()}), **WITH_TEXTS),
         why="texts in logprobs",
     ),
     Pair(
@@ -743,43 +743,43 @@ PAIRS = [
     Pair(
         "samples-are-asked-alike",
         (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, RETRACTED, n=2)),
-        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Told(), n=2)),
+        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Reply(), n=2)),
     ),
     Pair(
         "samples-are-asked-alike",
-        (named(whole(RETRACTED), "one/alone"), named(whole(), "one/again"), whole(Told(), Told(), n=2)),
-        (named(whole(RETRACTED), "one/alone"), whole(Told(), Told(), n=2)),
+        (named(whole(RETRACTED), "one/alone"), named(whole(), "one/again"), whole(Reply(), Reply(), n=2)),
+        (named(whole(RETRACTED), "one/alone"), whole(Reply(), Reply(), n=2)),
         why="a field that only some answers of one choice carry is not due",
     ),
     Pair(
         "samples-are-asked-alike",
-        (named(whole(WITH_LOGPROBS), "one/alone"), whole(WITH_LOGPROBS, Told(ids=(), text=""), n=2)),
-        (named(whole(WITH_LOGPROBS), "one/alone"), whole(WITH_LOGPROBS, Told(), n=2)),
+        (named(whole(WITH_LOGPROBS), "one/alone"), whole(WITH_LOGPROBS, Reply(ids=(), text=""), n=2)),
+        (named(whole(WITH_LOGPROBS), "one/alone"), whole(WITH_LOGPROBS, Reply(), n=2)),
         why="a choice without a token has no series",
     ),
     Pair(
         "samples-are-asked-alike",
         (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, RETRACTED, n=2, max_new_tokens=1)),
-        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Told(), n=2, max_new_tokens=1)),
+        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Reply(), n=2, max_new_tokens=1)),
         why="one token is enough",
     ),
     Pair(
         "samples-are-asked-alike",
         (
             named(whole(RETRACTED), "one/alone"),
-            with_exchange(whole(RETRACTED, Told(), n=2), ending=Ending.TRUNCATED),
+            with_exchange(whole(RETRACTED, Reply(), n=2), ending=Ending.TRUNCATED),
             named(whole(RETRACTED, RETRACTED, n=2), "one/both"),
         ),
-        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Told(), n=2)),
+        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Reply(), n=2)),
         why="an answer that was cut off owes nothing",
     ),
     Pair(
         "samples-are-asked-alike",
         (
             change(named(whole(), "one/alone"), prompt_token_ids=[7]),
-            change(change(whole(Told(), Told(), n=2), prompt_token_ids=[]), choice=1, prompt_token_ids=[7]),
+            change(change(whole(Reply(), Reply(), n=2), prompt_token_ids=[]), choice=1, prompt_token_ids=[7]),
         ),
-        (change(named(whole(), "one/alone"), prompt_token_ids=[7]), whole(Told(), Told(), n=2)),
+        (change(named(whole(), "one/alone"), prompt_token_ids=[7]), whole(Reply(), Reply(), n=2)),
         why="an empty prompt has an empty list of ids",
     ),
     # Token in, token out.
@@ -861,7 +861,7 @@ PAIRS = [
     Pair(
         "empty-input-ids-refused",
         refusal(input_ids=((), PROMPT)),
-        whole(Told(), Told(), **BATCH | {"input_ids": ((), PROMPT)}),
+        whole(Reply(), Reply(), **BATCH | {"input_ids": ((), PROMPT)}),
         why="one empty prompt in a batch",
     ),
     Pair(

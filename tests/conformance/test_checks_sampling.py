@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sampling_pairs import GREEDY, OTHER_IDS, SURE, answer, biased, scored, truncated, warm
-from stream_builder import IDS, STOP, Told, named, whole
+from stream_builder import IDS, STOP, Reply, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
@@ -31,7 +31,7 @@ def test_a_model_that_is_sure_of_its_tokens_proves_nothing() -> None:
 
 
 def test_without_logprobs_answers_that_are_alike_prove_nothing() -> None:
-    untold = Told()
+    untold = Reply()
     assert seen("temperature-is-kept", answer("one/greedy", untold), warm("one/warm", untold)) == []
     assert seen("samples-are-drawn-apart", warm("one/samples", untold, untold)) == []
 
@@ -55,13 +55,13 @@ def test_a_seed_a_bias_and_a_truncation_are_left_aside() -> None:
         {"temperature": 0.5},
     ]
     for asked in asides:
-        told = warm("one/warm", scored(), **asked)
-        assert seen("temperature-is-kept", GREEDY, told) == []
+        stream = warm("one/warm", scored(), **asked)
+        assert seen("temperature-is-kept", GREEDY, stream) == []
 
 
 def test_ids_that_nearly_tie_may_have_changed_places() -> None:
     rows = [[[-0.70, 90, None], [-0.72, 11, None]]]
-    tied = Told(
+    tied = Reply(
         ids=IDS[:1],
         text="a",
         series={"output_token_logprobs": [[-0.72, 11, None]], "output_top_logprobs": rows},
@@ -70,16 +70,16 @@ def test_ids_that_nearly_tie_may_have_changed_places() -> None:
 
 
 def test_an_excluded_id_that_would_not_have_come_is_no_witness() -> None:
-    assert seen("logit-bias-is-kept", answer("one/natural", Told()), biased(Told(), _99=-100.0)) == []
+    assert seen("logit-bias-is-kept", answer("one/natural", Reply()), biased(Reply(), _99=-100.0)) == []
 
 
 def test_a_text_that_repeats_itself_anyway_tells_nothing_of_a_bias() -> None:
-    loop = Told(ids=None, text="xxxxxx")
+    loop = Reply(ids=None, text="xxxxxx")
     assert seen("logit-bias-is-kept", answer("one/natural", loop), biased(loop, _40=100.0)) == []
 
 
 def test_a_stop_string_may_end_a_choice_before_its_least_tokens() -> None:
-    early = whole(Told(finish=STOP), min_new_tokens=7, stop_token_ids=(16,), stop=("f",), max_new_tokens=9)
+    early = whole(Reply(finish=STOP), min_new_tokens=7, stop_token_ids=(16,), stop=("f",), max_new_tokens=9)
     assert seen("min-new-tokens-are-kept", named(early, "one/early")) == []
 
 
@@ -91,7 +91,7 @@ def test_stops_end_the_last_answer_early_and_others_later() -> None:
 
 def test_an_endpoint_that_repeats_itself_has_to_keep_seeds_though_another_does_not() -> None:
     asked = {"greedy": False, "temperature": 1.0, "seed": 7, "key": "seeded"}
-    seeded = [named(whole(**asked), "one"), named(whole(Told(ids=OTHER_IDS), **asked), "two")]
+    seeded = [named(whole(**asked), "one"), named(whole(Reply(ids=OTHER_IDS), **asked), "two")]
     unsteady = named(whole(key="unsteady"), "greedy")
     target = Target(contradicted=frozenset({"unsteady"}))
     check = CHECKS["seed-is-kept"].on_run

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
-from stream_builder import Told, append, change, cumulative, incremental, named, whole
+from stream_builder import Reply, append, change, cumulative, incremental, named, whole
 
 from tokenwire.checks import stops
 from tokenwire.checks.check import CHECKS, Target
@@ -59,16 +59,16 @@ def test_without_a_tokenizer_nothing_is_seen() -> None:
 
 
 def test_ids_that_nobody_can_read_are_not_judged() -> None:
-    assert seen("text-is-what-its-ids-say", whole(Told(ids=(11, 999), text="ab"))) == []
+    assert seen("text-is-what-its-ids-say", whole(Reply(ids=(11, 999), text="ab"))) == []
 
 
 @pytest.mark.parametrize(
     "stream",
     [
-        whole(Told(text="other!"), echo=True),
-        change(whole(Told(text="other!")), reasoning="I think"),
-        change(whole(Told(text="other!")), calls=(CallPiece("/tool_calls/0", 0),)),
-        whole(Told(text="other!", finish=Finish("abort"))),
+        whole(Reply(text="other!"), echo=True),
+        change(whole(Reply(text="other!")), reasoning="I think"),
+        change(whole(Reply(text="other!")), calls=(CallPiece("/tool_calls/0", 0),)),
+        whole(Reply(text="other!", finish=Finish("abort"))),
     ],
     ids=["echo", "reasoning", "tool calls", "abort"],
 )
@@ -77,32 +77,32 @@ def test_text_that_is_not_only_the_ids_text_is_not_judged(stream: Stream) -> Non
 
 
 def test_a_prompt_that_ends_within_a_character_may_be_completed_or_not() -> None:
-    told = whole(Told(ids=(OTHER_HALF, 12), text="-"), input_ids=((11, HALF),))
+    reply = whole(Reply(ids=(OTHER_HALF, 12), text="-"), input_ids=((11, HALF),))
     for text, legal in {f"{BROKEN}b": True, "éb": True, "b": True, "aéb": False}.items():
-        assert holds("text-is-what-its-ids-say", change(told, text=text)) is legal, text
+        assert holds("text-is-what-its-ids-say", change(reply, text=text)) is legal, text
 
 
 def test_a_stop_nobody_named_may_have_been_an_id_or_a_string() -> None:
-    stream = whole(Told(ids=(11, 12, 13), finish=Finish("stop")), stop=("c",))
+    stream = whole(Reply(ids=(11, 12, 13), finish=Finish("stop")), stop=("c",))
     assert holds("text-is-what-its-ids-say", change(stream, text="ab"))
     assert holds("text-is-what-its-ids-say", change(stream, text="abc"))
     assert not holds("text-is-what-its-ids-say", change(stream, text="a"))
 
 
 def test_the_text_may_be_cut_at_any_place_of_the_stop_that_is_named() -> None:
-    stream = whole(Told(ids=(11, 12, 11, 12), finish=Finish("stop", matched="b")), stop=("b",))
+    stream = whole(Reply(ids=(11, 12, 11, 12), finish=Finish("stop", matched="b")), stop=("b",))
     for text, legal in {"a": True, "aba": True, "ab": False, "abab": False}.items():
         assert holds("text-is-what-its-ids-say", change(stream, text=text)) is legal, text
 
 
 def test_an_id_that_is_named_as_the_stop_is_cut_off_only_where_it_stands_last() -> None:
-    stream = whole(Told(ids=(11, 12, 13), finish=Finish("stop", matched=12)))
+    stream = whole(Reply(ids=(11, 12, 13), finish=Finish("stop", matched=12)))
     for text, legal in {"abc": True, "ab": False, "a": False}.items():
         assert holds("text-is-what-its-ids-say", change(stream, text=text)) is legal, text
 
 
 def test_what_a_pattern_matched_may_stay() -> None:
-    stream = whole(Told(ids=(11, 12, 13), finish=Finish("stop", matched="b.")), stop_regex=("b.",))
+    stream = whole(Reply(ids=(11, 12, 13), finish=Finish("stop", matched="b.")), stop_regex=("b.",))
     for text, legal in {"abc": True, "a": True, "ab": False}.items():
         assert holds("text-is-what-its-ids-say", change(stream, text=text)) is legal, text
 
@@ -110,7 +110,7 @@ def test_what_a_pattern_matched_may_stay() -> None:
 def test_spaces_that_a_tokenizer_cleans_up_are_not_compared() -> None:
     check = CHECKS["text-is-what-its-ids-say"].on_stream
     assert check is not None
-    stream = whole(Told(ids=(11, 36), text="-"))
+    stream = whole(Reply(ids=(11, 36), text="-"))
     target = Target(tokenizer=CleaningTokenizer())
     verdicts = {
         text: [observation.holds for observation in check(change(stream, text=text), target)]
@@ -131,7 +131,7 @@ def test_text_may_wait_for_a_character_and_for_what_begins_a_stop_string() -> No
     for stop, may_wait in (("zz", False), ("zzz", True)):
         asked = replace(waits_longer.asked, stop=(stop,))
         assert holds("text-keeps-up-with-its-ids", replace(waits_longer, asked=asked)) is may_wait, stop
-    halves = incremental(Told(ids=(11, HALF, OTHER_HALF, 12), text="-----"))
+    halves = incremental(Reply(ids=(11, HALF, OTHER_HALF, 12), text="-----"))
     halves = change(change(change(change(halves, 0, text="a"), 1, text=""), 2, text="é"), 3, text="b")
     assert holds("text-keeps-up-with-its-ids", halves)
 
@@ -142,8 +142,8 @@ def test_text_keeps_up_in_cumulative_streams_too() -> None:
 
 
 def test_shown_text_is_held_against_the_text_before_the_stop() -> None:
-    told = Told(ids=(11, 12, 13, 14), text="ab  ", finish=Finish("stop", matched="cd"))
-    stream = incremental(told, sizes=(2, 2), stop=("cd",))
+    reply = Reply(ids=(11, 12, 13, 14), text="ab  ", finish=Finish("stop", matched="cd"))
+    stream = incremental(reply, sizes=(2, 2), stop=("cd",))
     assert holds("shown-text-stays", change(stream, 1, text=""))
     early = change(change(stream, 0, text="abc"), 1, text="")
     assert [
@@ -153,7 +153,7 @@ def test_shown_text_is_held_against_the_text_before_the_stop() -> None:
 
 def test_special_tokens_are_judged_where_there_are_some() -> None:
     assert seen("special-tokens-as-asked", whole()) == []
-    ended = whole(Told(ids=(11, SPECIAL), text="a", finish=Finish("stop", matched=SPECIAL)))
+    ended = whole(Reply(ids=(11, SPECIAL), text="a", finish=Finish("stop", matched=SPECIAL)))
     assert seen("special-tokens-as-asked", ended) == []
 
 
@@ -168,8 +168,8 @@ def test_special_tokens_are_judged_where_there_are_some() -> None:
 )
 def test_the_finish_may_come_alone_behind_the_ids_of_a_stop(finish: Finish, asked: dict[str, Any]) -> None:
     """As gateways send it: the stop is complete in the ids, and never shown."""
-    told = Told(ids=(11, 12, 13), text="ab", finish=None)
-    stream = incremental(told, **asked)
+    reply = Reply(ids=(11, 12, 13), text="ab", finish=None)
+    stream = incremental(reply, **asked)
     alone = append(stream, lambda e: replace(e, output_ids=None, text=None, finish=finish))
     assert holds("text-keeps-up-with-its-ids", alone)
     late = change(alone, 1, text="")
@@ -177,32 +177,32 @@ def test_the_finish_may_come_alone_behind_the_ids_of_a_stop(finish: Finish, aske
 
 
 def test_a_stop_in_the_second_half_may_come_with_the_last_token() -> None:
-    free = whole(Told(text="aaaabc"))
-    assert related(free, named(whole(Told(text="aaaabc"), stop=("bc",)), "g/stop")) == []
+    free = whole(Reply(text="aaaabc"))
+    assert related(free, named(whole(Reply(text="aaaabc"), stop=("bc",)), "g/stop")) == []
 
 
 def test_a_kept_stop_ends_the_text() -> None:
-    told, finish = Told(text="bcaaaa"), Finish("stop", matched="bc")
-    kept = change(whole(told, stop=("bc",), no_stop_trim=True), text="bc", finish=finish)
-    assert [observation.holds for observation in related(whole(told), named(kept, "g/kept"))] == [True]
+    reply, finish = Reply(text="bcaaaa"), Finish("stop", matched="bc")
+    kept = change(whole(reply, stop=("bc",), no_stop_trim=True), text="bc", finish=finish)
+    assert [observation.holds for observation in related(whole(reply), named(kept, "g/kept"))] == [True]
     cut = change(kept, text="")
-    assert [observation.holds for observation in related(whole(told), named(cut, "g/cut"))] == [True], (
+    assert [observation.holds for observation in related(whole(reply), named(cut, "g/cut"))] == [True], (
         "told by another row"
     )
     rest_of_the_token = change(kept, text="bca")
     assert [
-        observation.holds for observation in related(whole(told), named(rest_of_the_token, "g/rest"))
+        observation.holds for observation in related(whole(reply), named(rest_of_the_token, "g/rest"))
     ] == [True]
     ran_on = change(kept, text=f"bc{'a' * 40}")
-    assert [observation.holds for observation in related(whole(told), named(ran_on, "g/on"))] == [False]
+    assert [observation.holds for observation in related(whole(reply), named(ran_on, "g/on"))] == [False]
 
 
 def test_requests_that_differ_in_what_shapes_tokens_are_not_compared() -> None:
-    free = whole(Told(text="bcaaaa"))
+    free = whole(Reply(text="bcaaaa"))
     for other in ({"stop_regex": ("x",)}, {"skip_special_tokens": False}, {"echo": True}):
-        ignored = named(whole(Told(text="bcaaaa"), stop=("bc",), **other), "g/stop")
+        ignored = named(whole(Reply(text="bcaaaa"), stop=("bc",), **other), "g/stop")
         assert related(free, ignored) == []
-    assert related(free, named(whole(Told(text="bcaaaa"), stop=("bc",), min_new_tokens=2), "g/stop")) == []
+    assert related(free, named(whole(Reply(text="bcaaaa"), stop=("bc",), min_new_tokens=2), "g/stop")) == []
 
 
 def test_a_stop_string_is_not_judged_under_a_least_number_of_tokens() -> None:
@@ -215,9 +215,9 @@ def test_a_stop_string_is_not_judged_under_a_least_number_of_tokens() -> None:
 
 
 def test_a_character_that_is_not_whole_yet_spells_no_stop_string() -> None:
-    told = Told(ids=[11, 50, 51], text="aé")
-    assert holds("nothing-follows-a-stop-string", whole(told, stop=("\ufffd",)))
-    gone_on = Told(ids=[11, 50, 11, 11], text="a\ufffdaa")
+    reply = Reply(ids=[11, 50, 51], text="aé")
+    assert holds("nothing-follows-a-stop-string", whole(reply, stop=("\ufffd",)))
+    gone_on = Reply(ids=[11, 50, 11, 11], text="a\ufffdaa")
     assert not holds("nothing-follows-a-stop-string", whole(gone_on, stop=("\ufffd",)))
 
 
@@ -237,7 +237,7 @@ def test_a_stop_id_is_not_judged_where_ends_are_ignored_or_too_early() -> None:
 
 
 def test_whether_a_stop_id_stays_is_the_dialects_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    stays, left_out = (whole(Told(finish=Finish("stop", matched=id_))) for id_ in (16, 17))
+    stays, left_out = (whole(Reply(finish=Finish("stop", matched=id_))) for id_ in (16, 17))
     assert holds("stop-id-stays-as-declared", stays)
     assert not holds("stop-id-stays-as-declared", left_out)
     monkeypatch.setattr(stops, "policy_of", lambda stream: Policy(stop_id_in_output_ids=False))
@@ -246,19 +246,19 @@ def test_whether_a_stop_id_stays_is_the_dialects_choice(monkeypatch: pytest.Monk
 
 
 def test_a_template_may_bring_stops_of_its_own() -> None:
-    told = Told(ids=(11, 12), text="a", finish=Finish("stop", matched="b"))
-    assert not holds("named-stop-was-asked-and-spelled", whole(told))
-    assert seen("named-stop-was-asked-and-spelled", whole(told, input_ids=None, text_prompt=True)) == []
+    reply = Reply(ids=(11, 12), text="a", finish=Finish("stop", matched="b"))
+    assert not holds("named-stop-was-asked-and-spelled", whole(reply))
+    assert seen("named-stop-was-asked-and-spelled", whole(reply, input_ids=None, text_prompt=True)) == []
 
 
 def test_what_a_server_names_beside_another_end_is_no_stop() -> None:
-    told = Told(ids=(11, 12), text="ab", finish=Finish("length", matched="b"))
-    assert seen("named-stop-was-asked-and-spelled", whole(told)) == []
+    reply = Reply(ids=(11, 12), text="ab", finish=Finish("length", matched="b"))
+    assert seen("named-stop-was-asked-and-spelled", whole(reply)) == []
 
 
 def test_an_item_of_a_batch_is_held_to_its_own_parameters() -> None:
     """SGLang takes a list of sampling parameters, one object for each prompt."""
-    one = whole(Told(ids=(11, 12), text="a", finish=Finish("stop", matched="b")))
+    one = whole(Reply(ids=(11, 12), text="a", finish=Finish("stop", matched="b")))
     assert not holds("named-stop-was-asked-and-spelled", one)
     own = replace(one.asked, by_prompt=(replace(one.asked, stop=("b",)),))
     assert holds("named-stop-was-asked-and-spelled", replace(one, asked=own))
@@ -275,7 +275,7 @@ def test_openai_shapes_of_sglang_take_stop_patterns() -> None:
 
 def spoken(*pieces: str) -> Choice:
     """A choice that was streamed in pieces, one id each."""
-    stream = incremental(Told(ids=tuple(range(11, 11 + len(pieces))), text="x" * len(pieces)))
+    stream = incremental(Reply(ids=tuple(range(11, 11 + len(pieces))), text="x" * len(pieces)))
     for position, piece in enumerate(pieces):
         stream = change(stream, position, text=piece)
     return stream.choices[0]
@@ -325,13 +325,13 @@ def test_what_was_delivered_in_another_way_shows_only_that_a_stop_changed_nothin
 
 
 def test_where_a_stop_stands_is_not_judged_by_ids_that_nobody_can_read() -> None:
-    late = whole(Told(ids=(11, 12, 13), text="abc"), stop=("b",))
+    late = whole(Reply(ids=(11, 12, 13), text="abc"), stop=("b",))
     assert not holds("nothing-follows-a-stop-string", late)
     assert seen("nothing-follows-a-stop-string", change(late, output_ids=[11, 12, 999, 13])) == []
 
 
 def test_an_id_behind_a_stop_is_shown_where_the_last_ids_stand() -> None:
-    late = incremental(Told(ids=(11, 12, 13), text="abc"), stop=("b",))
+    late = incremental(Reply(ids=(11, 12, 13), text="abc"), stop=("b",))
     with_ids = [
         emission.event.index for emission in late.choices[0].emissions if "output_ids" in emission.pointers
     ]
@@ -346,8 +346,8 @@ def test_an_id_behind_a_stop_is_shown_where_the_last_ids_stand() -> None:
 
 
 def test_what_is_named_beside_another_finish_is_no_stop() -> None:
-    told = Told(ids=(11, SPECIAL), text="a", finish=Finish("length", matched="b"))
-    assert not holds("special-tokens-as-asked", whole(told, skip_special_tokens=False))
+    reply = Reply(ids=(11, SPECIAL), text="a", finish=Finish("length", matched="b"))
+    assert not holds("special-tokens-as-asked", whole(reply, skip_special_tokens=False))
 
 
 class DroppingTokenizer(LetterTokenizer):
@@ -361,7 +361,7 @@ class DroppingTokenizer(LetterTokenizer):
 def test_text_is_not_ahead_by_the_space_that_stands_between_prompt_and_output():
     check = CHECKS["text-waits-for-its-ids"].on_stream
     assert check is not None
-    stream = incremental(Told(ids=(36, 12, 13), text="---"), input_ids=((11,),))
+    stream = incremental(Reply(ids=(36, 12, 13), text="---"), input_ids=((11,),))
     target = Target(tokenizer=DroppingTokenizer())
     for pieces, legal in {(" ", "b", "c"): True, (" b", "", "c"): False, (" bc", "", ""): False}.items():
         shown = stream
@@ -371,7 +371,7 @@ def test_text_is_not_ahead_by_the_space_that_stands_between_prompt_and_output():
 
 
 def test_an_incomplete_character_may_be_shown_with_the_ids_that_begin_it():
-    stream = incremental(Told(ids=(11, HALF, 12), text="---"))
+    stream = incremental(Reply(ids=(11, HALF, 12), text="---"))
     for pieces, legal in {("a", BROKEN, "b"): True, ("a", f"{BROKEN}b", ""): False}.items():
         shown = stream
         for index, piece in enumerate(pieces):

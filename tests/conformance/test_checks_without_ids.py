@@ -92,10 +92,10 @@ def test_asking_for_logprobs_leaves_the_text_as_it_is(text: str, holds: bool) ->
 
 def lists(*tokens: str, top: list[dict[str, float] | None] | None = None) -> dict[str, Any]:
     numbers: list[float | None] = [-1.0 - at for at in range(len(tokens))]
-    told = top or [{token: number} for token, number in zip(tokens, numbers, strict=True)]
-    if told[0] is None:
+    found = top or [{token: number} for token, number in zip(tokens, numbers, strict=True)]
+    if found[0] is None:
         numbers[0] = None
-    return {"tokens": list(tokens), "token_logprobs": numbers, "top_logprobs": told, "text_offset": None}
+    return {"tokens": list(tokens), "token_logprobs": numbers, "top_logprobs": found, "text_offset": None}
 
 
 @pytest.mark.parametrize(("counted", "holds"), [(2, True), (3, False)])
@@ -183,12 +183,12 @@ def test_ranked_alternatives_hold_the_prompt_id_and_as_many_as_were_asked_for(
 ) -> None:
     """As vLLM tells the logprobs of a prompt: the prompt's own id first. A gateway may sort the keys."""
     ranked = sorted((one for _, one in entries), reverse=True)
-    told = {
+    found_found = {
         str(token): {"logprob": one, "rank": ranked.index(one) + 1, "decoded_token": "x"}
         for token, one in entries
     }
     said = {"prompt": [73, 39], "logprobs": 1, "prompt_logprobs": 1, "max_tokens": 1, "temperature": 0.0}
-    one = choice("a", token_ids=[5], prompt_logprobs=[None, told])
+    one = choice("a", token_ids=[5], prompt_logprobs=[None, found_found])
     stream = answered("vllm-completions", said, document(one, counted=1))
     found = violated("prompt-top-logprobs-belong-to-position", stream)
     assert [fault in seen.message for seen in found] == ([True] if fault else [])
@@ -200,11 +200,11 @@ def test_logprobs_that_do_not_fall_with_their_ranks_are_found_in_any_order_of_ke
     said = {"prompt": [73, 39], "logprobs": 1, "prompt_logprobs": 2, "max_tokens": 1, "temperature": 0.0}
     for order in permutations(rows):
         for exchanged, faults in ((False, 0), (True, 1)):
-            told = {
+            found = {
                 key: {"logprob": number, "rank": 4 - rank if exchanged else rank, "decoded_token": "x"}
                 for key, number, rank in order
             }
-            one = choice("a", token_ids=[5], prompt_logprobs=[None, told])
+            one = choice("a", token_ids=[5], prompt_logprobs=[None, found])
             stream = answered("vllm-completions", said, document(one, counted=1))
             assert len(violated("prompt-top-logprobs-belong-to-position", stream)) == faults
 

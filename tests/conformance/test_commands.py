@@ -61,11 +61,11 @@ def test_every_help_page_ends_with_examples_of_its_command(tokenwire, command: s
 
 
 def test_explain_tells_all_of_a_requirement(tokenwire) -> None:
-    told = said(tokenwire("explain", "cumulative-ids-extend"))
-    assert "cumulative-ids-extend MUST" in told
-    assert "a PASS needs" in told
-    assert "oldest-ids-dropped" in told
-    assert "tokenwire check --target URL --requirement cumulative-ids-extend" in told
+    output = said(tokenwire("explain", "cumulative-ids-extend"))
+    assert "cumulative-ids-extend MUST" in output
+    assert "a PASS needs" in output
+    assert "oldest-ids-dropped" in output
+    assert "tokenwire check --target URL --requirement cumulative-ids-extend" in output
     wrong = tokenwire("explain", "cumulative-id-extend")
     assert wrong.returncode == ExitStatus.USAGE
     assert "did you mean 'cumulative-ids-extend'?" in said(wrong)
@@ -100,10 +100,10 @@ def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
     assert (one.returncode, "0 of" in one.stdout) == (0, False)
     both = tokenwire("replay", "good", "-q", "--profile", "core", "--profile", "openai", "--json", "r.json")
     assert both.returncode == ExitStatus.NOTHING_EVALUATED
-    told = said(both)
-    assert "OpenAI v1: not shown: no verdict on chat or completions with usage or logprobs" in told
+    stream = said(both)
+    assert "OpenAI v1: not shown: no verdict on chat or completions with usage or logprobs" in stream
     assert said(one).count("MUSTs") == 1, "one count on a screen"
-    assert "good: does not show openai" in told
+    assert "good: does not show openai" in stream
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
     assert [(profile["name"], profile["shown"]) for profile in report["profiles"]] == [
         ("core", True),
@@ -225,9 +225,9 @@ def test_a_baseline_that_has_become_stale_fails_the_run(tokenwire, known: Path, 
     ran = tokenwire("replay", "good", "--baseline", "known.toml", "--report", "out", GITHUB_ACTIONS="true")
     assert ran.returncode == ExitStatus.VIOLATION
     assert "stale: no longer failing: " in ran.stdout
-    told = " ".join(ran.stdout.split())
+    output = " ".join(ran.stdout.split())
     way_out = "remove with `tokenwire baseline update known.toml --from REPORT`"
-    assert f"good: conforms; 7 entries of the baseline no longer fail: {way_out} (" in told
+    assert f"good: conforms; 7 entries of the baseline no longer fail: {way_out} (" in output
     assert "::error title=baseline%3A stale" in ran.stdout
     assert "<failure" in (tmp_path / "out/report.xml").read_text("utf-8")
     jsonschema.Draft202012Validator(load_schema("report")).validate(

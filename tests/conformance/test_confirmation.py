@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from stream_builder import IDS, Told, incremental, named, whole, with_exchange
+from stream_builder import IDS, Reply, incremental, named, whole, with_exchange
 
 from tokenwire.asking.confirmation import ACROSS_RESPONSES, ACROSS_TARGETS, confirm, under_another_id
 from tokenwire.judging.judge import judge
@@ -21,7 +21,7 @@ from tokenwire.target.determinism import side_by_side
 from tokenwire.wire.exchange import HttpRequest
 
 WHOLE = named(whole(prompt_key="p"), "sglang-generate/one/whole")
-GOES_ANOTHER_WAY = Told(ids=[*IDS[:3], 94, 95, 96], text="abcxyz")
+GOES_ANOTHER_WAY = Reply(ids=[*IDS[:3], 94, 95, 96], text="abcxyz")
 STREAM = named(incremental(GOES_ANOTHER_WAY, prompt_key="p"), "sglang-generate/one/stream")
 AS_WHOLE = named(incremental(prompt_key="p"), "sglang-generate/one/stream")
 
@@ -104,7 +104,7 @@ def test_once_one_difference_fell_the_others_are_asked_again() -> None:
 def test_a_target_that_does_not_repeat_itself_elsewhere_is_asked_more_often() -> None:
     elsewhere = [
         named(whole(item, key="other", prompt_key="q"), f"sglang-generate/one/other-{number}")
-        for number, item in enumerate((Told(), GOES_ANOTHER_WAY))
+        for number, item in enumerate((Reply(), GOES_ANOTHER_WAY))
     ]
     _, asked = after_asking_again(WHOLE, STREAM, *elsewhere, answers=lambda stream, _: stream)
     assert asked == {"whole": 6, "stream": 6}
@@ -115,7 +115,7 @@ def test_two_alike_answers_are_too_few_where_a_target_does_not_repeat_itself_els
     twins = [named(answer, f"{answer.exchange.name}-twin") for answer in (WHOLE, STREAM)]
     elsewhere = [
         named(whole(item, key="other", prompt_key="q"), f"sglang-generate/one/other-{number}")
-        for number, item in enumerate((Told(), GOES_ANOTHER_WAY))
+        for number, item in enumerate((Reply(), GOES_ANOTHER_WAY))
     ]
     row = load_requirements()["stream-ids-equal-whole"]
 
@@ -147,8 +147,8 @@ def test_it_is_asked_again_under_another_id() -> None:
 def test_what_is_seen_only_in_answers_to_what_was_asked_again_is_confirmed_too() -> None:
     """Here the ids, of which no row doubted anything before the texts of another request were asked again."""
     texts = [
-        named(whole(Told(ids=None), prompt_key="p"), "sglang-generate/one/whole"),
-        named(incremental(Told(ids=None, text="abcxyz"), prompt_key="p"), "sglang-generate/one/stream"),
+        named(whole(Reply(ids=None), prompt_key="p"), "sglang-generate/one/whole"),
+        named(incremental(Reply(ids=None, text="abcxyz"), prompt_key="p"), "sglang-generate/one/stream"),
     ]
     alike = {"key": "other", "prompt_key": "q"}
     later = [
@@ -202,7 +202,7 @@ def test_a_gateway_and_its_worker_are_each_asked_again(repeats: bool) -> None:
 
 
 def test_what_chance_does_not_explain_is_not_asked_again() -> None:
-    lost = named(incremental(Told(ids=IDS[:5], text="abcde")), "sglang-generate/one/stream")
+    lost = named(incremental(Reply(ids=IDS[:5], text="abcde")), "sglang-generate/one/stream")
     verdict, asked = after_asking_again(WHOLE, lost, answers=lambda stream, _: stream)
     assert (verdict, asked) == (Verdict.FAIL, {})
 

@@ -102,11 +102,11 @@ def test_calls_show_what_a_target_can_do_by_their_effect() -> None:
     assert can(abort(0.0, "a"))
     assert not can(abort(0.0, "b"))
     assert not can(abort(0.0, "a", status=404))
-    for live, told in ((0, False), (1, True)):
+    for live, found in ((0, False), (1, True)):
         answer = b'[{"num_reqs":%d,"num_tokens":5}]' % live
         load = load_controls()["sglang"].read(exchange("GET", "/get_load", answer=answer))
         assert load is not None
-        assert capabilities([stream], Advertised(), calls=[load])["load-report"].present is told
+        assert capabilities([stream], Advertised(), calls=[load])["load-report"].present is found
 
 
 def test_a_load_is_read_by_the_family_that_wrote_it() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stream_builder import IDS, STOP, Told, incremental, logprobs, named, top_logprobs, whole, with_exchange
+from stream_builder import IDS, STOP, Reply, incremental, logprobs, named, top_logprobs, whole, with_exchange
 
 from tokenwire.checks.reading.chance import goes_apart
 from tokenwire.judging.judge import Judgement, judge
@@ -39,8 +39,8 @@ def copies(stream: Stream, names: Iterable[str]) -> list[Stream]:
     return [named(stream, f"generate/{name}") for name in names]
 
 
-def of_ids(ids: Sequence[int], text: str = "abcxyz", **told: object) -> Told:
-    return replace(Told(ids=ids, text=text), **told)  # type: ignore[arg-type]  # fields of Told
+def of_ids(ids: Sequence[int], text: str = "abcxyz", **found: object) -> Reply:
+    return replace(Reply(ids=ids, text=text), **found)  # type: ignore[arg-type]  # fields of Reply
 
 
 # Recorded answers.
@@ -58,8 +58,8 @@ def test_a_server_that_does_not_repeat_itself_here_is_not_failed(name: str) -> N
 @pytest.mark.parametrize("series", [False, True])
 def test_a_near_tie_is_a_violation_only_where_both_answers_were_repeated(series: bool) -> None:
     """The stream goes another way. With logprobs, the two ids are as good as equally likely."""
-    told = {"series": {"output_token_logprobs": logprobs()}} if series else {}
-    ours = whole(Told(**told))  # type: ignore[arg-type]  # fields of Told
+    found = {"series": {"output_token_logprobs": logprobs()}} if series else {}
+    ours = whole(Reply(**found))  # type: ignore[arg-type]  # fields of Reply
     apart = {"series": {"output_token_logprobs": logprobs(APART)}} if series else {}
     theirs = incremental(of_ids(APART, **apart))
     for requirement in ("stream-ids-equal-whole", "stream-text-equals-whole", "stream-is-legal-delivery"):
@@ -67,7 +67,7 @@ def test_a_near_tie_is_a_violation_only_where_both_answers_were_repeated(series:
         assert verdicts(requirement, once[0], once[2]) == {Verdict.INCONCLUSIVE}, requirement
         assert verdicts(requirement, *once) == {Verdict.WARN}, requirement
         assert verdicts(requirement, *once, *copies(theirs, "d")) == {Verdict.FAIL}, requirement
-        flipping = [*once, *copies(theirs, "d"), *copies(incremental(Told(**told)), "e")]  # type: ignore[arg-type]
+        flipping = [*once, *copies(theirs, "d"), *copies(incremental(Reply(**found)), "e")]  # type: ignore[arg-type]
         assert verdicts(requirement, *flipping) == {Verdict.WARN}, requirement
         in_two_ways = whole(of_ids(APART, **apart))
         assert verdicts(requirement, *once, *copies(in_two_ways, "d")) == {Verdict.INCONCLUSIVE}, requirement
@@ -131,20 +131,20 @@ FARTHER = {"output_token_logprobs": [[-0.5, t, None] if t in IDS else [-7.5, t, 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        pytest.param(Told(), Told(text="abcxyz"), id="the same ids, another text"),
-        pytest.param(Told(), Told(ids=IDS[:5], text="abcde"), id="an early end"),
-        pytest.param(Told(ids=None), Told(ids=None, text="abef"), id="text with a hole"),
-        pytest.param(Told(ids=None), Told(ids=None, text="abcdabcdef"), id="text said twice"),
+        pytest.param(Reply(), Reply(text="abcxyz"), id="the same ids, another text"),
+        pytest.param(Reply(), Reply(ids=IDS[:5], text="abcde"), id="an early end"),
+        pytest.param(Reply(ids=None), Reply(ids=None, text="abef"), id="text with a hole"),
+        pytest.param(Reply(ids=None), Reply(ids=None, text="abcdabcdef"), id="text said twice"),
         pytest.param(
-            Told(ids=None, text=_SAID, counted=False),
-            Told(ids=None, text="".join(_SAID.split(" ")[::2]), counted=False, finish=STOP),
+            Reply(ids=None, text=_SAID, counted=False),
+            Reply(ids=None, text="".join(_SAID.split(" ")[::2]), counted=False, finish=STOP),
             id="every second word lost",
         ),
-        pytest.param(Told(), Told(finish=STOP), id="the same ids, another finish"),
-        pytest.param(Told(series=FAR), of_ids(APART, series=FARTHER), id="ids that are far from a tie"),
+        pytest.param(Reply(), Reply(finish=STOP), id="the same ids, another finish"),
+        pytest.param(Reply(series=FAR), of_ids(APART, series=FARTHER), id="ids that are far from a tie"),
     ],
 )
-def test_what_chance_does_not_explain_needs_no_repetition(ours: Told, theirs: Told) -> None:
+def test_what_chance_does_not_explain_needs_no_repetition(ours: Reply, theirs: Reply) -> None:
     first, second = whole(ours), incremental(theirs)
     assert not goes_apart((first.choices[0], second.choices[0]))
 
@@ -154,27 +154,29 @@ def test_what_chance_does_not_explain_needs_no_repetition(ours: Told, theirs: To
 )
 def test_logprobs_tell_of_no_tie_where_more_than_they_decides(asked: dict[str, object]) -> None:
     """Penalties outweigh a bias at some id: the two that tie there lie far apart in the logprobs told."""
-    first, second = whole(Told(series=FAR), **asked), incremental(of_ids(APART, series=FARTHER), **asked)
+    first, second = whole(Reply(series=FAR), **asked), incremental(of_ids(APART, series=FARTHER), **asked)
     assert goes_apart((first.choices[0], second.choices[0]))
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        pytest.param(Told(), of_ids(APART), id="other ids to the end"),
-        pytest.param(Told(), Told(ids=IDS[:4], text="abcd", finish=STOP), id="a stop that may have won"),
-        pytest.param(Told(ids=None), Told(ids=None, text="abcxyz"), id="another text to the end"),
+        pytest.param(Reply(), of_ids(APART), id="other ids to the end"),
+        pytest.param(Reply(), Reply(ids=IDS[:4], text="abcd", finish=STOP), id="a stop that may have won"),
+        pytest.param(Reply(ids=None), Reply(ids=None, text="abcxyz"), id="another text to the end"),
         pytest.param(
-            Told(ids=None, finish=STOP), Told(ids=None, text="abef", finish=STOP), id="another, shorter text"
+            Reply(ids=None, finish=STOP),
+            Reply(ids=None, text="abef", finish=STOP),
+            id="another, shorter text",
         ),
     ],
 )
-def test_what_chance_explains(ours: Told, theirs: Told) -> None:
+def test_what_chance_explains(ours: Reply, theirs: Reply) -> None:
     first, second = whole(replace(ours, counted=False)), incremental(replace(theirs, counted=False))
     assert goes_apart((first.choices[0], second.choices[0]))
 
 
-def in_texts(ids: Sequence[int], beside: float) -> Told:
+def in_texts(ids: Sequence[int], beside: float) -> Reply:
     """As OpenAI's completions tell of the likeliest: by their texts. The second one lies so far behind."""
     top = [{"own": -1.0, "other": -1.0 - beside, "third": -9.0} for _ in ids]
     numbers = {"token_logprobs": [-1.0 for _ in ids], "top_logprobs": top, "tokens": ["own" for _ in ids]}
@@ -191,8 +193,8 @@ def test_candidates_without_ids_may_be_the_id_that_won_elsewhere(beside: float, 
 # Numbers.
 
 
-def moved(by: float) -> Told:
-    return Told(series={"output_token_logprobs": [[entry[0] - by, *entry[1:]] for entry in logprobs()]})
+def moved(by: float) -> Reply:
+    return Reply(series={"output_token_logprobs": [[entry[0] - by, *entry[1:]] for entry in logprobs()]})
 
 
 SERIES = ("stream-series-equal-whole", "stream-is-legal-delivery")
@@ -209,26 +211,26 @@ def test_numbers_are_held_to_what_repetitions_show(requirement: str) -> None:
     assert verdicts(requirement, *varying) == {Verdict.PASS}
 
 
-def moved_beside(by: float) -> dict[str, Told]:
+def moved_beside(by: float) -> dict[str, Reply]:
     """Numbers that move by so much, where those of the sampled ids, which are as good as certain, do not."""
     sure = [[-0.001, token, None] for token in IDS]
     entries = [{"token": "a", "logprob": -0.001, "top_logprobs": [{"token": "b", "logprob": -7.0 - by}]}]
     return {
-        "the likeliest": Told(
+        "the likeliest": Reply(
             series={
                 "output_token_logprobs": sure,
                 "output_top_logprobs": [[[-0.001, token, None], [-7.0 - by, 90, None]] for token in IDS],
             }
         ),
-        "chosen ids": Told(
+        "chosen ids": Reply(
             series={
                 "output_token_logprobs": sure,
                 "output_token_ids_logprobs": [[[-7.0 - by, 5, None], [-9.0, 7, None]] for _ in IDS],
             }
         ),
-        "chat": Told(series={"logprobs_content": entries * len(IDS)}),
-        "completions": Told(series={"top_logprobs": [{"a": -0.001, "b": -7.0 - by} for _ in IDS]}),
-        "the prompt": Told(
+        "chat": Reply(series={"logprobs_content": entries * len(IDS)}),
+        "completions": Reply(series={"top_logprobs": [{"a": -0.001, "b": -7.0 - by} for _ in IDS]}),
+        "the prompt": Reply(
             series={"output_token_logprobs": sure},
             prompt_series={"input_token_logprobs": [[None, 1, None], [-3.0 - by, 2, None], [-4.0, 3, None]]},
         ),
@@ -284,7 +286,7 @@ def test_candidates_under_one_name_are_not_taken_for_each_other() -> None:
     several = [[{"token": "\ufffd", "logprob": -7.0}, {"token": "\ufffd", "logprob": -8.0}]]
     turned = [several[0][::-1]]
     entries = [
-        Told(series={"logprobs_content": [{"token": "a", "logprob": -0.5, "top_logprobs": row}]})
+        Reply(series={"logprobs_content": [{"token": "a", "logprob": -0.5, "top_logprobs": row}]})
         for row in (*several, *turned)
     ]
     found = determinism([*copies(whole(entries[0]), "a"), *copies(whole(entries[1]), "b")])
@@ -298,7 +300,7 @@ def test_numbers_that_vary_like_those_of_different_positions_tell_nothing() -> N
 
 
 def test_entries_of_another_position_are_no_noise() -> None:
-    late = Told(series={"output_token_logprobs": [logprobs()[0], *logprobs()[:-1]]})
+    late = Reply(series={"output_token_logprobs": [logprobs()[0], *logprobs()[:-1]]})
     streams = [*copies(whole(moved(0.0)), "a"), *copies(incremental(late), "c")]
     assert verdicts("stream-series-equal-whole", *streams) == {Verdict.FAIL}
 
@@ -349,32 +351,32 @@ def test_candidates_that_are_not_tied_may_not() -> None:
 # One answer alone.
 
 
-def budgeted(budget: int, told: Told, name: str) -> Stream:
-    return named(whole(told, max_new_tokens=budget, prompt_key="p"), f"generate/{name}")
+def budgeted(budget: int, reply: Reply, name: str) -> Stream:
+    return named(whole(reply, max_new_tokens=budget, prompt_key="p"), f"generate/{name}")
 
 
 def test_one_answer_alone_does_not_say_where_a_choice_stops() -> None:
     """An answer that was aborted, and says stop, is the one with the largest budget."""
-    cut = budgeted(440, Told(ids=IDS[:3], text="abc", finish=STOP), "aborted")
-    others = [budgeted(6, Told(), "a"), budgeted(6, Told(), "b")]
+    cut = budgeted(440, Reply(ids=IDS[:3], text="abc", finish=STOP), "aborted")
+    others = [budgeted(6, Reply(), "a"), budgeted(6, Reply(), "b")]
     assert Verdict.FAIL not in verdicts("stop-wins-within-the-budget", cut, *others)
-    known = [budgeted(440, Told(ids=IDS[:3], text="abc", finish=STOP), f"stops-{i}") for i in range(2)]
+    known = [budgeted(440, Reply(ids=IDS[:3], text="abc", finish=STOP), f"stops-{i}") for i in range(2)]
     assert verdicts("stop-wins-within-the-budget", *known, budgeted(3, of_ids(IDS[:3], "abc"), "a")) == {
         Verdict.FAIL
     }
 
 
 def test_a_delivery_that_is_not_legal_names_the_whole_answer_too() -> None:
-    streams = [*copies(whole(), "a"), *copies(incremental(Told(ids=IDS[:5], text="abcde")), "c")]
+    streams = [*copies(whole(), "a"), *copies(incremental(Reply(ids=IDS[:5], text="abcde")), "c")]
     (judgement,) = judged("stream-is-legal-delivery", *streams)
     assert judgement.verdict is Verdict.FAIL
     assert [place.exchange for place in judgement.violations[0].related] == ["generate/a"]
 
 
 def test_a_side_that_answers_in_two_ways_elsewhere_is_no_measure_for_what_differs_by_chance() -> None:
-    elsewhere = [whole(item, key="other") for item in (Told(), of_ids(APART), of_ids(APART))]
+    elsewhere = [whole(item, key="other") for item in (Reply(), of_ids(APART), of_ids(APART))]
     flips = [named(item, f"generate/elsewhere-{number}") for number, item in enumerate(elsewhere)]
-    ours, theirs = (copies(whole(item), "x1234567") for item in (Told(), of_ids(APART)))
+    ours, theirs = (copies(whole(item), "x1234567") for item in (Reply(), of_ids(APART)))
     (calm, *_) = side_by_side(ours[:1], theirs[:1])
     (known, *_) = side_by_side([*ours, *flips], theirs)
     assert (calm.steady, known.steady) == (True, True)
@@ -410,13 +412,13 @@ def test_two_of_three_streams_that_agree_are_a_repetition_and_whole_answers_must
 def test_an_id_that_is_not_among_the_listed_is_less_likely_than_all_of_them() -> None:
     """With the runners-up told, two ids with the same logprob in two answers are seen to be no tie."""
 
-    def told(ids: Sequence[int], *, listed: bool) -> dict[str, object]:
+    def found(ids: Sequence[int], *, listed: bool) -> dict[str, object]:
         top = {"output_top_logprobs": top_logprobs(ids)} if listed else {}
         return {"series": {"output_token_logprobs": logprobs(ids), **top}}
 
     for listed in (False, True):
-        first = whole(of_ids(IDS, "abcdef", **told(IDS, listed=listed)))
-        second = incremental(of_ids(APART, **told(APART, listed=listed)))
+        first = whole(of_ids(IDS, "abcdef", **found(IDS, listed=listed)))
+        second = incremental(of_ids(APART, **found(APART, listed=listed)))
         assert goes_apart((first.choices[0], second.choices[0])) is not listed
 
 
@@ -425,13 +427,13 @@ def test_an_id_that_is_none_tells_nothing_of_a_near_tie(wrong: Any) -> None:
     """Unhashable ones among them: a check that raised for them would be a fault of ours."""
     odd = [*IDS[:2], wrong, *IDS[3:]]
     series = {"output_token_logprobs": logprobs(odd), "output_top_logprobs": top_logprobs(odd)}
-    first, second = whole(Told(series=series)), whole(Told(ids=odd, series=series))
+    first, second = whole(Reply(series=series)), whole(Reply(ids=odd, series=series))
     assert goes_apart((first.choices[0], second.choices[0]))
 
 
 def test_a_stream_is_held_against_the_whole_answer_that_tells_as_much() -> None:
-    told = Told(details={"request_id": "r-1", "hidden_states": [[0.5]]})
-    plain, rich = copies(whole(key="k"), ["plain"])[0], named(whole(told, key="k"), "generate/rich")
-    stream = named(incremental(told, key="k"), "generate/stream")
+    reply = Reply(details={"request_id": "r-1", "hidden_states": [[0.5]]})
+    plain, rich = copies(whole(key="k"), ["plain"])[0], named(whole(reply, key="k"), "generate/rich")
+    stream = named(incremental(reply, key="k"), "generate/stream")
     [pair] = Run((plain, rich, stream)).comparisons
     assert (pair.baseline.exchange.name, pair.other.exchange.name) == ("generate/rich", "generate/stream")

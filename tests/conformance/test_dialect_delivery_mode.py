@@ -120,5 +120,5 @@ def test_two_votes_are_enough_against_the_server() -> None:
     votes = [emission([1], "a", 1), emission([1, 2], None, 2), emission([1, 2, 3], None, 3)]
     for count in (1, 2):
         pieces = [replace(vote, counters={}) for vote in votes[: count + 1]]
-        told = Delivery.INCREMENTAL if count == 1 else Delivery.CUMULATIVE
-        assert infer_delivery([pieces], Delivery.INCREMENTAL) is told
+        found = Delivery.INCREMENTAL if count == 1 else Delivery.CUMULATIVE
+        assert infer_delivery([pieces], Delivery.INCREMENTAL) is found

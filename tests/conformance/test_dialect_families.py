@@ -72,16 +72,16 @@ def test_one_field_takes_ids_and_texts(dialect: Dialect) -> None:
         ("a", None, True, 1),
         (["a", "b"], None, True, 2),
     ):
-        told = asked(dialect, {"prompt": prompt, "temperature": 0})
-        assert (told.input_ids, told.text_prompt, told.prompts) == (ids, text, prompts)
-        assert told.key
+        read_ = asked(dialect, {"prompt": prompt, "temperature": 0})
+        assert (read_.input_ids, read_.text_prompt, read_.prompts) == (ids, text, prompts)
+        assert read_.key
 
 
 def test_a_malformed_prompt_is_no_prompt() -> None:
-    told = asked(VLLM, {"prompt": [5, "a"], "temperature": 0})
-    assert (told.input_ids, told.text_prompt, told.key) == (None, False, "")
-    assert told.sent["input_ids"].values == ([5, "a"],)
-    assert "text" not in told.sent
+    read_ = asked(VLLM, {"prompt": [5, "a"], "temperature": 0})
+    assert (read_.input_ids, read_.text_prompt, read_.key) == (None, False, "")
+    assert read_.sent["input_ids"].values == ([5, "a"],)
+    assert "text" not in read_.sent
 
 
 @pytest.mark.parametrize("dialect", [SGLANG, VLLM, CHAT])
@@ -89,8 +89,8 @@ def test_every_request_asks_for_ids(dialect: Dialect) -> None:
     ask = Ask(messages=({"role": "user", "content": "a"},)) if dialect.chat else Ask(input_ids=(IDS,))
     value = body(dialect, ask)
     assert value["return_token_ids"] is True
-    told = asked(dialect, value)
-    assert (told.return_prompt_token_ids, told.return_token_ids) == (True, True)
+    read_ = asked(dialect, value)
+    assert (read_.return_prompt_token_ids, read_.return_token_ids) == (True, True)
     left_out = Ask(input_ids=ask.input_ids, messages=ask.messages, raw={"return_token_ids": OMIT})
     assert asked(dialect, body(dialect, left_out)).return_token_ids is False
 
@@ -108,8 +108,8 @@ def test_every_request_asks_for_ids(dialect: Dialect) -> None:
 def test_a_number_asks_for_logprobs(dialect: Dialect, ask: Mapping[str, Any], number: int) -> None:
     value = body(dialect, Ask(input_ids=(IDS,), **ask))
     assert value["n_probs" if dialect is LLAMA else "logprobs"] == number
-    told = asked(dialect, value)
-    assert (told.logprobs, told.top_logprobs) == (True, number)
+    read_ = asked(dialect, value)
+    assert (read_.logprobs, read_.top_logprobs) == (True, number)
     assert not asked(dialect, body(dialect, Ask(input_ids=(IDS,)))).logprobs
 
 
@@ -240,9 +240,9 @@ def test_null_is_absent_where_the_table_says_so() -> None:
     quiet = read(VLLM, {"prompt": [5]}, answer).choices[0].emissions[0]
     assert "output_ids" not in quiet.pointers
     assert "finish" in quiet.pointers
-    told = read(SGLANG, {"prompt": [5]}, answer).choices[0].emissions[0]
-    assert told.pointers["output_ids"] == "/choices/0/token_ids"
-    assert told.output_ids is None
+    choice = read(SGLANG, {"prompt": [5]}, answer).choices[0].emissions[0]
+    assert choice.pointers["output_ids"] == "/choices/0/token_ids"
+    assert choice.output_ids is None
 
 
 def test_what_stands_beside_the_choices_is_every_choices() -> None:

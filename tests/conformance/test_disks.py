@@ -168,13 +168,13 @@ def test_a_run_that_only_records_ends_where_nothing_can_be_written(
 
 def test_what_a_full_disk_cut_off_is_no_exchange(tmp_path: Path) -> None:
     """A disk as it is: `/dev/full` takes nothing, and says so when a file is flushed or closed."""
-    told: list[str] = []
-    writer = CaptureWriter(tmp_path, on_loss=told.append)
+    found: list[str] = []
+    writer = CaptureWriter(tmp_path, on_loss=found.append)
     with Path("/dev/full").open("wb") as full, capture.ExchangeWriter(full, on_loss=writer._lose) as file:
         file.exchange(whole("a"))
     with writer.open("b") as file:
         file.exchange(whole("b"))
-    assert told == [writer.lost]
+    assert found == [writer.lost]
     assert [*tmp_path.iterdir()] == []
 
 
@@ -197,13 +197,13 @@ def test_a_form_that_cannot_be_written_costs_no_other(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/dev/full")
     outputs = Outputs(junit=here / "r.xml", json=here / "r.json")
     status = judge_and_report(replay([here / "good"]), Reporting(outputs), make_console())
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert status == ExitStatus.HARNESS_ERROR
-    assert told.err.splitlines() == [
+    assert printed.err.splitlines() == [
         f"{here / 'r.xml'} was not written: {FULL}",
         f"the summary of the step, /dev/full, was not written: {FULL}",
     ]
-    assert "conforms" in told.out
+    assert "conforms" in printed.out
     assert json.loads((here / "r.json").read_text())["footer"] is True
 
 

@@ -48,9 +48,9 @@ HELD_TOGETHER = FIXTURES / "sglang" / "0.5.12.post1" / "live-cumulative.jsonl.gz
 
 def report(subject: Subject, judgements: list[Judgement]) -> tuple[object, ...]:
     """What all its forms are made from."""
-    told = document(subject, judgements, 0)
+    written = document(subject, judgements, 0)
     violated = [judgement for judgement in judgements if judgement.violations]
-    return told, playbacks(violated), trace("all", judgements)
+    return written, playbacks(violated), trace("all", judgements)
 
 
 def nothing_held(jobs: int = 1) -> AnswerStore:
@@ -75,9 +75,9 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_finish_is_unpickled_with_all_its_fields() -> None:
     """Its status above all: by that an abort is known as a failure."""
-    told = {"type": "abort", "matched": 7, "length": 3, "raw": {"status_code": 400}, "code": 400}
-    assert told.keys() == {field.name for field in fields(Finish)}
-    finish = Finish(**told)
+    found = {"type": "abort", "matched": 7, "length": 3, "raw": {"status_code": 400}, "code": 400}
+    assert found.keys() == {field.name for field in fields(Finish)}
+    finish = Finish(**found)
     again = pickle.loads(pickle.dumps(finish))
     assert (again, again.failed) == (finish, True)
 
@@ -304,10 +304,10 @@ def test_a_process_that_is_killed_ends_the_replay_in_one_sentence(
     folder = write_folder(tmp_path / "folder", *map(whole, "abcd"))
     monkeypatch.setattr(Dialect, "read", kills_its_process)
     monkeypatch.setattr("tokenwire.commands.replay.AnswerStore", nothing_held)
-    told = CliRunner().invoke(app, ["replay", str(folder), "--jobs", "2"])
-    assert told.exit_code == ExitStatus.HARNESS_ERROR
+    result = CliRunner().invoke(app, ["replay", str(folder), "--jobs", "2"])
+    assert result.exit_code == ExitStatus.HARNESS_ERROR
     words = "a process that read or judged was killed, as the system does where memory runs out"
-    assert told.stderr == f"{words}; give fewer --jobs\n"
+    assert result.stderr == f"{words}; give fewer --jobs\n"
 
 
 def test_a_spill_file_reads_what_was_written() -> None:

@@ -14,15 +14,15 @@ from tokenwire.usage_error import UsageError
 
 @pytest.mark.parametrize("requirement", load_requirements())
 def test_every_requirement_can_be_explained(requirement):
-    told = explain(requirement)
-    page = (spec_root() / f"{told.requirement.chapter}.md").read_text("utf-8")
-    assert f"# {told.passage.chapter}\n" in page
-    for words in (told.passage.before, told.passage.after):
+    explanation = explain(requirement)
+    page = (spec_root() / f"{explanation.requirement.chapter}.md").read_text("utf-8")
+    assert f"# {explanation.passage.chapter}\n" in page
+    for words in (explanation.passage.before, explanation.passage.after):
         for paragraph in words.split("\n\n"):
             assert paragraph in page
-    assert told.requirement.sentence not in told.passage.after
-    assert told.needs
-    assert requirement in told.alone
+    assert explanation.requirement.sentence not in explanation.passage.after
+    assert explanation.needs
+    assert requirement in explanation.alone
 
 
 def test_sentences_that_stand_together_share_what_follows_but_not_each_others_examples():
@@ -45,10 +45,10 @@ def test_no_example_of_another_sentence_is_shown_and_none_is_announced(requireme
 
 
 def test_a_sentence_has_not_what_follows_the_next_one():
-    told = explain("prompt-ids-in-every-choice")
-    assert told.passage.after.startswith("A batch is split into sub-requests")
-    assert "A key with null" not in told.passage.after
-    assert told.passage.before == ""
+    explanation = explain("prompt-ids-in-every-choice")
+    assert explanation.passage.after.startswith("A batch is split into sub-requests")
+    assert "A key with null" not in explanation.passage.after
+    assert explanation.passage.before == ""
 
 
 def test_what_a_pass_needs():

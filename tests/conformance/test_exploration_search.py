@@ -62,8 +62,8 @@ def asked(transcript: Transcript) -> list[Asked]:
 
 def test_all_that_holds_goes_to_the_run_and_nothing_is_asked_twice(explore) -> None:
     sender = answering()
-    told, transcript = explore(lambda _: (), sender=sender)
-    assert told == (f"exploration: {len(sender.names)} requests, 0 requirements violated",)
+    found, transcript = explore(lambda _: (), sender=sender)
+    assert found == (f"exploration: {len(sender.names)} requests, 0 requirements violated",)
     assert [stream.exchange.name for stream in transcript.streams] == sender.names
     assert all(name.startswith("sglang-generate/exploration/") for name in sender.names)
     assert {stream.exchange.scenario for stream in transcript.streams} == {EXPLORATION}
@@ -90,7 +90,7 @@ def test_each_requirement_shrinks_to_a_request_of_its_own(explore) -> None:
             *(["of-long-ones"] if (shape.max_new_tokens or 0) > 17 else []),
         )
 
-    told, transcript = explore(verdicts)
+    found, transcript = explore(verdicts)
     failed = {
         name: stream.exchange.request.body
         for stream in transcript.streams
@@ -105,8 +105,8 @@ def test_each_requirement_shrinks_to_a_request_of_its_own(explore) -> None:
         "input_ids": [10],
         "sampling_params": {"max_new_tokens": 0, "n": 2, "temperature": 1.0},
     }
-    assert told[0].endswith("2 requirements violated")
-    assert all("asked again, it does so again" in words for words in told[1:])
+    assert found[0].endswith("2 requirements violated")
+    assert all("asked again, it does so again" in words for words in found[1:])
 
 
 def test_of_what_fails_only_the_smallest_is_kept_and_once_more(explore) -> None:
@@ -119,9 +119,9 @@ def test_of_what_fails_only_the_smallest_is_kept_and_once_more(explore) -> None:
 
 def test_a_failure_that_does_not_come_back_is_told_with_the_answer_that_failed(explore) -> None:
     failures = iter([(), (), ("now-and-then",)])
-    told, transcript = explore(lambda answer: next(failures, ()))
-    assert "now-and-then" in told[1]
-    assert told[1].endswith("asked again, it does not: the target is not steady")
+    found, transcript = explore(lambda answer: next(failures, ()))
+    assert "now-and-then" in found[1]
+    assert found[1].endswith("asked again, it does not: the target is not steady")
     names = [stream.exchange.name for stream in transcript.streams]
     assert "sglang-generate/exploration/2" in names
     assert names.count("sglang-generate/exploration/again-now-and-then") == 1

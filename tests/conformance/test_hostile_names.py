@@ -116,9 +116,9 @@ def test_a_form_that_fails_costs_only_itself(
     paths = forms(tmp_path / "report")
     subject = replay([write_capture(tmp_path / "a.jsonl", [whole("a")])])
     assert judge_and_report(subject, Reporting(Outputs(**paths)), make_console()) == ExitStatus.HARNESS_ERROR
-    told = capsys.readouterr()
-    assert "ZeroDivisionError: a bug of ours" in told.err
-    assert "a.jsonl: conforms, as far as this run could see" in told.out
+    printed = capsys.readouterr()
+    assert "ZeroDivisionError: a bug of ours" in printed.err
+    assert "a.jsonl: conforms, as far as this run could see" in printed.out
     assert sum(path.exists() for path in paths.values()) == len(paths) - 1
 
 

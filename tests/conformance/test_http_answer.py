@@ -13,11 +13,11 @@ from tokenwire.wire.http_answer import AnswerReader
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 GET = h11.Request(method="GET", target="/", headers=[("Host", "h")])
-Told = tuple[int | None, bytes, bool, bool]
+Parsed = tuple[int | None, bytes, bool, bool]
 """Status, body, whether it is over, and whether it is refused."""
 
 
-def read(cuts: list[bytes], reader: AnswerReader) -> Told:
+def read(cuts: list[bytes], reader: AnswerReader) -> Parsed:
     body = b""
     try:
         for data in [*filter(None, cuts), b""]:
@@ -28,7 +28,7 @@ def read(cuts: list[bytes], reader: AnswerReader) -> Told:
     return _told(reader.head), body, reader.over, False
 
 
-def read_by_h11(cuts: list[bytes]) -> Told:
+def read_by_h11(cuts: list[bytes]) -> Parsed:
     http, body, head = h11.Connection(h11.CLIENT, max_incomplete_event_size=100 << 10), b"", None
     http.send(GET)
     over = False

@@ -87,9 +87,9 @@ def test_no_form_of_a_report_breaks_or_obeys(text: str, tmp_path_factory: pytest
         subject, Reporting(outputs, Settings(requirement=("finish-type-is-known",))), console
     )
     assert status == ExitStatus.VIOLATION
-    told = console.file.getvalue()
-    assert "finish-type-is-known" in told
-    assert not active(OURS.sub("", told))
+    output = console.file.getvalue()
+    assert "finish-type-is-known" in output
+    assert not active(OURS.sub("", output))
     for path in (outputs.json, outputs.html, outputs.sarif, outputs.junit, outputs.badge):
         assert isinstance(path, Path)
         assert not active(path.read_text("utf-8"))
@@ -122,10 +122,10 @@ def test_a_full_disk_costs_no_older_report(
     monkeypatch.setattr(disk, "begin", full)
     status = judge_and_report(subject, Reporting(Outputs(html=old)), make_console())
     monkeypatch.undo()
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert status == ExitStatus.HARNESS_ERROR
-    assert told.err == f"{old} was not written: No space left on device\n"
-    assert "a.jsonl: conforms, as far as this run could see" in told.out
+    assert printed.err == f"{old} was not written: No space left on device\n"
+    assert "a.jsonl: conforms, as far as this run could see" in printed.out
     assert [(path.name, path.read_text()) for path in tmp_path.glob("report*")] == [
         ("report.html", "the old one")
     ]

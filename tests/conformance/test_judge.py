@@ -313,17 +313,17 @@ def test_several_runs_tell_what_was_seen_and_silence_only_once(register) -> None
 
 
 def test_checks_are_told_what_is_known_of_the_target(register) -> None:
-    told: list[Target] = []
+    found: list[Target] = []
 
     def remember(stream: Stream, target: Target) -> Iterator[Observation]:
-        told.append(target)
+        found.append(target)
         yield from every_emission_holds(stream, target)
 
     register(observe=remember)
     only(row(), Run((ids_stream([1], [2]),), Advertised(stream_interval=4)))
-    assert told[0].stream_interval == 4
-    assert {"stream", "output-ids", "text", "incremental", "input-ids"} <= told[0].capabilities
-    assert "cumulative" not in told[0].capabilities
+    assert found[0].stream_interval == 4
+    assert {"stream", "output-ids", "text", "incremental", "input-ids"} <= found[0].capabilities
+    assert "cumulative" not in found[0].capabilities
 
 
 def test_what_is_seen_in_an_answer_that_says_nothing_is_no_witness(register) -> None:

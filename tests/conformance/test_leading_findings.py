@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hand_made_stream import ids_stream
-from stream_builder import Told, append, incremental
+from stream_builder import Reply, append, incremental
 
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import expect
@@ -36,17 +36,17 @@ def seen(requirement: str, stream: Stream) -> list[Any]:
 
 def test_choices_under_one_index_are_not_an_ignored_n() -> None:
     """Both choices of n = 2 came, and stood under index 0."""
-    both = append(incremental(Told(), n=2, batch=True), replace)
+    both = append(incremental(Reply(), n=2, batch=True), replace)
     (mixed,) = seen("choices-complete", both)
     assert mixed.message.startswith("2 choices have the index 0, as their ends show: the answer has ")
     assert mixed.place.event == both.choices[0].emissions[-1].event.index
-    (ignored,) = seen("choices-complete", incremental(Told(), n=2, batch=True))
+    (ignored,) = seen("choices-complete", incremental(Reply(), n=2, batch=True))
     assert ignored.message.startswith("n was ignored: ")
 
 
 def test_the_usage_of_choices_that_are_missing_is_no_ones() -> None:
     """`usage.completion_tokens is 24 for max_tokens 12` followed from a choice that was not to be seen."""
-    spent = Told(ids=None, counted=False)
+    spent = Reply(ids=None, counted=False)
     of_two = incremental(spent, n=2, batch=True, usage={"completion_tokens": 2 * spent.size})
     assert seen("budget-is-kept", of_two) == []
     of_one = incremental(spent, usage={"completion_tokens": 2 * spent.size})
@@ -90,7 +90,7 @@ def test_a_server_that_fails_and_what_fits_no_schema_lead(leading: str) -> None:
 
 def test_the_first_illegal_event_is_that_of_all_choices() -> None:
     """Of three choices that showed a stop string, the first to do so was choice 2, not choice 0."""
-    late = append(incremental(Told(), Told(), Told()), replace, choice=0)
+    late = append(incremental(Reply(), Reply(), Reply()), replace, choice=0)
     early = late.choices[2].emissions[-1]
     second = replace(early, event=late.events[early.event.index])
     choice = replace(late.choices[2], emissions=(*late.choices[2].emissions, second))

@@ -72,12 +72,12 @@ def test_a_count_that_is_wrong_is_not_blamed_on_the_ids() -> None:
     stream = answered("sglang-completions", {**body, "n": 1}, {**document, "usage": usage})
     assert violated("prompt-tokens-count-the-input-ids", stream)
     assert violated("prompt-ids-match-their-count", stream) == [], "the ids are those that were sent"
-    told = {
+    found = {
         **document,
         "choices": [{**choice, "prompt_token_ids": [73, 39]}],
         "usage": {**usage, "prompt_tokens": 3},
     }
-    stream = answered("sglang-completions", {**body, "n": 1}, told)
+    stream = answered("sglang-completions", {**body, "n": 1}, found)
     assert violated("prompt-ids-match-their-count", stream)
 
 
@@ -545,8 +545,8 @@ def test_null_without_anything_beside_it_fits_the_published_schema_and_spoils_th
 def test_an_echo_with_no_budget_has_the_entries_of_its_prompt_alone(entries: int, seen: bool) -> None:
     """A token is made for a budget of none, and counted; the prompt alone is shown, as by vLLM 0.32.0."""
     tokens, numbers = ["T", "he", " se", "a", " is"], [None, -6.145, -7.869, -7.019, -7.309]
-    told = {"text_offset": [0, 1, 3, 6, 7], "tokens": tokens, "token_logprobs": numbers}
-    logprobs = {name: entry[:entries] for name, entry in told.items()} | {"top_logprobs": None}
+    found = {"text_offset": [0, 1, 3, 6, 7], "tokens": tokens, "token_logprobs": numbers}
+    logprobs = {name: entry[:entries] for name, entry in found.items()} | {"top_logprobs": None}
     choice = {"index": 0, "text": "The sea is", "logprobs": logprobs, "finish_reason": "length"}
     usage = {"prompt_tokens": 5, "total_tokens": 6, "completion_tokens": 1}
     document = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}

@@ -83,19 +83,19 @@ def test_no_requirement_passes_even_where_everything_is_asked(name: str) -> None
     ],
 )
 def test_the_diagnosis_is_for_a_newcomer(name: str, words: tuple[str, ...]) -> None:
-    told = first_words(NULL_TARGETS[name]).diagnosis
+    diagnosis_found = first_words(NULL_TARGETS[name]).diagnosis
     for word in words:
-        assert word in told
-    assert "http://target" in told
-    assert len(told) < 400
+        assert word in diagnosis_found
+    assert "http://target" in diagnosis_found
+    assert len(diagnosis_found) < 400
 
 
 def test_the_diagnosis_does_not_claim_what_only_one_endpoint_did() -> None:
     missing = asyncio.run(NULL_TARGETS["not found"].send("a", "b", next(iter(requests()))))
     broken = asyncio.run(NULL_TARGETS["broken"].send("a", "b", next(iter(requests()))))
-    told = diagnosis("http://target", [missing, broken])
-    assert "none of the endpoints" not in told
-    assert "500" in told
+    diagnosis_found = diagnosis("http://target", [missing, broken])
+    assert "none of the endpoints" not in diagnosis_found
+    assert "500" in diagnosis_found
 
 
 def requests() -> Iterator:

@@ -186,11 +186,13 @@ def test_a_stop_that_ends_the_thoughts_is_told_as_that() -> None:
     stop = (said.choices[0].reasoning or "").split()[2]
     again = text_asked(server, ask, "unstopped-again")
     run = Run((said, again, text_asked(server, replace(ask, stop=(stop,)), "stopped")))
-    told = [
+    found = [
         judgement for judgement in judge([run]) if judgement.requirement.id == "stop-string-ends-generation"
     ]
-    assert [judgement.verdict for judgement in told] == [Verdict.WARN], told[0].message
-    assert told[0].message == f"the stop string {stop!r} ended the thoughts of the choice, before its content"
+    assert [judgement.verdict for judgement in found] == [Verdict.WARN], found[0].message
+    assert (
+        found[0].message == f"the stop string {stop!r} ended the thoughts of the choice, before its content"
+    )
 
 
 def text_asked(server: OpenAIServer, ask: Ask, name: str = "unstopped") -> Stream:
@@ -279,7 +281,7 @@ class LMDeployServer:
         finish = "stop" if stops else "length"
         ids = ids[: stops[0]] if stops else ids
 
-        def told(start: int, end: int, finish: str | None) -> dict[str, Any]:
+        def found(start: int, end: int, finish: str | None) -> dict[str, Any]:
             part = ids[start:end]
             logprobs = [[-1.0 - token / 100, token] for token in part] if body.get("return_logprob") else None
             meta = {
@@ -292,8 +294,8 @@ class LMDeployServer:
             return {"text": "".join(map(chr, part)), "output_ids": part, "meta_info": meta}
 
         if not body.get("stream"):
-            return 200, "application/json", json.dumps(told(0, len(ids), finish)).encode()
-        events = [told(at, at + 1, None) for at in range(len(ids))] + [told(len(ids), len(ids), finish)]
+            return 200, "application/json", json.dumps(found(0, len(ids), finish)).encode()
+        events = [found(at, at + 1, None) for at in range(len(ids))] + [found(len(ids), len(ids), finish)]
         data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)
         return 200, "text/event-stream", data + b"data: [DONE]\n\n"
 

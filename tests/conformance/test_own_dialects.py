@@ -60,8 +60,8 @@ def test_a_file_is_held_to_what_our_own_are(tokenwire, tmp_path: Path, replaced,
     path = mine(tmp_path, replaced=replaced)
     ran = tokenwire("check", "--target", "http://127.0.0.1:9", "--dialect", str(path))
     assert ran.returncode == 2, ran.stdout
-    told = " ".join(ran.stderr.replace("│", " ").split())
-    assert words in told
+    output = " ".join(ran.stderr.replace("│", " ").split())
+    assert words in output
 
 
 def test_a_capture_is_read_by_a_dialect_of_a_file(tokenwire, tmp_path: Path) -> None:

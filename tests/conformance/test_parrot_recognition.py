@@ -8,7 +8,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from stream_builder import Told, change, whole
+from stream_builder import Reply, change, whole
 
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.encoding import chat_text, encoder
@@ -28,15 +28,15 @@ def said(law: Law, words: Words, prompt: Sequence[int], **asked: object) -> Stre
     wants = {"greedy": True, "max_new_tokens": 40, "ignore_eos": True, **asked}
     right = truth(law, words, prompt, Asked(**wants))  # type: ignore[arg-type]
     assert right is not None
-    told = Told(ids=right.ids, finish=Finish(right.finish))
-    return change(whole(told, **{"input_ids": (tuple(prompt),), **wants}), text=right.text)
+    reply = Reply(ids=right.ids, finish=Finish(right.finish))
+    return change(whole(reply, **{"input_ids": (tuple(prompt),), **wants}), text=right.text)
 
 
 def without_ids(stream: Stream, **asked: object) -> Stream:
     """The same answer of a server that tells text alone, to a prompt in another form."""
-    told = Told(ids=None, text=stream.choices[0].text, counted=False, finish=stream.choices[0].finish)
+    reply = Reply(ids=None, text=stream.choices[0].text, counted=False, finish=stream.choices[0].finish)
     wants = {"greedy": True, "max_new_tokens": 40, "ignore_eos": True, "input_ids": None, **asked}
-    return whole(told, **wants)
+    return whole(reply, **wants)
 
 
 def prompt_of(size: int, seed: int = 1) -> tuple[int, ...]:
@@ -92,14 +92,16 @@ def test_a_parrot_that_errs_is_one() -> None:
     law, words = Parrot(SIZE), words_of(Vocabulary.BYTE_LEVEL)
     right = said(law, words, prompt_of(64))
     ids = list(right.choices[0].output_ids or ())
-    wrong = whole(Told(ids=[*ids[:20], 7, *ids[21:]], text="nothing of the kind"), input_ids=(prompt_of(64),))
+    wrong = whole(
+        Reply(ids=[*ids[:20], 7, *ids[21:]], text="nothing of the kind"), input_ids=(prompt_of(64),)
+    )
     assert recognised([right, wrong, right]) is not None
 
 
 def loops(period: int) -> Stream:
     """A model that has fallen into a loop."""
     prompt = prompt_of(64)
-    return whole(Told(ids=[20 + at % period for at in range(64)], text=None), input_ids=(prompt,))
+    return whole(Reply(ids=[20 + at % period for at in range(64)], text=None), input_ids=(prompt,))
 
 
 def copies(prompt: Sequence[int], lag: int) -> Stream:
@@ -107,23 +109,23 @@ def copies(prompt: Sequence[int], lag: int) -> Stream:
     ids = list(prompt)
     for _ in range(40):
         ids.append(ids[-lag])
-    return whole(Told(ids=ids[len(prompt) :], text=None), input_ids=(tuple(prompt),))
+    return whole(Reply(ids=ids[len(prompt) :], text=None), input_ids=(tuple(prompt),))
 
 
 NO_PARROTS: dict[str, Callable[[], list[Stream]]] = {
     "nothing": list,
     "loops": lambda: [loops(period) for period in (1, 2, 4, 8, 16, 32)],
-    "other ids": lambda: [whole(Told(ids=prompt_of(40, 2), text=None), input_ids=(prompt_of(64),))],
+    "other ids": lambda: [whole(Reply(ids=prompt_of(40, 2), text=None), input_ids=(prompt_of(64),))],
     "a copy among others": lambda: [
         copies(prompt_of(64), 64),
         *(copies(prompt_of(64, seed), 23) for seed in range(4)),
     ],
-    "little": lambda: [whole(Told(ids=prompt_of(64)[:9], text=None), input_ids=(prompt_of(64),))],
+    "little": lambda: [whole(Reply(ids=prompt_of(64)[:9], text=None), input_ids=(prompt_of(64),))],
     "drawn": lambda: [
-        whole(Told(ids=prompt_of(64)[:40], text=None), input_ids=(prompt_of(64),), greedy=False)
+        whole(Reply(ids=prompt_of(64)[:40], text=None), input_ids=(prompt_of(64),), greedy=False)
     ],
     "texts": lambda: [
-        whole(Told(ids=None, text="It is about half past nine, I think."), input_ids=None, texts=(LESSON,))
+        whole(Reply(ids=None, text="It is about half past nine, I think."), input_ids=None, texts=(LESSON,))
     ],
 }
 
@@ -141,7 +143,7 @@ def test_another_make_is_known_with_its_tokenizer_alone() -> None:
     model = recognised(answers, OtherTokenizer(foreign, lambda text: ()))
     assert model is not None
     assert (model.law, model.words, model.ours, model.longest) == (Repeater(320), foreign, False, None)
-    short = whole(Told(), input_ids=((1, 2, 3),))
+    short = whole(Reply(), input_ids=((1, 2, 3),))
     assert truth(model.law, foreign, model.prompts(short)[0] or (), short.asked) is None
     assert recognised(answers, OtherTokenizer(None, lambda text: ())) is None
 

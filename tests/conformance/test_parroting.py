@@ -74,8 +74,8 @@ class ParrotSender(CannedSender):
     def prompt(self, body: dict[str, object]) -> Sequence[int]:
         if "messages" in body and "input_ids" not in body:
             return self._speaker.encode(self._template + (chat_text(body["messages"]) or ""))
-        told = body.get("input_ids") or body.get("prompt")
-        return self._speaker.encode(told) if isinstance(told, str) else told  # type: ignore[return-value]
+        found = body.get("input_ids") or body.get("prompt")
+        return self._speaker.encode(found) if isinstance(found, str) else found  # type: ignore[return-value]
 
 
 def found_by(sender: CannedSender, *dialects: str, named: bool = False) -> Speaker | None:
@@ -170,18 +170,18 @@ def test_a_script_that_no_text_becomes_is_not_said_in_words() -> None:
 @pytest.mark.parametrize(("name", "most"), [("sglang-generate", 64), (IDS_CHAT, 48), ("openai-chat", 48)])
 def test_scenarios_of_scripts_are_asked_of_parrots_alone_and_take_few_requests(name: str, most: int) -> None:
     dialect, sender = load_dialects()[name], CannedSender()
-    told = {item.name: item for item in load_scenarios().values() if item.parrot}
+    found = {item.name: item for item in load_scenarios().values() if item.parrot}
 
     def talk(scenario: str, speaker: Speaker | None) -> Conversation:
         return Conversation(scenario, dialect, sender, Advertised(), Transcript(), parrot=speaker)
 
-    for item in told.values():
+    for item in found.values():
         asyncio.run(item.run(talk(item.name, None)))
     assert sender.names == []
-    for item in told.values():
+    for item in found.values():
         asyncio.run(item.run(talk(item.name, speaker_of(Vocabulary.BYTE_LEVEL))))
     in_words = {"script-abort", "script-prompts"}
     """No text becomes these scripts, or the family knows no abort."""
     asked = {item.split("/")[1] for item in sender.names}
-    assert asked == told.keys() - (in_words if name == "openai-chat" else set())
+    assert asked == found.keys() - (in_words if name == "openai-chat" else set())
     assert len(sender.names) == len(set(sender.names)) <= most

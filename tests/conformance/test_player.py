@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 from hand_made_stream import ids_stream, made_up_row
-from stream_builder import Told, change, cumulative, incremental, named, whole
+from stream_builder import Reply, change, cumulative, incremental, named, whole
 
 from tokenwire.checks.evidence import expect
 from tokenwire.judging.judge import Judgement
@@ -55,9 +55,9 @@ def test_an_entry_lost_is_one_hole_and_one_too_many_is_one_cell(entries, at, bef
     aligned = align([1, 2, 3, 4], entries)
     assert letters(aligned.cells) == at
     assert {place: [cell.state for cell in cells] for place, cells in aligned.before.items()} == before
-    told = [cell.index for cell in aligned.cells if cell.index is not None]
-    told += [cell.index for cells in aligned.before.values() for cell in cells]
-    assert sorted(told) == list(range(len(entries)))
+    found = [cell.index for cell in aligned.cells if cell.index is not None]
+    found += [cell.index for cells in aligned.before.values() for cell in cells]
+    assert sorted(found) == list(range(len(entries)))
 
 
 def test_what_is_not_delivered_yet_is_no_hole():
@@ -191,8 +191,8 @@ def violated(
 
 
 def test_the_ribbon_holds_the_stream_against_the_whole_answer_to_the_same_request():
-    answer = named(whole(Told(series={"mirror": list("abcdef")})), "generate/whole")
-    stream = incremental(Told(series={"mirror": list("abcdef")}))
+    answer = named(whole(Reply(series={"mirror": list("abcdef")})), "generate/whole")
+    stream = incremental(Reply(series={"mirror": list("abcdef")}))
     lost = change(stream, at=2, output_ids=[])
     played = playback_of(violated(lost, answer, event=2))
     assert played is not None
@@ -240,13 +240,13 @@ def test_of_a_cumulative_stream_the_ribbon_shows_what_the_illegal_event_left():
 
 def test_without_a_whole_answer_a_series_is_held_against_the_ids():
     entries = [[-0.5, 11, None], [-0.6, 13, None], [-0.7, 14, None]]
-    stream = incremental(Told(ids=(11, 12, 13), text="abc", series={"logprobs": entries}))
+    stream = incremental(Reply(ids=(11, 12, 13), text="abc", series={"logprobs": entries}))
     played = playback_of(violated(stream, event=1))
     assert played is not None
     assert played.ribbons[0]["rows"][1]["faults"] == (
         "1 missing (position 1); 1 too many (position 3); 1 at another index (position 2)"
     )
-    unnamed = incremental(Told(series={"mirror": [1, 2, 3]}), sizes=[3, 3])
+    unnamed = incremental(Reply(series={"mirror": [1, 2, 3]}), sizes=[3, 3])
     short = playback_of(violated(unnamed, event=1))
     assert short is not None
     assert short.ribbons[0]["rows"][1]["faults"] == "3 missing (positions 3, 4, 5)"
@@ -256,11 +256,11 @@ def test_without_a_whole_answer_a_series_is_held_against_the_ids():
 @pytest.mark.parametrize("named_ids", [True, False])
 def test_entries_that_come_again_are_shown_where_they_come(known, named_ids):
     entries = [[-0.5, item, None] for item in (11, 12, 13)] if named_ids else [1, 2, 3]
-    told = Told(ids=(11, 12, 13), text="abc", series={"mirror": entries})
-    stream = incremental(told)
+    reply = Reply(ids=(11, 12, 13), text="abc", series={"mirror": entries})
+    stream = incremental(reply)
     for at in (1, 2):
         stream = change(stream, at=at, series={"mirror": entries[: at + 1]})
-    others = [named(whole(told), "generate/whole")] if known else []
+    others = [named(whole(reply), "generate/whole")] if known else []
     played = playback_of(violated(stream, *others, event=1, pointer="/mirror"))
     assert played is not None
     row = played.ribbons[0]["rows"][-1]
@@ -298,7 +298,7 @@ def test_text_that_is_held_back_is_shown_by_its_bytes_or_by_the_number_of_its_id
 
 
 def test_an_answer_without_a_violation_is_played_to_its_last_event():
-    long = incremental(Told(ids=tuple(range(500)), text="x" * 500))
+    long = incremental(Reply(ids=tuple(range(500)), text="x" * 500))
     shown = played(long, {}, most=30)
     assert shown is not None
     assert len(shown.steps) == 30
@@ -308,8 +308,8 @@ def test_an_answer_without_a_violation_is_played_to_its_last_event():
 
 
 def test_a_server_without_ids_is_shown_by_its_text():
-    answer = named(whole(Told(ids=None)), "generate/whole")
-    stream = change(incremental(Told(ids=None)), at=3, text="")
+    answer = named(whole(Reply(ids=None)), "generate/whole")
+    stream = change(incremental(Reply(ids=None)), at=3, text="")
     played = playback_of(violated(stream, answer, event=3))
     assert played is not None
     assert played.timeline.unit == "characters"
@@ -319,7 +319,7 @@ def test_a_server_without_ids_is_shown_by_its_text():
 
 
 def test_each_choice_is_told_apart():
-    two = incremental(Told(), Told(ids=(21, 22), text="yz"))
+    two = incremental(Reply(), Reply(ids=(21, 22), text="yz"))
     played = playback_of(violated(two, event=3))
     assert played is not None
     assert [cell[0] for cell in played.ribbons[0]["rows"][0]["cells"]] == ["21", "22"]
@@ -327,8 +327,8 @@ def test_each_choice_is_told_apart():
 
 
 def test_what_is_long_is_cut_around_the_first_illegal_event():
-    told = Told(ids=tuple(range(500)), text="x" * 500)
-    played = playback_of(violated(incremental(told), event=250))
+    reply = Reply(ids=tuple(range(500)), text="x" * 500)
+    played = playback_of(violated(incremental(reply), event=250))
     assert played is not None
     assert len(played.steps) == 60
     assert played.steps[played.first].event == 250
@@ -398,7 +398,7 @@ class Scripts(HTMLParser):
 
 
 def evil_page() -> str:
-    stream = incremental(Told(series={EVIL: list(range(6))}, details={}))
+    stream = incremental(Reply(series={EVIL: list(range(6))}, details={}))
     stream = change(stream, at=2, text=EVIL)
     hostile = ids_stream([1], [2], [3], name=f"generate/{EVIL}")
     event = replace(hostile.events[1], data={EVIL: [EVIL]})

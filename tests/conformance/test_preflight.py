@@ -114,8 +114,8 @@ def test_a_refusal_that_speaks_of_the_model_is_told_with_the_way_out() -> None:
     """As transformers serve refuses; it lists no model."""
     refusal = openai_error("Server is pinned to 'm'; requested 'default'.")
     refusal[1]["error"]["message"] += " Unknown model."
-    told = first_words(lambda request: refusal if request.path == CHAT else None).diagnosis
-    assert f"{CHAT} speaks of the model: try --model NAME." in told
+    diagnosis_found = first_words(lambda request: refusal if request.path == CHAT else None).diagnosis
+    assert f"{CHAT} speaks of the model: try --model NAME." in diagnosis_found
 
 
 def test_a_list_of_models_that_fails_leads() -> None:
@@ -127,9 +127,9 @@ def test_a_list_of_models_that_fails_leads() -> None:
         refusal = openai_error("Server is pinned to './parrot'; requested 'default'.")
         return refusal if request.path == CHAT else (404, {"detail": "Not Found"})
 
-    told = first_words(no_cache).diagnosis
+    diagnosis_found = first_words(no_cache).diagnosis
     assert (
-        told
+        diagnosis_found
         == "http://target: GET /v1/models answered 500, so no model is known. Name the model: --model NAME."
     )
 
@@ -183,9 +183,9 @@ def test_a_server_that_has_no_room_yet_is_asked_again_until_patience_ends(
 
     assert [dialect.name for dialect in first_words(loading, patience_s=60.0).speaks] == ["sglang-generate"]
     times = -(10**9)
-    told = first_words(lambda request: loading(request) or (503, {}), patience_s=0.0).diagnosis
-    assert "no room for a request (status 503)" in told
-    assert "--timeout" in told
+    diagnosis_found = first_words(lambda request: loading(request) or (503, {}), patience_s=0.0).diagnosis
+    assert "no room for a request (status 503)" in diagnosis_found
+    assert "--timeout" in diagnosis_found
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_a_server_that_has_no_room_yet_is_asked_again_until_patience_ends(
     ],
 )
 def test_a_base_url_holds_neither_a_query_nor_credentials(url: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words) as told:
+    with pytest.raises(ValueError, match=words) as found:
         Recorder(url)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(found.value)
 
 
 def test_one_endpoint_that_is_silent_among_others_that_are_not_there_is_told_with_the_way_out() -> None:
@@ -212,8 +212,8 @@ def test_one_endpoint_that_is_silent_among_others_that_are_not_there_is_told_wit
             await silent.send("a", "b", HttpRequest("POST", CHAT)),
         ]
 
-    told = diagnosis("http://target", asyncio.run(both()))
-    assert f"{CHAT} may still be loading its model: try again, or raise --timeout." in told
+    diagnosis_found = diagnosis("http://target", asyncio.run(both()))
+    assert f"{CHAT} may still be loading its model: try again, or raise --timeout." in diagnosis_found
 
 
 @pytest.mark.parametrize(("refused", "wants"), [(False, ""), (True, "; it wants prompts as text")])

@@ -15,9 +15,9 @@ from tokenwire.processes import shared_out, together
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_comes_of_parts_comes_in_their_order(jobs: int) -> None:
-    told = list(shared_out(lambda part: (part, os.getpid()), iter(range(100)), jobs))
-    assert [part for part, _ in told] == list(range(100))
-    assert (os.getpid() in {pid for _, pid in told}) is (jobs == 1)
+    parts = list(shared_out(lambda part: (part, os.getpid()), iter(range(100)), jobs))
+    assert [part for part, _ in parts] == list(range(100))
+    assert (os.getpid() in {pid for _, pid in parts}) is (jobs == 1)
 
 
 def test_one_part_is_no_reason_to_fork() -> None:

@@ -85,13 +85,13 @@ def test_only_the_first_events_of_a_stream_are_looked_at(
     bodies: list[bytes] = []
     monkeypatch.setattr(Mark, "may_stand_in", lambda _, body: bodies.append(body) or True)
 
-    def told(body: bytes) -> str | None:
+    def found(body: bytes) -> str | None:
         stream = replace(chat({}, stream=True), reads=(Read(0.1, body),))
         recognised = recognise([SGLANG, OPENAI], [stream]).dialect
         return recognised and recognised.name
 
-    assert told(15 * plain + 985 * event) == "sglang-chat"
-    assert told(16 * plain + 984 * event) == "openai-chat"
+    assert found(15 * plain + 985 * event) == "sglang-chat"
+    assert found(16 * plain + 984 * event) == "openai-chat"
     assert {body.count(b"data: ") for body in bodies} == looked_at
 
 

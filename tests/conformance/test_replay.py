@@ -83,11 +83,11 @@ def test_silence_is_told_by_its_reason(tmp_path: Path) -> None:
             )
         ]
     ).runs[0]
-    told = silent(run.streams)
-    assert "1 with status 503 (broken)" in told
-    assert "1 with timeout (late)" in told
-    assert "fine" not in told
-    assert "declined" not in told
+    found = silent(run.streams)
+    assert "1 with status 503 (broken)" in found
+    assert "1 with timeout (late)" in found
+    assert "fine" not in found
+    assert "declined" not in found
     assert silent([stream for stream in run.streams if stream.answered or stream.refused]) == ""
 
 

@@ -207,8 +207,10 @@ def test_the_command_that_asks_again_asks_as_was_asked(violated) -> None:
     options = {"worker": "http://w:2", "budget": Budget.QUICK, "declare": ("logprobs",), "model": "m"}
     headers = (("x-tokenwire-fault", "event-dropped"), ("Authorization", "Bearer sk-1"), ("x-key", "env:K"))
     plan = planned(Settings(**options, file_headers=headers), {"K": "secret"})
-    told = again(judgement, replace(subject, asked_with=plan.asked_with, judged_with=("--tokenizer", "dir")))
-    assert told == (
+    command = again(
+        judgement, replace(subject, asked_with=plan.asked_with, judged_with=("--tokenizer", "dir"))
+    )
+    assert command == (
         "tokenwire check --target http://h:1 --header 'x-tokenwire-fault: event-dropped' --header "
         "'Authorization: env:MY_KEY' --header 'x-key: env:K' --declare logprobs --model m --worker "
         "http://w:2 --budget quick --tokenizer dir --requirement made-up --scenario one"
@@ -405,8 +407,8 @@ def test_what_fails_somewhere_is_summed_up_without_its_witness(passed) -> None:
 
 def test_a_full_table_tells_one_witness(passed) -> None:
     judgements, subject = passed
-    told = " ".join(printed(judgements, subject, verbosity=1).split())
-    assert "short, long; one of them: generate/long, event 8, at 0.900 s" in told
+    output = " ".join(printed(judgements, subject, verbosity=1).split())
+    assert "short, long; one of them: generate/long, event 8, at 0.900 s" in output
     assert "one of them" not in printed(judgements, subject)
 
 

@@ -253,10 +253,10 @@ def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
 
 
 def test_every_profile_is_a_level_with_a_sentence():
-    told = dated_levels(dict.fromkeys(load_requirements(), Verdict.PASS), {"sglang"})
-    assert [item.name for item in told] == list(load_profiles())
-    assert all(observation.holds == observation.of > 0 and observation.shown for observation in told)
-    assert all(item.means.endswith(".") and item.title.lower() == item.name for item in told)
+    levels = dated_levels(dict.fromkeys(load_requirements(), Verdict.PASS), {"sglang"})
+    assert [item.name for item in levels] == list(load_profiles())
+    assert all(observation.holds == observation.of > 0 and observation.shown for observation in levels)
+    assert all(item.means.endswith(".") and item.title.lower() == item.name for item in levels)
 
 
 def test_the_contract_of_a_family_is_shown_by_its_dialects_and_others_have_fewer_musts():

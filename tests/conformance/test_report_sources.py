@@ -26,9 +26,9 @@ RUN = Run((STREAM, IGNORED), Advertised(sampling_backend="mirror"), declared=fro
 
 def report(run: Run = RUN) -> dict:
     subject = Subject(url="http://x", runs=(run,))
-    told = document(subject, judge(subject.runs, [load_requirements()["logprobs-incremental"]]), 1)
-    jsonschema.Draft202012Validator(load_schema("report")).validate(told)
-    return told
+    written = document(subject, judge(subject.runs, [load_requirements()["logprobs-incremental"]]), 1)
+    jsonschema.Draft202012Validator(load_schema("report")).validate(written)
+    return written
 
 
 def test_each_capability_has_three_sources() -> None:
@@ -47,12 +47,12 @@ def test_a_run_tells_what_became_of_the_unknown() -> None:
 
 
 def test_a_declaration_that_is_not_shown_fails_and_can_be_printed() -> None:
-    told = report()
-    (row,) = told["verdicts"]
+    found = report()
+    (row,) = found["verdicts"]
     assert row["verdict"] == "FAIL"
     assert row["message"] == "logprobs is declared, but no answer carries output logprobs"
     paper = StringIO()
-    print_report(Console(file=paper, width=200), told, verbosity=1)
+    print_report(Console(file=paper, width=200), found, verbosity=1)
     assert "logprobs, as declared" in paper.getvalue()
     assert "capability: logprobs: not seen; declared" in paper.getvalue()
     assert "capability: text: seen in here; declared" in paper.getvalue()

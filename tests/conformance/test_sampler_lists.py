@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from stream_builder import IDS, Told, incremental, named, whole
+from stream_builder import IDS, Reply, incremental, named, whole
 
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
@@ -19,8 +19,8 @@ RED = {Verdict.FAIL, Verdict.WARN}
 OUT_OF_STEP = {"customized-info-whole", "whole-accumulates"}
 
 
-def told(entries: Sequence[object], ids: Sequence[int] = IDS) -> Told:
-    return Told(ids=tuple(ids), series={"histogram": list(entries)}, customized=frozenset({"histogram"}))
+def told(entries: Sequence[object], ids: Sequence[int] = IDS) -> Reply:
+    return Reply(ids=tuple(ids), series={"histogram": list(entries)}, customized=frozenset({"histogram"}))
 
 
 def answers(*sizes: tuple[int, int]) -> tuple[Stream, ...]:
@@ -63,7 +63,7 @@ def test_a_list_that_is_declared_has_to_be_in_step() -> None:
 
 def test_no_comparison_takes_an_unknown_list_for_a_series_and_a_remark_names_it() -> None:
     whole_answer = named(whole(told([1, 2, 3])), "generate/whole")
-    run = Run((whole_answer, named(incremental(Told()), "generate/stream"), *answers((5, 3))))
+    run = Run((whole_answer, named(incremental(Reply()), "generate/stream"), *answers((5, 3))))
     assert red(run) == set()
     assert any(words.endswith("each output id: histogram") for words in remarks(run))
     assert "histogram" in whole_answer.choices[0].series_names, "the answer itself stays as it was"

@@ -10,7 +10,7 @@ from hand_made_stream import ids_stream
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import IDS, document
-from stream_builder import Told, cumulative, incremental
+from stream_builder import Reply, cumulative, incremental
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import (
@@ -233,7 +233,7 @@ def test_prompts_around_the_end_of_the_context_are_asked_where_it_is_told() -> N
 
 
 def test_the_characters_of_a_choice_are_known_wherever_an_emission_ended() -> None:
-    told = Told(ids=(1, 2, 3, 4, 5), text="abcde")
+    told = Reply(ids=(1, 2, 3, 4, 5), text="abcde")
     for stream in (incremental(told, sizes=[1, 3, 1]), cumulative(told, sizes=[1, 3, 1])):
         assert characters_by_tokens(stream.choices[0]) == {1: 1, 4: 4, 5: 5}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from stream_builder import GONE, IDS, PROMPT, Told, append, change, incremental, logprobs, whole
+from stream_builder import GONE, IDS, PROMPT, Reply, append, change, incremental, logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
@@ -20,8 +20,8 @@ from tokenwire.report.signatures import PATTERNS, load_signatures, looks_like
 from tokenwire.requirement import load_requirements
 
 ROWS = load_requirements()
-MIRROR = Told(series={"mirror_token_id": IDS}, customized=frozenset({"mirror_token_id"}))
-LOGPROBS = Told(series={"output_token_logprobs": logprobs()})
+MIRROR = Reply(series={"mirror_token_id": IDS}, customized=frozenset({"mirror_token_id"}))
+LOGPROBS = Reply(series={"output_token_logprobs": logprobs()})
 ENTRIES = [{"token": letter, "logprob": -1.0, "bytes": None, "top_logprobs": []} for letter in "abcdef"]
 USAGE = {"completion_tokens": 6}
 
@@ -51,8 +51,8 @@ class Case:
 
 def chat(at: int, **changed: object) -> Stream:
     """A chat stream with logprobs, one emission of which was changed."""
-    told = Told(ids=None, series={"logprobs_content": ENTRIES})
-    stream = incremental(told, dialect="sglang-chat", logprobs=True, usage=USAGE)
+    reply = Reply(ids=None, series={"logprobs_content": ENTRIES})
+    stream = incremental(reply, dialect="sglang-chat", logprobs=True, usage=USAGE)
     for n, entry in enumerate(ENTRIES):
         stream = change(stream, n, details={"logprobs": {"content": [entry]}})
     gone = {"series": {"logprobs_content": GONE}, "details": {"logprobs": GONE}}
@@ -64,8 +64,8 @@ def series(stream: Stream, at: int, name: str, value: object) -> Stream:
 
 
 def usages(stream: Stream, *at: int) -> Stream:
-    told = tuple(Usage(stream.events[n].place, {"completion_tokens": n}) for n in at)
-    return replace(stream, usages=told)
+    found = tuple(Usage(stream.events[n].place, {"completion_tokens": n}) for n in at)
+    return replace(stream, usages=found)
 
 
 WITH_USAGE = replace(incremental(), asked=replace(incremental().asked, usage=True))
@@ -73,7 +73,7 @@ WITH_USAGE = replace(incremental(), asked=replace(incremental().asked, usage=Tru
 
 def details(**tiers: int) -> Stream:
     return whole(
-        Told(counters={"prompt_tokens": 8, "cached_tokens": 4}, details={"cached_tokens_details": tiers})
+        Reply(counters={"prompt_tokens": 8, "cached_tokens": 4}, details={"cached_tokens_details": tiers})
     )
 
 
@@ -81,13 +81,15 @@ BATCH = {"input_ids": (PROMPT, (7, 8)), "prompts": 2, "n": 1}
 
 
 def batch(second: tuple[int, ...]) -> Stream:
-    return incremental(Told(prompt_ids=PROMPT), Told(prompt_ids=second), **BATCH)
+    return incremental(Reply(prompt_ids=PROMPT), Reply(prompt_ids=second), **BATCH)
 
 
 def zero(values: list[float]) -> Stream:
     ids = tuple(range(11, 11 + len(values)))
     entries = [[value, token, None] for value, token in zip(values, ids, strict=True)]
-    return whole(Told(ids=ids, text="x" * len(ids), series={"output_token_logprobs": entries}), logprobs=True)
+    return whole(
+        Reply(ids=ids, text="x" * len(ids), series={"output_token_logprobs": entries}), logprobs=True
+    )
 
 
 PIECES = {"sizes": [1, 2, 3]}
@@ -142,8 +144,8 @@ CASES = [
     Case(
         "null-content-beside-ids",
         "chat-content-never-null",
-        whole(Told(text=None, details={"content": None}), dialect="sglang-chat"),
-        whole(Told(text=None, details={"content": None}), dialect="sglang-chat", input_ids=None),
+        whole(Reply(text=None, details={"content": None}), dialect="sglang-chat"),
+        whole(Reply(text=None, details={"content": None}), dialect="sglang-chat", input_ids=None),
     ),
     Case(
         "usage-in-every-event",
@@ -190,7 +192,7 @@ def test_a_bug_of_one_family_is_not_seen_in_answers_of_another() -> None:
 def test_a_server_that_tells_the_ids_elsewhere_does_not_lack_them() -> None:
     """A gateway that drops them on one endpoint is not a server of before they were told."""
     asked = whole(return_prompt_token_ids=True)
-    run = Run((asked, whole(Told(prompt_ids=PROMPT), name="generate/two")))
+    run = Run((asked, whole(Reply(prompt_ids=PROMPT), name="generate/two")))
     found = violations("asked-or-refused", asked)
     assert (
         looks_like(Judgement(ROWS["asked-or-refused"], "one", Verdict.FAIL, violations=found, run=run)) == ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from stream_builder import Told, named, whole
+from stream_builder import Reply, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
@@ -22,9 +22,9 @@ WORDS = '[null,{"messages":[]}]'
 
 def chat(text: str, finish: Finish, *stop: str, name: str = "one", prompt_key: str = WORDS) -> Stream:
     """An answer to messages: no ids, and nobody says what stopped it."""
-    told = Told(ids=None, text=text, counted=False, finish=finish)
+    reply = Reply(ids=None, text=text, counted=False, finish=finish)
     asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_key": prompt_key}
-    return named(whole(told, dialect="openai-chat", stop=stop, **asked), name)
+    return named(whole(reply, dialect="openai-chat", stop=stop, **asked), name)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def chat(text: str, finish: Finish, *stop: str, name: str = "one", prompt_key: s
 def test_a_stop_string_is_named_or_seen(
     finish: Finish | None, text: str, stop: Sequence[str], expected: str | None
 ) -> None:
-    (choice,) = whole(Told(ids=None, text=text, finish=finish)).choices
+    (choice,) = whole(Reply(ids=None, text=text, finish=finish)).choices
     assert stop_string_of(Asked(stop=tuple(stop)), choice) == expected
 
 
@@ -63,7 +63,7 @@ def test_a_stop_string_within_the_least_number_of_tokens_stays() -> None:
     answer = chat("q a w a z ", Finish("stop", matched="a"), "a")
     assert not all(seen.holds for seen in look((answer,), Target()))
     assert list(look((replace(answer, asked=replace(answer.asked, min_new_tokens=4)),), Target())) == []
-    (choice,) = whole(Told(ids=None, text="q a w", finish=Finish("stop"))).choices
+    (choice,) = whole(Reply(ids=None, text="q a w", finish=Finish("stop"))).choices
     assert stop_string_of(Asked(stop=("a",), min_new_tokens=4), choice) is None
 
 

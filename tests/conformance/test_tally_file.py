@@ -52,10 +52,10 @@ def written_and_read(replayed: Replayed, name: str) -> tuple[str, Replayed]:
 def report(replayed: Replayed) -> dict[str, Any]:
     """What all forms of a report are made from."""
     judgements = combined(replayed.judged)
-    told = document(replayed.subject, judgements, 1)
+    written = document(replayed.subject, judgements, 1)
     return {
-        "document": as_json(told),
-        "page": page(told, playbacks(judgements)),
+        "document": as_json(written),
+        "page": page(written, playbacks(judgements)),
         "bodies": [
             judgement.run.by_exchange[judgement.violations[0].place.exchange]
             for judgement in judgements

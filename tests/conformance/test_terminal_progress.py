@@ -43,7 +43,7 @@ def test_on_a_narrow_terminal_the_counts_are_whole_and_the_name_is_cut():
 def test_judging_is_a_phase_of_its_own(monkeypatch, capsys):
     monkeypatch.setattr("tokenwire.report.meter.LINE_EVERY_S", 0)
     nothing = Subject(url="http://127.0.0.1:1", runs=(Run(()),))
-    for quiet, told in ((False, True), (True, False)):
+    for quiet, found in ((False, True), (True, False)):
         judge_and_report(nothing, Reporting(Outputs(), Settings(quiet=quiet)), Console(file=StringIO()))
         rows = len(load_requirements())
-        assert (f"judging: {rows} of {rows} after " in capsys.readouterr().err) is told
+        assert (f"judging: {rows} of {rows} after " in capsys.readouterr().err) is found

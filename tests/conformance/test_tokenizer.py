@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stream_builder import PROMPT, Told, change, incremental, whole
+from stream_builder import PROMPT, Reply, change, incremental, whole
 
 from tokenwire.ask import Ask
 from tokenwire.asking.detokenization import MOST_REQUESTS, ask_for_texts, questions
@@ -141,7 +141,7 @@ def test_the_checks_want_to_know_the_ids_that_were_seen_and_each_once() -> None:
 
 def _long(first: int) -> Stream:
     ids = (first, *range(30, 45))
-    return incremental(Told(ids=ids, text="x" * len(ids)))
+    return incremental(Reply(ids=ids, text="x" * len(ids)))
 
 
 def test_of_too_many_questions_those_of_final_texts_are_asked_and_no_half_of_an_answer() -> None:
@@ -216,7 +216,7 @@ def test_with_a_tokenizer_a_wrong_text_is_found_within_one_answer() -> None:
     ids = (11, 12, 13, 14, 15, 16)
     texts = {ids: "abcdef", PROMPT: "Say", (*PROMPT, *ids): "Say abcdef"}
     remote = RemoteTokenizer({(asked, True): text for asked, text in texts.items()})
-    wrong = change(whole(Told()), text="abcde")
+    wrong = change(whole(Reply()), text="abcde")
     rows = [row for row in BY_TOKENIZER if row.id == "text-is-what-its-ids-say"]
     verdicts = [judgement.verdict for judgement in judge([Run((wrong,), tokenizer=remote)], rows)]
     assert verdicts == [Verdict.FAIL]

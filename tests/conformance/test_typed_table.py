@@ -25,12 +25,12 @@ class Cart:
 
 
 def test_a_table_becomes_what_its_fields_say():
-    told = {
+    found = {
         "wheels": [{"spokes": 8}, {"spokes": 9, "rim": "wood"}],
         "colours": ["red"],
         "loads": {"a": 1, "b": None},
     }
-    assert typed(Cart, told, "cart.yaml") == Cart(
+    assert typed(Cart, found, "cart.yaml") == Cart(
         (Wheel(8), Wheel(9, "wood")), colours=frozenset({"red"}), loads={"a": 1, "b": None}
     )
 

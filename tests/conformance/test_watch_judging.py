@@ -92,9 +92,9 @@ def test_a_violation_is_named_with_its_place() -> None:
     assert replace(bench.judge(GOOD), latencies=None) == Opinion(judged=True, dialect="sglang-generate")
     opinion = bench.judge(BAD)
     assert opinion.judged
-    told = {violation.requirement: violation for violation in opinion.violations}
-    assert told["cumulative-ids-extend"].event == 5
-    assert told["cumulative-ids-extend"].level == "MUST"
+    found = {violation.requirement: violation for violation in opinion.violations}
+    assert found["cumulative-ids-extend"].event == 5
+    assert found["cumulative-ids-extend"].level == "MUST"
 
 
 def test_what_nobody_knows_is_not_judged_and_no_gap() -> None:
@@ -217,27 +217,27 @@ def _ours(folder: Path | None = None, profiles: Sequence[str] = ()) -> Callable[
 
 def test_the_process_judges_and_keeps_what_violates(tmp_path: Path) -> None:
     folder = tmp_path / "violations"
-    told, missed = _judged(_ours(folder), GOOD, BAD, GOOD)
+    found, missed = _judged(_ours(folder), GOOD, BAD, GOOD)
     assert missed == []
-    assert [len(opinion.violations) > 0 for opinion in told] == [False, True, False]
-    assert [(opinion.method, opinion.path) for opinion in told] == [("POST", "/generate")] * 3
+    assert [len(opinion.violations) > 0 for opinion in found] == [False, True, False]
+    assert [(opinion.method, opinion.path) for opinion in found] == [("POST", "/generate")] * 3
     (path,) = folder.rglob("*.jsonl.gz")
-    assert told[1].recorded == str(path)
+    assert found[1].recorded == str(path)
     (kept,) = read_capture(path)
-    assert (kept.name, kept.started) == (told[1].exchange, told[1].started)
+    assert (kept.name, kept.started) == (found[1].exchange, found[1].started)
     assert timeless(kept) == as_watched(BAD)
-    assert path.parent.name == told[1].violations[0].requirement
+    assert path.parent.name == found[1].violations[0].requirement
     assert replay([folder]).runs[0].streams
 
 
 def test_the_process_judges_by_the_profiles_alone() -> None:
-    told = {}
+    found = {}
     for profile in ("core", "metadata"):
         [opinion], missed = _judged(_ours(profiles=[profile]), BAD)
         assert (opinion.judged, missed) == (True, [])
-        told[profile] = {violation.requirement for violation in opinion.violations}
-    assert "cumulative-ids-extend" in told["core"]
-    assert "cumulative-ids-extend" not in told["metadata"]
+        found[profile] = {violation.requirement for violation in opinion.violations}
+    assert "cumulative-ids-extend" in found["core"]
+    assert "cumulative-ids-extend" not in found["metadata"]
 
 
 @pytest.mark.parametrize("program", [DEAD, BABBLES, "raise SystemExit"])
@@ -262,9 +262,9 @@ def test_what_was_given_to_a_judge_that_dies_is_given_to_the_next_one() -> None:
     def command(spool: Spool) -> list[str]:
         return [sys.executable, "-c", DIES_OF_THE_SECOND, *_ours()(spool)[3:]]
 
-    told, missed = _judged(command, GOOD, deadly, GOOD)
-    assert [opinion.judged for opinion in told] == [True, True]
-    assert told[0].exchange != told[1].exchange
+    found, missed = _judged(command, GOOD, deadly, GOOD)
+    assert [opinion.judged for opinion in found] == [True, True]
+    assert found[0].exchange != found[1].exchange
     assert missed == ["judge-crashed"]
 
 

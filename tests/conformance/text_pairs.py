@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
 from pair import Pair
-from stream_builder import Told, change, incremental, named, whole
+from stream_builder import Reply, change, incremental, named, whole
 
 from tokenwire.checks.check import Target
 from tokenwire.record import Finish, Stream
@@ -17,16 +17,16 @@ BROKEN = "\ufffd"
 def stopped(ids: tuple[int, ...] = (11, 12, 13, 14), text: str = "ab", **asked: object) -> Stream:
     """An answer that the stop string `cd` ended."""
     return named(
-        whole(Told(ids=ids, text=text, finish=STOP_AT_CD), stop=("cd",), **asked), "generate/stopped"
+        whole(Reply(ids=ids, text=text, finish=STOP_AT_CD), stop=("cd",), **asked), "generate/stopped"
     )
 
 
 def _matched(by: object, **asked: object) -> Stream:
-    return whole(Told(ids=(11, 12, 13), text="ab", finish=Finish("stop", matched=by)), **asked)
+    return whole(Reply(ids=(11, 12, 13), text="ab", finish=Finish("stop", matched=by)), **asked)
 
 
-WITH_SPECIAL = whole(Told(ids=(11, SPECIAL, 12)))
-WITH_SPECIAL_SHOWN = whole(Told(ids=(11, SPECIAL, 12)), skip_special_tokens=False)
+WITH_SPECIAL = whole(Reply(ids=(11, SPECIAL, 12)))
+WITH_SPECIAL_SHOWN = whole(Reply(ids=(11, SPECIAL, 12)), skip_special_tokens=False)
 
 TEXT_PAIRS = [
     Pair("text-is-what-its-ids-say", whole(), change(whole(), text="abcef"), pointer="/text", target=LETTERS),
@@ -40,31 +40,33 @@ TEXT_PAIRS = [
     ),
     Pair(
         "text-is-what-its-ids-say",
-        whole(Told(ids=(11, HALF, 12), text=f"a{BROKEN}b")),
-        whole(Told(ids=(11, HALF, 12), text="ab")),
+        whole(Reply(ids=(11, HALF, 12), text=f"a{BROKEN}b")),
+        whole(Reply(ids=(11, HALF, 12), text="ab")),
         pointer="/text",
         target=LETTERS,
         why="bytes that are no character",
     ),
     Pair(
         "text-is-what-its-ids-say",
-        whole(Told(ids=(11, 12, 13), text="ab", finish=Finish("stop", matched=13))),
-        whole(Told(ids=(11, 12, 13), text="abc", finish=Finish("stop", matched=13))),
+        whole(Reply(ids=(11, 12, 13), text="ab", finish=Finish("stop", matched=13))),
+        whole(Reply(ids=(11, 12, 13), text="abc", finish=Finish("stop", matched=13))),
         pointer="/text",
         target=LETTERS,
         why="the id that ended the choice",
     ),
     Pair(
         "incomplete-tail-is-shown",
-        whole(Told(ids=(11, HALF), text=f"a{BROKEN}")),
-        whole(Told(ids=(11, HALF), text="a")),
+        whole(Reply(ids=(11, HALF), text=f"a{BROKEN}")),
+        whole(Reply(ids=(11, HALF), text="a")),
         pointer="/text",
         target=LETTERS,
     ),
     Pair(
         "shown-text-stays",
-        change(change(incremental(Told(ids=(11, HALF, OTHER_HALF), text="a--")), 1, text=""), 2, text="é"),
-        change(change(incremental(Told(ids=(11, HALF, OTHER_HALF), text="a--")), 1, text=BROKEN), 2, text=""),
+        change(change(incremental(Reply(ids=(11, HALF, OTHER_HALF), text="a--")), 1, text=""), 2, text="é"),
+        change(
+            change(incremental(Reply(ids=(11, HALF, OTHER_HALF), text="a--")), 1, text=BROKEN), 2, text=""
+        ),
         1,
         "/text",
         LETTERS,
@@ -103,10 +105,10 @@ TEXT_PAIRS = [
     Pair(
         "stop-string-ends-generation",
         (
-            whole(Told(text="bcaaaa")),
-            named(whole(Told(text="", finish=Finish("stop")), stop=("bc",)), "g/stop"),
+            whole(Reply(text="bcaaaa")),
+            named(whole(Reply(text="", finish=Finish("stop")), stop=("bc",)), "g/stop"),
         ),
-        (whole(Told(text="bcaaaa")), named(whole(Told(text="bcaaaa"), stop=("bc",)), "g/stop")),
+        (whole(Reply(text="bcaaaa")), named(whole(Reply(text="bcaaaa"), stop=("bc",)), "g/stop")),
         pointer="/text",
     ),
     Pair(
@@ -118,8 +120,8 @@ TEXT_PAIRS = [
     ),
     Pair(
         "nothing-follows-a-stop-pattern",
-        whole(Told(ids=(11, 12, 13), text="abc"), stop_regex=("[bc]{2}",)),
-        whole(Told(ids=(11, 12, 13, 14), text="abcd"), stop_regex=("[bc]{2}",)),
+        whole(Reply(ids=(11, 12, 13), text="abc"), stop_regex=("[bc]{2}",)),
+        whole(Reply(ids=(11, 12, 13, 14), text="abcd"), stop_regex=("[bc]{2}",)),
         pointer="/output_ids",
         target=LETTERS,
     ),

@@ -73,11 +73,11 @@ def test_a_python_without_nox_installs_it_beside_itself_and_goes_on(clone, index
     status, said = noxfile(clone, index, *asked, lacks=lacks)
     assert status == 0, said
     assert f"it goes into {clone / '.nox' / 'nox'}" in said
-    told = f"nox was asked for -f {clone / 'noxfile.py'} -s conformance -- --target http://127.0.0.1:30000"
-    assert told in said
+    found = f"nox was asked for -f {clone / 'noxfile.py'} -s conformance -- --target http://127.0.0.1:30000"
+    assert found in said
 
     again = noxfile(clone, index, *asked, lacks=("ensurepip", "pip"))
-    assert again == (0, f"{told}\n")
+    assert again == (0, f"{found}\n")
 
 
 def test_a_python_that_can_install_nothing_is_told_what_to_install(clone, index):

@@ -76,9 +76,9 @@ def test_no_loop_of_a_guide_is_without_an_end():
 
 
 def test_the_readme_counts_no_more_defects_than_there_are():
-    [told] = re.findall(r"more than (\d+) defects", README.read_text("utf-8"))
+    [found] = re.findall(r"more than (\d+) defects", README.read_text("utf-8"))
     defects = yaml.safe_load((DOCS.parent / "fixtures" / "defects.yaml").read_text("utf-8"))
-    assert len(defects) > int(told)
+    assert len(defects) > int(found)
 
 
 def test_settings_in_the_guides_are_settings():
@@ -125,11 +125,11 @@ def test_the_guides_show_the_workflows_that_are_tested():
 
 def test_the_action_has_the_inputs_that_the_guide_tells():
     guide = (DOCS / "guides" / "gate-a-fork.md").read_text("utf-8")
-    told = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (.*?) ?\|$", guide, re.MULTILINE))
+    found = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (.*?) ?\|$", guide, re.MULTILINE))
     inputs = yaml.safe_load((DOCS.parent / "action.yml").read_text("utf-8"))["inputs"]
-    assert list(told) == list(inputs)
+    assert list(found) == list(inputs)
     for name, given in inputs.items():
-        assert told[name].strip("`") == ("required" if given.get("required") else given["default"]), name
+        assert found[name].strip("`") == ("required" if given.get("required") else given["default"]), name
 
 
 def test_every_page_is_in_the_navigation():

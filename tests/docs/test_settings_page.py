@@ -20,12 +20,12 @@ def taken() -> dict[str, list[str]]:
 
 
 def test_every_key_is_told_with_who_takes_it() -> None:
-    told = taken()
-    assert set(told) == set(KEYS) | {f"{table}.{name}" for table, keys in TABLES.items() for name in keys}
-    assert told["target"] == ["check", "record", "watch", "inspect"]
-    assert told["profiles"] == ["check", "replay", "watch"]
-    assert told["headers"] == ["check", "record", "compare", "twin", "inspect"]
-    assert told["watch.listen"] == ["watch"]
+    found = taken()
+    assert set(found) == set(KEYS) | {f"{table}.{name}" for table, keys in TABLES.items() for name in keys}
+    assert found["target"] == ["check", "record", "watch", "inspect"]
+    assert found["profiles"] == ["check", "replay", "watch"]
+    assert found["headers"] == ["check", "record", "compare", "twin", "inspect"]
+    assert found["watch.listen"] == ["watch"]
 
 
 def test_the_guide_to_watching_says_what_a_file_may_say(tmp_path: Path) -> None:

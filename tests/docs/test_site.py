@@ -52,9 +52,9 @@ def pages_of_requirements() -> dict[str, Page]:
 def test_one_address_makes_the_link_to_the_repository_and_fills_the_examples(
     path, address, tmp_path, monkeypatch
 ):
-    told = (published.ROOT / "pyproject.toml").read_text("utf-8")
-    assert f"https://github.com/{published.PLACEHOLDER}" in told
-    (tmp_path / "pyproject.toml").write_text(told.replace(published.PLACEHOLDER, path), "utf-8")
+    found = (published.ROOT / "pyproject.toml").read_text("utf-8")
+    assert f"https://github.com/{published.PLACEHOLDER}" in found
+    (tmp_path / "pyproject.toml").write_text(found.replace(published.PLACEHOLDER, path), "utf-8")
     monkeypatch.setattr(published, "ROOT", tmp_path)
     assert published.repository() == address
     assert published.with_repository("- uses: OWNER/tokenwire@main") == f"- uses: {path}@main"
@@ -99,12 +99,12 @@ def test_a_defect_of_a_released_server_is_told_with_its_release_and_its_bytes():
     one = replace(column(chat_chunks_share_a_choice_id=red), capture=capture, version="0.5.23")
     content = found_page.page([one]).content
     assert "### Chat streams with n 2 give the finish chunk of one choice the id of another" in content
-    told = content.split("### Chat streams with n 2")[1].split("###")[0]
-    assert "**Releases:** SGLang 0.5.23" in told
-    assert "**In its source:** SGLang 0.5.23 serving_chat.py" in told
-    assert "issues/39864" in told
-    assert " > 7  data: {}" in told
-    assert "curl" not in told
+    part = content.split("### Chat streams with n 2")[1].split("###")[0]
+    assert "**Releases:** SGLang 0.5.23" in part
+    assert "**In its source:** SGLang 0.5.23 serving_chat.py" in part
+    assert "issues/39864" in part
+    assert " > 7  data: {}" in part
+    assert "curl" not in part
     assert all(defect.does in content or defect.does[1:] in content for defect in found_page.defects())
 
 
@@ -133,8 +133,8 @@ def test_a_page_tells_what_recorded_servers_do():
 
 
 def test_faults_are_read_from_the_source_as_the_engine_knows_them():
-    told = {name: (fault.does, fault.upstream, fault.room) for name, fault in faults().items()}
-    assert told == {name: (known.does, known.upstream, known.room) for name, known in load_faults().items()}
+    found = {name: (fault.does, fault.upstream, fault.room) for name, fault in faults().items()}
+    assert found == {name: (known.does, known.upstream, known.room) for name, known in load_faults().items()}
 
 
 @pytest.mark.parametrize("name", [name for name, row in REQUIREMENTS.items() if row.kills])
@@ -240,9 +240,9 @@ def commands(command, path="tokenwire", parent=None):
 
 def test_the_reference_of_the_commands_tells_every_option():
     content = command_pages.page().content
-    told = list(commands(typer.main.get_command(app)))
-    assert len(told) > 60
-    for path, option in told:
+    commands_ = list(commands(typer.main.get_command(app)))
+    assert len(commands_) > 60
+    for path, option in commands_:
         assert path == "tokenwire" or re.search(rf"^##+ {path}$", content, re.MULTILINE), path
         assert f"| `{option.replace('|', chr(92) + '|')}` |" in content
 

@@ -30,10 +30,10 @@ def test_a_faulty_fork_differs_from_its_upstream(
     tokenwire("record", "fork", "--target", url, *FEW, "--header", "x-tokenwire-fault: last-token-twice")
     ran = tokenwire("compare", "upstream", "fork", "--json", "difference.json")
     assert ran.returncode == ExitStatus.VIOLATION, ran.stdout + ran.stderr
-    told = json.loads((tmp_path / "difference.json").read_text("utf-8"))
-    assert told["same"] is False
-    assert told["compared"]["exchanges"] > 0
-    assert "ids" in {difference["kind"] for difference in told["differences"]}
+    document = json.loads((tmp_path / "difference.json").read_text("utf-8"))
+    assert document["same"] is False
+    assert document["compared"]["exchanges"] > 0
+    assert "ids" in {difference["kind"] for difference in document["differences"]}
     live = tokenwire("compare", url, "upstream", *FEW)
     assert live.returncode == ExitStatus.CONFORMS, live.stdout + live.stderr
 

@@ -80,7 +80,7 @@ def test_a_death_is_one_failure_and_changes_no_other_verdict(
         subject, judgements = judged(plan)
     assert subject.broken_off.startswith(f"the server died of {killer}; ")
     assert killers(judgements) == [killer]
-    told = verdicts(judgements)
+    verdicts_ = verdicts(judgements)
     expected = healthy | {BROKEN: Verdict.FAIL}
     if fault == "dies-of-an-unknown-id":
         # Nobody is left to refuse such ids, and the most perilous request was not sent any more.
@@ -89,7 +89,9 @@ def test_a_death_is_one_failure_and_changes_no_other_verdict(
             judgement for judgement in judgements if judgement.requirement.id == "unknown-prompt-ids-refused"
         ]
         assert f"the server died of {killer} before this was asked" in unasked.message
-    assert {name: (told[name], expected[name]) for name in told if told[name] is not expected[name]} == {}
+    assert {
+        name: (verdicts_[name], expected[name]) for name in verdicts_ if verdicts_[name] is not expected[name]
+    } == {}
 
 
 class OwnServer:

@@ -49,8 +49,8 @@ def test_a_conforming_server_is_left_in_peace(url: str) -> None:
     drawn = requests(subject)
     assert 25 <= len(drawn) <= 50
     assert len({name.split("/")[0] for name in drawn}) > 1
-    (told,) = [remark for remark in subject.remarks if remark.startswith(EXPLORATION)]
-    assert told == f"exploration: {len(drawn)} requests, 0 requirements violated"
+    (found,) = [remark for remark in subject.remarks if remark.startswith(EXPLORATION)]
+    assert found == f"exploration: {len(drawn)} requests, 0 requirements violated"
 
 
 def test_the_same_seed_draws_the_same_and_another_others(url: str) -> None:

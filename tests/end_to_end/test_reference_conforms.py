@@ -103,11 +103,11 @@ def test_scripts_were_drafted_cached_and_preempted(
     checked: Callable[[str], tuple[Report, Path]], name: str
 ) -> None:
     _, recorded = checked(name)
-    told = Counter[str]()
+    counts = Counter[str]()
     for capture in (*recorded.rglob("script-*.jsonl"), *recorded.rglob("script-*/*.jsonl")):
         for field in ("num_retractions", "cached_tokens", "spec_num_correct_drafts"):
-            told[field] += len(re.findall(rf'"{field}\\?":\s*[1-9]', capture.read_text("utf-8")))
-    assert len(+told) == 3, told
+            counts[field] += len(re.findall(rf'"{field}\\?":\s*[1-9]', capture.read_text("utf-8")))
+    assert len(+counts) == 3, counts
 
 
 @pytest.mark.parametrize("name", INCREMENTAL)

@@ -117,10 +117,10 @@ def test_greedy_requests_get_the_recorded_answers(
                 if mine.output_ids:
                     assert mine.series(series) == _logprobs(recorded_choice.series(series)), (name, series)
             # Of the first id inside a prompt SGLang tells nothing (reference/DIFFERENCES.md).
-            told = slice(1 if theirs.asked.logprob_start else 0, None)
+            found = slice(1 if theirs.asked.logprob_start else 0, None)
             for series in recorded_choice.emissions[-1].prompt_series:
-                expected = recorded_choice.emissions[-1].prompt_series[series][told]
-                assert mine.emissions[-1].prompt_series[series][told] == _logprobs(expected), (name, series)
+                expected = recorded_choice.emissions[-1].prompt_series[series][found]
+                assert mine.emissions[-1].prompt_series[series][found] == _logprobs(expected), (name, series)
         compared += 1
     with capsys.disabled():
         print(f"\n{case}: {compared} exchanges compared with SGLang 0.5.23; {len(refused)} refused")

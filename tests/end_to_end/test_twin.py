@@ -95,8 +95,8 @@ def test_twins_are_told_from_others(tokenwire, serve_reference: Serve, tmp_path:
         assert (status, near["outcome"]) == (ExitStatus.VIOLATION, "another model")
         assert near["told_within"] <= 3000
     for seen in (same, noisy, other, near):
-        told = {name: seen[name] for name in ("outcome", "told_within", "tokens", "apart", "limit")}
-        print(seed, json.dumps(told))
+        found = {name: seen[name] for name in ("outcome", "told_within", "tokens", "apart", "limit")}
+        print(seed, json.dumps(found))
 
 
 def test_precision_hides_no_four_bit_weights(tokenwire, serve_reference: Serve, tmp_path: Path) -> None:

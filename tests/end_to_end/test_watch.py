@@ -85,9 +85,9 @@ def test_faults_are_found_in_what_passes_and_kept(reference: str, tmp_path: Path
     failed = {
         judgement.requirement.id for judgement in judge(subject.runs) if judgement.verdict is Verdict.FAIL
     }
-    told = {line.split(": ")[1] for line in watched.written.splitlines() if line.startswith("MUST")}
-    assert told
-    assert told <= failed
+    part = {line.split(": ")[1] for line in watched.written.splitlines() if line.startswith("MUST")}
+    assert part
+    assert part <= failed
 
 
 def test_a_server_that_conforms_is_left_in_peace(reference: str) -> None:

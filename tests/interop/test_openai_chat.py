@@ -84,9 +84,9 @@ def test_logprobs(client: OpenAI, model: str, stream: bool) -> None:
     asked: dict[str, Any] = {"model": model, "messages": MESSAGES, "max_tokens": 6, "temperature": 0}
     answer = client.chat.completions.create(logprobs=True, top_logprobs=2, stream=stream, **asked)
     choices = [choice for chunk in answer for choice in chunk.choices] if stream else answer.choices
-    told = [entry for choice in choices if choice.logprobs for entry in choice.logprobs.content or []]
-    assert len(told) == 6
-    for entry in told:
+    found = [entry for choice in choices if choice.logprobs for entry in choice.logprobs.content or []]
+    assert len(found) == 6
+    for entry in found:
         assert entry.logprob <= 0
         assert [top.logprob for top in entry.top_logprobs] == sorted(
             (top.logprob for top in entry.top_logprobs), reverse=True
@@ -200,11 +200,11 @@ def test_the_clients_objects_of_tools_and_reasoning_are_those_of_the_whole_answe
     assert joined.finish_reason == whole.finish_reason == "tool_calls"
     assert joined.message.content == whole.message.content == "I will look."
     assert getattr(joined.message, reasoning) == getattr(whole.message, reasoning) == "Where is it?"
-    told = [
+    found = [
         [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
         for message in (joined.message, whole.message)
     ]
-    assert told[0] == told[1] == [("get_weather", '{"city": "Köln 😀", "days": 2}')] * 2
+    assert found[0] == found[1] == [("get_weather", '{"city": "Köln 😀", "days": 2}')] * 2
     assert len({call.id for call in joined.message.tool_calls or ()}) == 2
     done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
-    assert [event.arguments for event in done] == [arguments for _, arguments in told[1]]
+    assert [event.arguments for event in done] == [arguments for _, arguments in found[1]]

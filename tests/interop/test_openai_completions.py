@@ -50,11 +50,11 @@ def test_the_prompt_is_echoed(client: OpenAI, model: str) -> None:
 
 
 def test_logprobs_stand_in_four_lists_of_one_length(client: OpenAI, model: str) -> None:
-    told = client.completions.create(model=model, prompt="a", logprobs=2, **GREEDY).choices[0].logprobs
-    assert told is not None
+    choice = client.completions.create(model=model, prompt="a", logprobs=2, **GREEDY).choices[0].logprobs
+    assert choice is not None
     lengths = {
         len(entries or [])
-        for entries in (told.tokens, told.token_logprobs, told.text_offset, told.top_logprobs)
+        for entries in (choice.tokens, choice.token_logprobs, choice.text_offset, choice.top_logprobs)
     }
     assert lengths == {12}
 

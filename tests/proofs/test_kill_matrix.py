@@ -127,17 +127,17 @@ def test_in_the_whole_matrix_all_requirements_have_to_kill():
 def test_the_exit_status_tells_whether_all_agree(monkeypatch, tmp_path, capsys, kills, status):
     tried = matrix(trial(REQUIREMENT), kills=kills)
     monkeypatch.setattr(kill_matrix, "kill_matrix", lambda names, quiet, flags: tried)
-    told, shown = tmp_path / "matrix.json", tmp_path / "matrix.html"
-    assert kill_matrix.main(["--json", str(told), "--html", str(shown)]) == status
+    found, shown = tmp_path / "matrix.json", tmp_path / "matrix.html"
+    assert kill_matrix.main(["--json", str(found), "--html", str(shown)]) == status
     assert last_line(tried) in capsys.readouterr().out
-    assert json.loads(told.read_text("utf-8"))["complaints"] == tried.complaints
+    assert json.loads(found.read_text("utf-8"))["complaints"] == tried.complaints
     assert FAULT in shown.read_text("utf-8")
 
 
 def test_the_json_has_every_kill_with_its_place():
-    [told] = json.loads(as_json(matrix(trial(REQUIREMENT))))["trials"]
+    [document] = json.loads(as_json(matrix(trial(REQUIREMENT))))["trials"]
     kill = {"message": f"{REQUIREMENT} is <broken>", "scenarios": ["greedy-stream"]}
-    assert told == {"fault": FAULT, "server": "cumulative", "kills": {REQUIREMENT: kill}, "failure": ""}
+    assert document == {"fault": FAULT, "server": "cumulative", "kills": {REQUIREMENT: kill}, "failure": ""}
 
 
 def test_the_page_shows_each_kind_of_cell_and_loads_nothing():

@@ -73,9 +73,9 @@ def test_what_does_not_hold_is_named_and_gates(
     monkeypatch.setattr(soak, "soak", measure)
     monkeypatch.setattr("sys.argv", ["soak", "--only", "soak", "--write", str(tmp_path)])
     assert soak.main() == status
-    told = capsys.readouterr()
-    assert ("DOES NOT HOLD" in told.err) != holds
-    assert f"{status} of 1 do not hold" in told.out
+    printed = capsys.readouterr()
+    assert ("DOES NOT HOLD" in printed.err) != holds
+    assert f"{status} of 1 do not hold" in printed.out
     assert "| memory | less than 5 % | +7 % |" in (tmp_path / "robustness.md").read_text("utf-8")
 
 

@@ -107,8 +107,8 @@ def test_logprobs_of_a_prompt_are_those_of_the_block_it_was_written_in() -> None
         "s", (*PROMPT, *written.output_ids), 1, return_logprob=True, logprob_start_len=len(PROMPT) - 1
     )
     steps(engine(), scored)
-    told = [entry[0] for entry in scored.prompt_series["input_token_logprobs"]][-20:]
-    assert told == pytest.approx([entry[0] for entry in written.series["output_token_logprobs"]])
+    found = [entry[0] for entry in scored.prompt_series["input_token_logprobs"]][-20:]
+    assert found == pytest.approx([entry[0] for entry in written.series["output_token_logprobs"]])
 
 
 def test_a_script_is_for_the_scripted_model() -> None:

@@ -166,8 +166,8 @@ def test_files_that_cannot_be_read_are_named_in_one_line_and_never_run(tmp_path:
 def test_no_tokenizer_takes_spaces_back(tmp_path: Path) -> None:
     """Spaces before punctuation are a text's own: pieces that a stream has shown cannot lose them."""
     shutil.copytree(MODELS / "tiny-qwen2", tmp_path, dirs_exist_ok=True)
-    told = tmp_path / "tokenizer_config.json"
-    told.write_text(json.dumps({**json.loads(told.read_text()), "clean_up_tokenization_spaces": True}))
+    found = tmp_path / "tokenizer_config.json"
+    found.write_text(json.dumps({**json.loads(found.read_text()), "clean_up_tokenization_spaces": True}))
     assert AutoTokenizer.from_pretrained(tmp_path).clean_up_tokenization_spaces
     assert not load_model(str(tmp_path)).tokenizer.clean_up_tokenization_spaces
 

@@ -145,9 +145,9 @@ def test_a_gguf_file_holds_the_same_model(tmp_path: Path) -> None:
     model = load(tmp_path)
     path = tmp_path / "parrot.gguf"
     read = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)
-    told = model.state_dict()
-    assert told.keys() == read["tensors"].keys()
-    assert [name for name in told if not torch.equal(told[name], read["tensors"][name].float())] == []
+    state = model.state_dict()
+    assert state.keys() == read["tensors"].keys()
+    assert [name for name in state if not torch.equal(state[name], read["tensors"][name].float())] == []
     config = {name: value for name, value in read["config"].items() if hasattr(model.config, name)}
     assert config["model_type"] == "qwen2"
     assert config["num_attention_heads"] == config["num_key_value_heads"] == 4

@@ -82,9 +82,9 @@ def test_every_fault_acts_at_a_seam_that_there_is():
     assert used == seams
 
 
-def changes(told) -> Iterator[str]:
+def changes(found) -> Iterator[str]:
     """The primitives that a change names, and those of its entries."""
-    for name, argument in ({told: None} if isinstance(told, str) else told).items():
+    for name, argument in ({found: None} if isinstance(found, str) else found).items():
         yield name
         if name.startswith("each"):
             yield from changes(argument)
@@ -96,12 +96,12 @@ def named_in(entry) -> dict[str, set[str]]:
     edits.append(entry.get("answered", {}).get("edit", []))
     edits = [edit for some in edits for edit in (some if isinstance(some, list) else [some])]
     taken = entry.get("taken", {})
-    told = [change for edit in edits for change in edit.get("change", {}).values()]
-    told += [entry["text"]] if "text" in entry else []
-    told += [*entry.get("row", {}).values(), *entry.get("detokenizer", {}).values()]
-    told += [change for name, change in taken.items() if name != "at"]
+    found = [change for edit in edits for change in edit.get("change", {}).values()]
+    found += [entry["text"]] if "text" in entry else []
+    found += [*entry.get("row", {}).values(), *entry.get("detokenizer", {}).values()]
+    found += [change for name, change in taken.items() if name != "at"]
     return {
-        "changes": {name for change in told for name in changes(change)},
+        "changes": {name for change in found for name in changes(change)},
         "places": {edit["in"] for edit in edits if "in" in edit},
         "moments": {taken["at"]} if "at" in taken else set(),
     }

@@ -101,8 +101,8 @@ def say(spoken):
         for chunk in chunks:
             fits(chunk_schema, chunk)
         for choice in whole["choices"]:
-            told = partition(choice["message"], reasoning), choice["finish_reason"]
-            assert joined(chunks, choice["index"], reasoning) == told
+            found = partition(choice["message"], reasoning), choice["finish_reason"]
+            assert joined(chunks, choice["index"], reasoning) == found
         said = (
             whole["usage"]["completion_tokens_details"],
             chunks[-1]["usage"].get("completion_tokens_details"),
@@ -356,8 +356,8 @@ def test_what_faults_do_to_the_pieces_of_calls(spoken):
     def pieces(fault):
         _, chunks = spoken(f"{CALL}{CALL}", fault=fault, step=4)
         deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-        told = [call for delta in deltas for call in delta.get("tool_calls") or ()]
-        return [(call["index"], call["id"], call["function"]["name"]) for call in told]
+        found = [call for delta in deltas for call in delta.get("tool_calls") or ()]
+        return [(call["index"], call["id"], call["function"]["name"]) for call in found]
 
     ids = [id_ for _, id_, _ in pieces("call-ids-change")]
     assert ids == [f"call_{count}" for count in range(1, len(ids) + 1)]

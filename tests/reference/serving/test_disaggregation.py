@@ -78,11 +78,11 @@ async def pair(**flags: Any) -> AsyncIterator[Pair]:
 
 
 def run(story: Callable[[Pair], Any], **flags: Any) -> None:
-    async def told() -> None:
+    async def found() -> None:
         async with pair(**flags) as servers:
             await story(servers)
 
-    asyncio.run(told())
+    asyncio.run(found())
 
 
 CHANGING = {"id", "created", "e2e_latency", "response_sent_to_client_ts"}
@@ -247,8 +247,8 @@ def test_one_of_two_samples_is_aborted_while_pages_are_waited_for() -> None:
             await asyncio.sleep(0)
         manager.abort(next(iter(manager._live)))
         await servers.clients["prefill"].post("/generate", json=shared)
-        told = [sample["meta_info"]["finish_reason"]["type"] for sample in (await answering).json()]
-        assert told == ["abort", "length"]
+        found = [sample["meta_info"]["finish_reason"]["type"] for sample in (await answering).json()]
+        assert found == ["abort", "length"]
 
     run(story)
 

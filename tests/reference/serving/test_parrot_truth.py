@@ -128,7 +128,7 @@ def read(door: str, request: HttpRequest, response: httpx.Response) -> Stream:
 def tell(answers, call):
     """Ask for all at once, and read what is answered."""
 
-    def told(asked: list[tuple[str, Ask]], **flags: str) -> list[Stream]:
+    def found(asked: list[tuple[str, Ask]], **flags: str) -> list[Stream]:
         requests = [request_of(door, ask) for door, ask in asked]
         calls = [call(request.path, request.body) for request in requests]
         responses = answers(make_engine(parrot()), *calls, tokenizer=parrot().tokenizer, **flags)
@@ -137,7 +137,7 @@ def tell(answers, call):
             for (door, _), request, response in zip(asked, requests, responses, strict=True)
         ]
 
-    return told
+    return found
 
 
 @settings(
@@ -154,11 +154,11 @@ def test_computed_and_delivered_records_are_one(tell, asked: list[tuple[str, Ask
         (prompt,) = MODEL.prompts(stream)
         assert prompt is not None
         readings = [truth(LAW, WORDS, prompt, stream.asked, unheeded=n) for n in deaf_to_stops(stream.asked)]
-        told = [
+        found = [
             reading for reading in readings if reading is not None and token_ids(stream) in {reading.ids, ()}
         ]
-        assert told, (stream.asked, token_ids(stream))
-        known = told[0]
+        assert found, (stream.asked, token_ids(stream))
+        known = found[0]
         finish, text = stream.choices[0].finish, stream.choices[0].text
         assert finish is not None
         assert text is None or stream.asked.echo or text in (known.texts_of(finish.matched) or known.legal)
