@@ -72,7 +72,7 @@ def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
     return {name: "; ".join(places) for name, places in found.items()} | usage
 
 
-def told(answer: Mapping[str, Any]) -> dict[str, str]:
+def recorded(answer: Mapping[str, Any]) -> dict[str, str]:
     """Where the fields of the record stand in an answer; in italics what begins at the whole document."""
     if "kinds" in answer:
         return _of_items(answer)
@@ -175,7 +175,7 @@ def table(name: str) -> str:
     for dialect in _members(_FAMILIES[family]):
         answer = dialect["answer"]
         if kind == "record":
-            whole, stream = told(answer["whole"]), told(answer["stream"])
+            whole, stream = recorded(answer["whole"]), recorded(answer["stream"])
             places = {item: _in_both(whole.get(item), stream.get(item)) for item in {**whole, **stream}}
         else:
             places = asked(dialect)

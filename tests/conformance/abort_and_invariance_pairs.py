@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from control_calls import abort, at, called, told
+from control_calls import abort, at, called, load_report
 from pair import Pair
 from stream_builder import (
     ABORT,
@@ -95,10 +95,12 @@ def _left(*, stream: bool) -> Stream:
 STAYING = at(_twin(incremental(Reply(ids=LONG, text=None)), "sglang-generate/one/staying"), 0.0, 70.0)
 """Ten tokens a second, beside the one that was left."""
 
-BUSY = (told(-1.0, 0, 40), told(0.5, 2, 90))
-FREED = Target(calls=(*BUSY, told(3.0, 1, 60), told(80.0, 0, 40)))
-STILL_BUSY = Target(calls=(*BUSY, told(3.0, 2, 60), told(40.0, 2, 60), told(80.0, 0, 40)))
-LEAKING = Target(calls=(*BUSY, told(3.0, 1, 60), told(80.0, 0, 56)))
+BUSY = (load_report(-1.0, 0, 40), load_report(0.5, 2, 90))
+FREED = Target(calls=(*BUSY, load_report(3.0, 1, 60), load_report(80.0, 0, 40)))
+STILL_BUSY = Target(
+    calls=(*BUSY, load_report(3.0, 2, 60), load_report(40.0, 2, 60), load_report(80.0, 0, 40))
+)
+LEAKING = Target(calls=(*BUSY, load_report(3.0, 1, 60), load_report(80.0, 0, 56)))
 
 
 def crowded(stream: Stream) -> tuple[Stream, ...]:

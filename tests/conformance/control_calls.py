@@ -54,6 +54,6 @@ def abort(seconds: float, *ids: str, status: int = 200, everything: bool = False
     return called(Action.ABORT, seconds, *ids, status=status, everything=everything)
 
 
-def told(seconds: float, live: int, used_tokens: int | None = None) -> ControlCall:
+def load_report(seconds: float, live: int, used_tokens: int | None = None) -> ControlCall:
     """A load that the server told of."""
     return called(Action.LOAD, seconds, load=Load(live, used_tokens))

@@ -23,7 +23,7 @@ from abort_and_invariance_pairs import (
     crowded,
     near_tie,
 )
-from control_calls import abort, at, called, told
+from control_calls import abort, at, called, load_report
 from stream_builder import (
     ABORT,
     FAILED,
@@ -194,9 +194,9 @@ def test_of_two_requests_under_one_id_the_one_that_began_first_has_to_be_spared(
     "calls",
     [
         (),
-        (told(-1.0, 1, 40), *BUSY[1:], told(40.0, 2, 60)),
+        (load_report(-1.0, 1, 40), *BUSY[1:], load_report(40.0, 2, 60)),
         BUSY,
-        (*BUSY, told(3.0, 2, 60), told(20.0, 2, 60)),
+        (*BUSY, load_report(3.0, 2, 60), load_report(20.0, 2, 60)),
     ],
     ids=["nothing told", "others use it", "nothing told after", "too early to say"],
 )
@@ -233,7 +233,7 @@ def _gone_after(*looks: tuple[float, int], tokens_per_second: int) -> list[str]:
     """The faults found where three clients left a second after the start, and the server told its load so."""
     staying = _staying(tokens_per_second)
     left = [named(item, f"sglang-generate/one/leaving-{place}") for place, item in enumerate(LEFT_THREE)]
-    calls = (told(-1.0, 0), *(told(when, live) for when, live in looks))
+    calls = (load_report(-1.0, 0), *(load_report(when, live) for when, live in looks))
     seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
     return [("" if observation.holds else observation.message) for observation in seen]
 
@@ -254,9 +254,11 @@ def test_a_look_sent_before_the_last_client_left_shows_nobody_as_still_served() 
     """As SGLang's router was asked: the look was sent 4 ms too early, and read 2.4 s later."""
     staying = _staying(300)
     left = [named(item, f"sglang-generate/one/leaving-{place}") for place, item in enumerate(LEFT_THREE)]
-    early, late = (with_duration(told(sent, 4), seconds) for sent, seconds in ((0.99, 0.9), (1.9, 0.01)))
+    early, late = (
+        with_duration(load_report(sent, 4), seconds) for sent, seconds in ((0.99, 0.9), (1.9, 0.01))
+    )
     for look_at, found in ((early, []), (late, [False])):
-        calls = (told(-1.0, 0), told(0.5, 4), look_at)
+        calls = (load_report(-1.0, 0), load_report(0.5, 4), look_at)
         seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
         assert [observation.holds for observation in seen] == found
 
@@ -273,7 +275,7 @@ def test_after_the_neighbour_is_over_no_token_tells_how_late_a_look_is() -> None
 
 def test_who_stays_to_the_end_has_not_left() -> None:
     stayed = with_exchange(_left(stream=True), ending=Ending.COMPLETE)
-    assert look("left-stream-is-ended", (stayed, STAYING), Target(calls=(*BUSY, told(40.0, 2)))) == []
+    assert look("left-stream-is-ended", (stayed, STAYING), Target(calls=(*BUSY, load_report(40.0, 2)))) == []
 
 
 def test_near_ties_may_flip_and_others_may_not() -> None:

@@ -97,7 +97,7 @@ def test_tests_and_settings_of_the_folder_are_none_of_our_business(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "refusal"),
     [
         (("replay", "nowhere"), "does not exist"),
         (("replay", "good", "--requirement", "ids-are-countd"), "did you mean 'ids-are-counted'"),
@@ -110,10 +110,10 @@ def test_tests_and_settings_of_the_folder_are_none_of_our_business(
         (("replay", "good", "-k", "(("), "-k"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_what_is_meant(tokenwire, good: Path, words, told: str) -> None:
+def test_wrong_usage_ends_with_2_and_says_what_is_meant(tokenwire, good: Path, words, refusal: str) -> None:
     ran = tokenwire(*words)
     assert ran.returncode == ExitStatus.USAGE, ran.stdout + ran.stderr
-    assert told in " ".join((ran.stderr + ran.stdout).replace("│", " ").split())
+    assert refusal in " ".join((ran.stderr + ran.stdout).replace("│", " ").split())
 
 
 def test_a_file_that_is_no_capture_is_named(tokenwire, tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def compared(tmp_path: Path, one: tuple[Exchange, ...], other: tuple[Exchange, .
 
 def answering(exchange: Exchange, change: Callable[[dict[str, Any]], None]) -> Exchange:
     """A whole answer with a changed document."""
-    told = document(IDS, finished=True)
-    change(told)
-    return replace(exchange, reads=(Read(0.1, json.dumps(told).encode()),))
+    body = document(IDS, finished=True)
+    change(body)
+    return replace(exchange, reads=(Read(0.1, json.dumps(body).encode()),))
 
 
 def deciding(report: DifferenceReport) -> dict[str, Finding]:
@@ -81,9 +81,9 @@ def test_how_a_stream_is_cut_is_a_remark(tmp_path: Path) -> None:
 )
 def test_how_far_an_abort_let_it_come_is_no_difference(tmp_path: Path, scenario: str, differ: bool) -> None:
     def aborted(count: int) -> Exchange:
-        told = document(IDS[:count], finished=True)
-        told["meta_info"]["finish_reason"] = {"type": "abort", "message": "Aborted"}
-        return replace(whole("a", scenario), reads=(Read(0.1, json.dumps(told).encode()),))
+        body = document(IDS[:count], finished=True)
+        body["meta_info"]["finish_reason"] = {"type": "abort", "message": "Aborted"}
+        return replace(whole("a", scenario), reads=(Read(0.1, json.dumps(body).encode()),))
 
     assert compared(tmp_path, (aborted(2),), (aborted(4),)).differ is differ
 
@@ -102,10 +102,10 @@ def test_which_of_two_with_one_id_was_first_is_no_difference(
 
 
 def test_an_answer_may_repeat_what_its_request_said_in_its_own_way(tmp_path: Path) -> None:
-    def asked_as(rid: str, told: str) -> Exchange:
+    def asked_as(rid: str, named: str) -> Exchange:
         request = answered("a").request
         said = HttpRequest("POST", "/generate", {**request.body, "rid": rid})
-        return replace(answering(answered("a"), _set("meta_info/note", f"{told} is fine")), request=said)
+        return replace(answering(answered("a"), _set("meta_info/note", f"{named} is fine")), request=said)
 
     assert not compared(tmp_path / "own", (asked_as("r-1", "r-1"),), (asked_as("r-2", "r-2"),)).differ
     assert compared(tmp_path / "other", (asked_as("r-1", "r-1"),), (asked_as("r-2", "r-1"),)).differ
@@ -114,13 +114,13 @@ def test_an_answer_may_repeat_what_its_request_said_in_its_own_way(tmp_path: Pat
 def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     *parents, last = path.split("/")
 
-    def change(told: dict[str, Any]) -> None:
+    def change(holder: dict[str, Any]) -> None:
         for parent in parents:
-            told = told[parent]
+            holder = holder[parent]
         if value is None:
-            del told[last]
+            del holder[last]
         else:
-            told[last] = value
+            holder[last] = value
 
     return change
 
@@ -246,10 +246,10 @@ def test_what_is_no_report_is_said_to_be_none(tmp_path: Path, content: str) -> N
 
 def test_json_and_terminal_tell_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = compared(tmp_path, (streamed("s"),), (streamed("s", forgets_an_id=True),))
-    told = json.loads(json.dumps(as_json(report)))
-    assert told["same"] is False
-    assert told["footer"] is True
-    assert {difference["kind"] for difference in told["differences"]} == {
+    compared_json = json.loads(json.dumps(as_json(report)))
+    assert compared_json["same"] is False
+    assert compared_json["footer"] is True
+    assert {difference["kind"] for difference in compared_json["differences"]} == {
         finding.first.kind for finding in report.findings
     }
     print_difference(make_console(), report)

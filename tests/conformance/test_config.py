@@ -51,7 +51,7 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "refusal"),
     [
         ('targt = "http://h"', "targt is no setting; did you mean 'target'?"),
         ("timeout = 'fast'", "is 'fast', and wants a number of at least 0.1, in seconds; write timeout = 60"),
@@ -82,11 +82,11 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
         ("= 1", "is no TOML"),
     ],
 )
-def test_what_a_file_may_not_say_is_told_with_file_key_and_way_out(tmp_path: Path, line, told) -> None:
+def test_what_a_file_may_not_say_is_told_with_file_key_and_way_out(tmp_path: Path, line, refusal) -> None:
     path = write(tmp_path, f"{line}\n")
     with pytest.raises(UsageError) as caught:
         read_config(path)
-    assert told in str(caught.value)
+    assert refusal in str(caught.value)
     assert str(path) in str(caught.value)
 
 

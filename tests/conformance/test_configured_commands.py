@@ -112,7 +112,7 @@ def test_the_command_line_of_a_watcher_beats_the_file(servers: Sequence[Server],
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "told"),
+    ("text", "words", "refusal"),
     [
         ('[watch]\nlisten = "here"\n', [], "watch.listen is 'here', and wants HOST:PORT"),
         ("[watch]\nrate = 1\n", [], "watch.rate is no setting; it is one for all commands"),
@@ -126,12 +126,12 @@ def test_the_command_line_of_a_watcher_beats_the_file(servers: Sequence[Server],
     ],
 )
 def test_what_a_watcher_cannot_do_by_the_file_is_told(
-    tokenwire: Run, tmp_path: Path, text: str, words: list[str], told: str
+    tokenwire: Run, tmp_path: Path, text: str, words: list[str], refusal: str
 ) -> None:
     write(tmp_path, text)
     ran = tokenwire("watch", "--trust", *words)
     assert ran.returncode == ExitStatus.USAGE
-    assert told in said(ran)
+    assert refusal in said(ran)
 
 
 def test_a_comparison_asks_as_the_file_says(

@@ -29,7 +29,7 @@ SILENCE = (None, Ending.TIMEOUT, "not over after 60 s")
 BROKEN = "requests-do-not-break-the-server"
 
 
-def told(name: str, delivered: list[int], *, finished: bool) -> dict[str, Any]:
+def answer_body(name: str, delivered: list[int], *, finished: bool) -> dict[str, Any]:
     """What the server writes, under an id of its own."""
     answer = document(delivered, finished=finished)
     answer["meta_info"] |= {"id": name, "prompt_tokens": len(PROMPT)}
@@ -49,7 +49,7 @@ def exchange(
     """One request to /generate, and what came of it."""
     status, ending, detail = how
     if body is None:
-        body = json.dumps(told(name, IDS, finished=True)).encode() if status == 200 else b""
+        body = json.dumps(answer_body(name, IDS, finished=True)).encode() if status == 200 else b""
     params = {"max_new_tokens": len(IDS), "ignore_eos": True, "temperature": 0}
     return Exchange(
         f"sglang-generate/{name}",
@@ -70,13 +70,15 @@ def run(*exchanges: Exchange) -> Run:
     return Run(tuple(map(dialect.read, exchanges)))
 
 
-def verdict(requirement: str, told: Run) -> Verdict:
-    return overall(judgement.verdict for judgement in judge([told], [load_requirements()[requirement]]))
+def verdict(requirement: str, subject_run: Run) -> Verdict:
+    return overall(
+        judgement.verdict for judgement in judge([subject_run], [load_requirements()[requirement]])
+    )
 
 
 PROBES = [exchange(f"probe/{n}", n / 10) for n in range(3)]
 CUT_STREAM = b"".join(
-    b"data: " + json.dumps(told("slow", IDS[:n], finished=False)).encode() + b"\n\n" for n in (1, 2, 3)
+    b"data: " + json.dumps(answer_body("slow", IDS[:n], finished=False)).encode() + b"\n\n" for n in (1, 2, 3)
 )
 
 
@@ -125,14 +127,14 @@ def test_of_sixteen_requests_that_a_death_cut_the_bad_one_is_named_and_nothing_e
 
 
 def test_what_was_not_asked_any_more_is_told_by_the_death() -> None:
-    told = run(*among_others(SILENCE))
+    subject_run = run(*among_others(SILENCE))
     why = "the server died of sglang-generate/unknown-ids/prompt-negative before this was asked"
     for requirement, scenario in (
         ("wrong-types-refused", "wrong-types"),
         ("id-in-use-spares-the-first", "id-in-use"),
         ("kept-stop-ends-the-text", "stop-places"),
     ):
-        (judgement,) = judge([told], [load_requirements()[requirement]])
+        (judgement,) = judge([subject_run], [load_requirements()[requirement]])
         assert judgement.verdict is Verdict.INCONCLUSIVE
         assert why in judgement.message
         assert scenario in judgement.message
@@ -227,24 +229,24 @@ def test_each_life_has_its_own_death_and_what_killed_again_is_the_cause_of_the_f
     control = exchange("together/control", 12, how=NOBODY)
     other = exchange("negative-ids/whole", 21, ids=(-1,), how=NOBODY)
     last = exchange("negative-ids/whole-control", 22, how=NOBODY)
-    told = run(*PROBES, *first, restarted(10), again, control, restarted(20), other, last)
-    assert [death.name.partition("/")[2] for death in told.deaths] == [
+    subject_run = run(*PROBES, *first, restarted(10), again, control, restarted(20), other, last)
+    assert [death.name.partition("/")[2] for death in subject_run.deaths] == [
         "together/2",
         "together/2-again",
         "negative-ids/whole",
     ]
-    assert [death.final for death in told.deaths] == [False, False, True]
+    assert [death.final for death in subject_run.deaths] == [False, False, True]
 
 
 def test_a_server_that_was_started_again_after_all_deaths_leaves_nothing_open() -> None:
     bad = exchange("negative-ids/whole", 1, ids=(1, -1), how=NOBODY)
     control = exchange("negative-ids/whole-control", 2, how=NOBODY)
-    told = run(
+    subject_run = run(
         *PROBES, bad, control, restarted(9), *[replace(item, name=f"{item.name}-2") for item in PROBES]
     )
-    assert told.died is None
-    assert verdict(BROKEN, told) is Verdict.FAIL
-    (judgement,) = judge([told], [load_requirements()["wrong-types-refused"]])
+    assert subject_run.died is None
+    assert verdict(BROKEN, subject_run) is Verdict.FAIL
+    (judgement,) = judge([subject_run], [load_requirements()["wrong-types-refused"]])
     assert "died" not in judgement.message
 
 
@@ -252,21 +254,23 @@ def test_the_gravest_failure_is_shown_first() -> None:
     failed = exchange("no-prompt/one-of-two-params", 1, how=(500, Ending.COMPLETE, ""), body=b"oops")
     silent = exchange("no-prompt/three", 2, ids=(4,), how=SILENCE)
     dead = [exchange(f"negative-ids/{n}", 70 + n, ids=(-1,), how=NOBODY) for n in range(2)]
-    told = run(*PROBES, failed, silent, exchange("no-prompt/control", 65), *dead)
-    red = [judgement for judgement in judge([told], [load_requirements()[BROKEN]]) if judgement.violations]
+    subject_run = run(*PROBES, failed, silent, exchange("no-prompt/control", 65), *dead)
+    red = [
+        judgement for judgement in judge([subject_run], [load_requirements()[BROKEN]]) if judgement.violations
+    ]
     assert [one.scenario for one in red] == ["negative-ids", "no-prompt"]
     assert [str(violation.actual)[:7] for violation in red[1].violations] == ["timeout", "status "]
 
 
-def hears(told: Run, name: str) -> list[Stream]:
-    return [stream for stream in told.answers if stream.exchange.name.endswith(name)]
+def hears(subject_run: Run, name: str) -> list[Stream]:
+    return [stream for stream in subject_run.answers if stream.exchange.name.endswith(name)]
 
 
 def test_what_came_before_the_end_is_heard() -> None:
-    told = run(*among_others(SILENCE))
-    assert len(told.answers) == len(PROBES)
-    assert hears(told, "probe/0")
-    assert told.by_exchange["sglang-generate/unknown-ids/prompt-negative"]
+    subject_run = run(*among_others(SILENCE))
+    assert len(subject_run.answers) == len(PROBES)
+    assert hears(subject_run, "probe/0")
+    assert subject_run.by_exchange["sglang-generate/unknown-ids/prompt-negative"]
 
 
 def test_a_worker_that_was_named_and_is_not_there_is_not_asked_for_by_name() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from control_calls import abort, at, called, told
+from control_calls import abort, at, called, load_report
 from stream_builder import whole
 
 from tokenwire.checks.reading.deeds import DEATH, Deeds
@@ -30,7 +30,7 @@ def test_a_deed_or_an_exchange_of_unknown_time_overlaps_all() -> None:
 
 
 def test_deeds_are_told_apart_by_kind_and_by_whom_they_name() -> None:
-    calls = (abort(0.1, "r-1"), called(Action.PAUSE, 0.2), told(0.3, 1))
+    calls = (abort(0.1, "r-1"), called(Action.PAUSE, 0.2), load_report(0.3, 1))
     death = Death(whole(), 1, frozenset(), early=False, final=True, began=0.0, ended=1.0)
     deeds = Deeds(calls, (death,))
     assert [deed.kind for deed in deeds.every] == [Action.ABORT, Action.PAUSE, DEATH]

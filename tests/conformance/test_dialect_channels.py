@@ -37,7 +37,7 @@ def streamed(dialect: str, *chunks: dict[str, Any]) -> Choice:
     return choice
 
 
-def told(choice: Choice) -> tuple[Any, ...]:
+def channels_of(choice: Choice) -> tuple[Any, ...]:
     return choice.reasoning, choice.text, [(call.index, call.name, call.arguments) for call in choice.calls]
 
 
@@ -64,9 +64,9 @@ def test_sglangs_channels_are_the_same_whole_and_joined() -> None:
     calls = [sglang(0, ARGUMENTS, "get_weather"), sglang(1, "{}", "ping")]
     message = {"content": "Look.", "reasoning_content": "hm\n", "tool_calls": calls}
     expected = ("hm\n", "Look.", [(0, "get_weather", ARGUMENTS), (1, "ping", "{}")])
-    assert told(whole("sglang-chat", message)) == expected
+    assert channels_of(whole("sglang-chat", message)) == expected
     joined = streamed("sglang-chat", *SGLANG_STREAM)
-    assert told(joined) == expected
+    assert channels_of(joined) == expected
     assert [call.id for call in joined.calls] == ["call_0", "call_1"]
     assert joined.parsed
     emission, piece = joined.calls[0].pieces[2]
@@ -85,7 +85,8 @@ def test_vllms_channels_are_the_same_whole_and_joined() -> None:
     ]
     expected = ("hm\n", "Look.", [(0, "get_weather", ARGUMENTS), (1, "ping", "{}")])
     assert (
-        told(whole("vllm-chat", {"content": "Look.", "reasoning": "hm\n", "tool_calls": calls})) == expected
+        channels_of(whole("vllm-chat", {"content": "Look.", "reasoning": "hm\n", "tool_calls": calls}))
+        == expected
     )
     fragments = [
         {"index": 0, "function": {"arguments": part}} for part in ('{"city":', ' "Paris", "days": 2}')
@@ -97,22 +98,22 @@ def test_vllms_channels_are_the_same_whole_and_joined() -> None:
         chunk(tool_calls=[fragments[1]]),
         chunk(tool_calls=[{**calls[1], "index": 1}], finish="tool_calls"),
     )
-    assert told(streamed("vllm-chat", *chunks)) == expected
+    assert channels_of(streamed("vllm-chat", *chunks)) == expected
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 def test_reasoning_goes_by_either_name_in_any_openai_chat(name: str) -> None:
     other = {"reasoning_content", "reasoning"} - {name}
     message = {"content": None, name: "hm", **dict.fromkeys(other)}
-    assert told(whole("openai-chat", message)) == ("hm", None, [])
+    assert channels_of(whole("openai-chat", message)) == ("hm", None, [])
     chunks = [chunk(**{name: part, **dict.fromkeys(other)}) for part in ("h", "m")]
-    assert told(streamed("openai-chat", *chunks, chunk(finish="stop"))) == ("hm", None, [])
+    assert channels_of(streamed("openai-chat", *chunks, chunk(finish="stop"))) == ("hm", None, [])
 
 
 def test_an_answer_without_channels_is_content_alone() -> None:
     message = {"content": "ab", "reasoning_content": None}
     choice = whole("sglang-chat", message)
-    assert (told(choice), choice.parsed) == ((None, "ab", []), False)
+    assert (channels_of(choice), choice.parsed) == ((None, "ab", []), False)
 
 
 def test_what_is_no_call_is_none() -> None:

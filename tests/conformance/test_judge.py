@@ -246,8 +246,8 @@ def test_what_a_gateway_owes_applies_where_either_side_shows_it(register) -> Non
     run = beside()
     assert only(row_of_logprobs, run).verdict is Verdict.UNSUPPORTED
     (pair,) = run.beside
-    told = ids_stream([1, 2], stream=False, series={"output_token_logprobs": [[[-1.0, 1, None]]]})
-    shown = replace(run, beside=(replace(pair, baseline=told),))
+    worker = ids_stream([1, 2], stream=False, series={"output_token_logprobs": [[[-1.0, 1, None]]]})
+    shown = replace(run, beside=(replace(pair, baseline=worker),))
     assert only(row_of_logprobs, shown).verdict is Verdict.PASS
 
 

@@ -114,7 +114,7 @@ def test_what_was_answered_is_not_asked_again(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "refusal"),
     [
         (("--scenario", "stop-string", "--resume", "kept"), "recorded with scenario ['greedy-stream'], not"),
         (("--scenario", "greedy-stream", "--budget", "soak", "--resume", "kept"), "recorded with budget"),
@@ -125,7 +125,11 @@ def test_what_was_answered_is_not_asked_again(
     ],
 )
 def test_another_run_is_refused(
-    server: CountingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], told: str
+    server: CountingServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    refusal: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -135,7 +139,7 @@ def test_another_run_is_refused(
     (tmp_path / "kept" / NOTES).write_text(json.dumps({"asked": asked, "server": {}, "over": {}}))
     ran = run(server, *words)
     assert ran.exit_code == ExitStatus.USAGE, ran.output
-    assert told in re.sub(r"[\s│]+", " ", ran.output)
+    assert refusal in re.sub(r"[\s│]+", " ", ran.output)
     assert server.asked == 0
 
 

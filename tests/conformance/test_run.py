@@ -168,11 +168,11 @@ def test_the_progress_bar_counts_scenarios_and_exchanges_on_terminals_only(serve
 def test_a_run_asks_what_its_budget_covers_and_tells_scenarios_what_that_is(
     serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[str, Budget]] = []
+    asked_with: list[tuple[str, Budget]] = []
 
     def listening(name: str, least: Budget) -> Scenario:
         async def listen(talk: Conversation) -> None:
-            told.append((name, talk.budget))
+            asked_with.append((name, talk.budget))
 
         return Scenario(name, "Notes the budget.", listen, budget=least)
 
@@ -185,12 +185,12 @@ def test_a_run_asks_what_its_budget_covers_and_tells_scenarios_what_that_is(
         (Budget.STANDARD, {"quick", "standard"}),
         (Budget.SOAK, {"quick", "standard", "soak"}),
     ):
-        told.clear()
+        asked_with.clear()
         run(Plan(Settings(target=url, budget=budget)))
-        assert set(told) == {(name, budget) for name in asked}
-    told.clear()
+        assert set(asked_with) == {(name, budget) for name in asked}
+    asked_with.clear()
     run(Plan(Settings(target=url, budget=Budget.QUICK, scenario=("soak",))))
-    assert told == [("soak", Budget.QUICK)], "what is asked for by name is asked, whatever it takes"
+    assert asked_with == [("soak", Budget.QUICK)], "what is asked for by name is asked, whatever it takes"
 
 
 def test_a_bigger_budget_pays_for_more_intervals() -> None:

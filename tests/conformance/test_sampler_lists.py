@@ -19,14 +19,14 @@ RED = {Verdict.FAIL, Verdict.WARN}
 OUT_OF_STEP = {"customized-info-whole", "whole-accumulates"}
 
 
-def told(entries: Sequence[object], ids: Sequence[int] = IDS) -> Reply:
+def attached(entries: Sequence[object], ids: Sequence[int] = IDS) -> Reply:
     return Reply(ids=tuple(ids), series={"histogram": list(entries)}, customized=frozenset({"histogram"}))
 
 
 def answers(*sizes: tuple[int, int]) -> tuple[Stream, ...]:
     """Whole answers: of so many ids, and with so many entries."""
     return tuple(
-        named(whole(told(range(entries), IDS[:ids]), key=f"key-{n}"), f"generate/{n}")
+        named(whole(attached(range(entries), IDS[:ids]), key=f"key-{n}"), f"generate/{n}")
         for n, (ids, entries) in enumerate(sizes)
     )
 
@@ -62,7 +62,7 @@ def test_a_list_that_is_declared_has_to_be_in_step() -> None:
 
 
 def test_no_comparison_takes_an_unknown_list_for_a_series_and_a_remark_names_it() -> None:
-    whole_answer = named(whole(told([1, 2, 3])), "generate/whole")
+    whole_answer = named(whole(attached([1, 2, 3])), "generate/whole")
     run = Run((whole_answer, named(incremental(Reply()), "generate/stream"), *answers((5, 3))))
     assert red(run) == set()
     assert any(words.endswith("each output id: histogram") for words in remarks(run))

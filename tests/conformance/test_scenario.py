@@ -66,10 +66,10 @@ def test_a_scenario_must_say_what_it_provokes_and_have_a_name_of_its_own() -> No
 
 def test_an_exchange_is_named_by_dialect_scenario_and_label_and_told_to_the_progress_bar() -> None:
     talk = talk_to(CannedSender(json.dumps(document(IDS, finished=True)).encode()))
-    told: list[str] = []
-    talk.transcript.on_answer = lambda stream: told.append(stream.exchange.name)
+    names: list[str] = []
+    talk.transcript.on_answer = lambda stream: names.append(stream.exchange.name)
     stream = asyncio.run(talk.ask("label", Ask(input_ids=((1, 2),), max_new_tokens=6)))
-    assert told == ["sglang-generate/made-up/label"]
+    assert names == ["sglang-generate/made-up/label"]
     assert token_ids(stream) == tuple(IDS)
     assert text_of(stream) == "hello!"
     assert talk.transcript.streams == [stream]
@@ -184,7 +184,7 @@ def test_only_what_is_there_is_read_from_an_answer() -> None:
     assert text_of(None) == ""
 
 
-def told(delivery: Delivery, *pieces: str) -> Choice:
+def choice_of(delivery: Delivery, *pieces: str) -> Choice:
     base = ids_stream(*([[1]] * len(pieces))).choices[0]
     texts = (
         pieces if delivery is Delivery.INCREMENTAL else ["".join(pieces[: i + 1]) for i in range(len(pieces))]
@@ -197,21 +197,21 @@ def told(delivery: Delivery, *pieces: str) -> Choice:
 
 @pytest.mark.parametrize("delivery", [Delivery.INCREMENTAL, Delivery.CUMULATIVE])
 def test_a_stop_string_begins_in_one_token_and_ends_in_another(delivery: Delivery) -> None:
-    assert stop_across_tokens(told(delivery, "The ", "quick", " brown", " fox")) == "ck b"
+    assert stop_across_tokens(choice_of(delivery, "The ", "quick", " brown", " fox")) == "ck b"
 
 
 def test_a_stop_string_occurs_nowhere_before_and_is_plain() -> None:
     incremental = Delivery.INCREMENTAL
-    assert stop_across_tokens(told(incremental, "abab", "abab", "xyzw", "qrst")) == "abxy"
-    assert stop_across_tokens(told(incremental, "aaa", "aaa", "aaa")) is None
-    assert stop_across_tokens(told(incremental, "ab\n", "\ncd", "\ufffd", "e")) is None
-    assert stop_across_tokens(told(incremental, "whole")) is None
+    assert stop_across_tokens(choice_of(incremental, "abab", "abab", "xyzw", "qrst")) == "abxy"
+    assert stop_across_tokens(choice_of(incremental, "aaa", "aaa", "aaa")) is None
+    assert stop_across_tokens(choice_of(incremental, "ab\n", "\ncd", "\ufffd", "e")) is None
+    assert stop_across_tokens(choice_of(incremental, "whole")) is None
     assert stop_across_tokens(None) is None
 
 
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=12))
 def test_whatever_the_text_a_stop_string_is_first_met_at_a_border(pieces: list[str]) -> None:
-    stop = stop_across_tokens(told(Delivery.INCREMENTAL, *pieces))
+    stop = stop_across_tokens(choice_of(Delivery.INCREMENTAL, *pieces))
     if stop is not None:
         text = "".join(pieces)
         borders = {sum(map(len, pieces[:i])) for i in range(1, len(pieces))}
@@ -222,10 +222,10 @@ def test_whatever_the_text_a_stop_string_is_first_met_at_a_border(pieces: list[s
 def test_prompts_around_the_end_of_the_context_are_asked_where_it_is_told() -> None:
     sender = CannedSender()
     dialect = load_dialects()["sglang-generate"]
-    told = Advertised(context_length=64)
+    advertised = Advertised(context_length=64)
     asyncio.run(
         load_scenarios()["context-border"].run(
-            Conversation("context-border", dialect, sender, told, Transcript())
+            Conversation("context-border", dialect, sender, advertised, Transcript())
         )
     )
     labels = {name.split("/")[2] for name in sender.names}
@@ -233,8 +233,8 @@ def test_prompts_around_the_end_of_the_context_are_asked_where_it_is_told() -> N
 
 
 def test_the_characters_of_a_choice_are_known_wherever_an_emission_ended() -> None:
-    told = Reply(ids=(1, 2, 3, 4, 5), text="abcde")
-    for stream in (incremental(told, sizes=[1, 3, 1]), cumulative(told, sizes=[1, 3, 1])):
+    reply = Reply(ids=(1, 2, 3, 4, 5), text="abcde")
+    for stream in (incremental(reply, sizes=[1, 3, 1]), cumulative(reply, sizes=[1, 3, 1])):
         assert characters_by_tokens(stream.choices[0]) == {1: 1, 4: 4, 5: 5}
 
 

@@ -50,7 +50,9 @@ def entry(section: str = "failure", **changed: object) -> str:
     return "\n".join([f"[[{section}]]", *lines, ""])
 
 
-def told(verdict: Verdict, *kinds: FailureKind, scenario: str = SCENARIO, requirement: str = ID) -> Outcome:
+def outcome(
+    verdict: Verdict, *kinds: FailureKind, scenario: str = SCENARIO, requirement: str = ID
+) -> Outcome:
     return Outcome(requirement, scenario, verdict, kinds)
 
 
@@ -62,7 +64,7 @@ def faults(text: str, *run: Outcome, whole: bool = True) -> list[str]:
     return [fault.kind.value for fault in hold(text, *run, whole=whole).faults]
 
 
-FAILS = told(Verdict.FAIL, KIND)
+FAILS = outcome(Verdict.FAIL, KIND)
 
 
 def test_a_known_failure_is_tolerated_with_its_reason() -> None:
@@ -72,21 +74,21 @@ def test_a_known_failure_is_tolerated_with_its_reason() -> None:
 
 
 def test_a_failure_that_fails_in_one_more_way_is_not_known() -> None:
-    held = hold(entry(), told(Verdict.FAIL, KIND, OTHER))
+    held = hold(entry(), outcome(Verdict.FAIL, KIND, OTHER))
     assert held.tolerated == {}
     assert held.faults == ()
 
 
 def test_a_failure_in_one_server_more_is_not_known() -> None:
-    assert hold(entry(), FAILS, told(Verdict.FAIL, OTHER)).tolerated == {}
+    assert hold(entry(), FAILS, outcome(Verdict.FAIL, OTHER)).tolerated == {}
 
 
 @pytest.mark.parametrize(
     ("changed", "run", "kind"),
     [
-        ({}, told(Verdict.PASS), "stale"),
-        ({}, told(Verdict.UNSUPPORTED, scenario="-"), "stale"),
-        ({}, told(Verdict.FAIL, OTHER), "differently failing"),
+        ({}, outcome(Verdict.PASS), "stale"),
+        ({}, outcome(Verdict.UNSUPPORTED, scenario="-"), "stale"),
+        ({}, outcome(Verdict.FAIL, OTHER), "differently failing"),
         ({"requirement": "no-such-row"}, FAILS, "unmatched"),
         ({"scenario": "no-such-scenario"}, FAILS, "unmatched"),
         ({"expires": date(2026, 1, 30)}, FAILS, "expired"),
@@ -107,14 +109,14 @@ SEVERAL = ["probe", "greedy-stream", "samples"]
 
 
 def test_a_table_of_several_scenarios_holds_an_entry_for_each() -> None:
-    failing = [told(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
+    failing = [outcome(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
     held = hold(entry(scenario=SEVERAL), *failing)
     assert held.faults == ()
     assert held.tolerated.keys() == {f"{ID}[{name}]" for name in SEVERAL}
-    gone = hold(entry(scenario=SEVERAL), *failing[:2], told(Verdict.PASS, scenario="samples"))
+    gone = hold(entry(scenario=SEVERAL), *failing[:2], outcome(Verdict.PASS, scenario="samples"))
     assert [(fault.kind, fault.scenario) for fault in gone.faults] == [("stale", "samples")]
     assert gone.tolerated.keys() == {f"{ID}[{name}]" for name in SEVERAL[:2]}
-    another = told(Verdict.FAIL, KIND, scenario="cached-prompt")
+    another = outcome(Verdict.FAIL, KIND, scenario="cached-prompt")
     assert another.name not in hold(entry(scenario=SEVERAL), *failing, another).tolerated
 
 
@@ -123,17 +125,17 @@ def anywhere(**changed: object) -> str:
 
 
 def test_an_entry_without_a_scenario_tolerates_its_kind_wherever_it_shows() -> None:
-    one, another = (told(Verdict.FAIL, KIND, scenario=name) for name in ("samples", "cached-prompt"))
-    held = hold(anywhere(), one, another, told(Verdict.PASS))
+    one, another = (outcome(Verdict.FAIL, KIND, scenario=name) for name in ("samples", "cached-prompt"))
+    held = hold(anywhere(), one, another, outcome(Verdict.PASS))
     assert held.faults == ()
     assert held.tolerated.keys() == {one.name, another.name}
-    assert hold(anywhere(), told(Verdict.FAIL, KIND, OTHER)).tolerated == {}
-    elsewhere = told(Verdict.FAIL, KIND, requirement="whole-accumulates")
+    assert hold(anywhere(), outcome(Verdict.FAIL, KIND, OTHER)).tolerated == {}
+    elsewhere = outcome(Verdict.FAIL, KIND, requirement="whole-accumulates")
     assert elsewhere.name not in hold(anywhere(), one, elsewhere).tolerated
     assert hold(anywhere(reason=""), one, another).tolerated == {}
 
 
-@pytest.mark.parametrize("run", [told(Verdict.PASS), told(Verdict.FAIL, OTHER)])
+@pytest.mark.parametrize("run", [outcome(Verdict.PASS), outcome(Verdict.FAIL, OTHER)])
 def test_an_entry_that_showed_in_many_scenarios_has_to_show_again(run) -> None:
     kind = "stale" if run.verdict is Verdict.PASS else "differently failing"
     assert faults(anywhere(), run) == [kind]
@@ -149,7 +151,7 @@ def test_an_entry_that_showed_in_many_scenarios_has_to_show_again(run) -> None:
 
 
 def test_what_is_wrong_with_a_whole_table_is_said_once() -> None:
-    failing = [told(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
+    failing = [outcome(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
     (fault,) = hold(entry(dialect="x") + entry(scenario=SEVERAL, reason=""), *failing).faults[1:]
     words = f"{ID}[probe] and in 2 more: it has no reason; say why this is tolerated"
     assert (fault.kind, fault.message) == ("unexplained", f"known.toml, failure 2, {words}")
@@ -174,14 +176,14 @@ def test_the_last_day_still_counts() -> None:
     assert faults(entry(expires=TODAY), FAILS) == []
 
 
-@pytest.mark.parametrize("run", [(), (told(Verdict.PASS),), (told(Verdict.FAIL, OTHER),)])
+@pytest.mark.parametrize("run", [(), (outcome(Verdict.PASS),), (outcome(Verdict.FAIL, OTHER),)])
 def test_a_run_that_asked_less_makes_nothing_stale(run) -> None:
     assert faults(entry(), *run, whole=False) == []
 
 
 def test_what_was_not_judged_is_not_stale() -> None:
-    assert faults(entry(), told(Verdict.PASS, requirement="done-ends-the-stream")) == []
-    assert faults(entry(), told(Verdict.HARNESS_ERROR)) == []
+    assert faults(entry(), outcome(Verdict.PASS, requirement="done-ends-the-stream")) == []
+    assert faults(entry(), outcome(Verdict.HARNESS_ERROR)) == []
 
 
 # Flaky failures
@@ -198,9 +200,9 @@ def flaky(**changed: object) -> str:
         (1, 5, FAILS, ["too often"]),
         (1, 9, FAILS, []),
         (1, 8, FAILS, ["too often"]),
-        (1, 3, told(Verdict.PASS), []),
-        (0, 13, told(Verdict.PASS), []),
-        (0, 14, told(Verdict.PASS), ["stale"]),
+        (1, 3, outcome(Verdict.PASS), []),
+        (0, 13, outcome(Verdict.PASS), []),
+        (0, 14, outcome(Verdict.PASS), ["stale"]),
     ],
 )
 def test_a_flaky_failure_is_bounded_on_both_sides(failures, runs, run, kinds) -> None:
@@ -208,7 +210,7 @@ def test_a_flaky_failure_is_bounded_on_both_sides(failures, runs, run, kinds) ->
 
 
 @pytest.mark.parametrize(
-    ("run", "words"), [(FAILS, "failed; 1 of 3"), (told(Verdict.PASS), "did not fail; 0 of 3")]
+    ("run", "words"), [(FAILS, "failed; 1 of 3"), (outcome(Verdict.PASS), "did not fail; 0 of 3")]
 )
 def test_a_flaky_failure_is_always_told(run, words) -> None:
     (line,) = hold(flaky(runs=2), run).flaky
@@ -332,12 +334,12 @@ def test_a_baseline_of_one_report_holds_on_the_next_run_and_on_nothing_new(known
     known.write_text(known.read_text().replace('= ""', '= "https://h/1"'), "utf-8")
     baseline = parse_baseline(known, known.read_text())
     assert [(each.scenario, each.seen_in) for each in baseline.entries] == [("", 1)]
-    elsewhere = told(Verdict.FAIL, KIND, scenario="samples")
-    held = apply_baseline(baseline, [told(Verdict.PASS), elsewhere], complete=True, today=TODAY)
+    elsewhere = outcome(Verdict.FAIL, KIND, scenario="samples")
+    held = apply_baseline(baseline, [outcome(Verdict.PASS), elsewhere], complete=True, today=TODAY)
     assert (held.faults, held.tolerated.keys()) == ((), {elsewhere.name})
-    nowhere = apply_baseline(baseline, [told(Verdict.PASS)], complete=True, today=TODAY)
+    nowhere = apply_baseline(baseline, [outcome(Verdict.PASS)], complete=True, today=TODAY)
     assert nowhere.faults == ()
-    for new in (told(Verdict.FAIL, OTHER), told(Verdict.FAIL, KIND, requirement="whole-accumulates")):
+    for new in (outcome(Verdict.FAIL, OTHER), outcome(Verdict.FAIL, KIND, requirement="whole-accumulates")):
         assert apply_baseline(baseline, [new], complete=True, today=TODAY).tolerated == {}
 
 
@@ -362,7 +364,7 @@ def test_what_fails_alike_in_several_scenarios_stands_in_one_strict_table(known:
     baseline = parse_baseline(known, first.text)
     assert [len(table) for table in baseline.tables()] == [3]
     assert {(each.reason, each.link) for each in baseline.entries} == {("one cause", "https://example.org/2")}
-    failing = [told(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
+    failing = [outcome(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
     assert apply_baseline(baseline, failing, complete=True, today=TODAY).faults == ()
 
 

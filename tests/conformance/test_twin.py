@@ -64,7 +64,7 @@ def texts(count: int, apart: Numbers, *, by_itself: tuple[Numbers, Numbers], ste
     return made
 
 
-def told(*given, **rest) -> TwinReport:
+def report_of(*given, **rest) -> TwinReport:
     return compare_twins(SIDES, ((), ()), texts(*given, **rest))
 
 
@@ -84,20 +84,20 @@ QUIET = (nothing, nothing)
     ],
 )
 def test_the_outcome_is_by_what_each_side_differs_by_from_itself(apart, by_itself, step, outcome) -> None:
-    report = told(24, some(apart), by_itself=by_itself, step=step)
+    report = report_of(24, some(apart), by_itself=by_itself, step=step)
     assert report.outcome is outcome, report
     assert report.tokens == 24 * TOKENS
 
 
 def test_repetition_that_shows_less_than_the_steps_of_the_numbers_shows_no_noise() -> None:
-    report = told(24, some(0.02), by_itself=(nothing, some(1e-4)), step=2.0**-4)
+    report = report_of(24, some(0.02), by_itself=(nothing, some(1e-4)), step=2.0**-4)
     assert report.noise[1].size == report.noise[1].step == pytest.approx(2.0**-4, rel=0.3)
     assert report.noise[0].step == 0
     assert report.outcome is Outcome.NOISE
 
 
 def test_few_texts_decide_nothing() -> None:
-    report = told(3, some(1.0), by_itself=QUIET)
+    report = report_of(3, some(1.0), by_itself=QUIET)
     assert report.outcome is Outcome.UNDECIDED
     assert report.exit_status == ExitStatus.NOTHING_EVALUATED
     assert "--tokens" in headline(report)
@@ -112,7 +112,7 @@ def test_texts_that_differ_among_themselves_decide_nothing_until_there_are_many(
 
 
 def test_an_outcome_is_told_within_the_tokens_that_show_it() -> None:
-    report = told(48, some(0.5), by_itself=QUIET)
+    report = report_of(48, some(0.5), by_itself=QUIET)
     assert report.told_within == 4 * TOKENS
     late = texts(24, nothing, by_itself=QUIET) + texts(72, some(0.5), by_itself=QUIET)[24:]
     assert 24 * TOKENS < compare_twins(SIDES, ((), ()), late).told_within < 48 * TOKENS
@@ -163,7 +163,7 @@ def test_texts_are_compared_as_far_as_their_ids_are_the_same() -> None:
 
 @pytest.mark.parametrize("size", [0.0, 1e-5, 0.5])
 def test_every_form_says_the_outcome(size: float) -> None:
-    report = told(24, some(size), by_itself=QUIET)
+    report = report_of(24, some(size), by_itself=QUIET)
     written = io.StringIO()
     print_twins(Console(file=written, width=200), report)
     lines = written.getvalue().splitlines()

@@ -36,7 +36,7 @@ def test_a_table_becomes_what_its_fields_say():
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("table", "words"),
     [
         ([], r"cart\.yaml: \[\] is not a table; known are wheels, open"),
         ({}, r"cart\.yaml: 'wheels' is missing; it is a list, each entry a table"),
@@ -52,6 +52,6 @@ def test_a_table_becomes_what_its_fields_say():
         ({"wheels": [], "loads": 7}, r"loads: 7 is not a table, each value a number or null"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place_and_what_would_fit(told: Any, words: str):
+def test_what_does_not_fit_is_refused_with_its_place_and_what_would_fit(table: Any, words: str):
     with pytest.raises(ValueError, match=words):
-        typed(Cart, told, "cart.yaml")
+        typed(Cart, table, "cart.yaml")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from traceability import gaps, page, places_not_asked, told
+from traceability import gaps, page, places_not_asked, read_page
 
 from tokenwire.checks.check import CHECKS
 from tokenwire.requirement import Requirement, load_requirements
@@ -64,7 +64,7 @@ def test_the_page_names_check_faults_and_where_most_was_seen() -> None:
     assert cells[1] == "`record._ids_are_counted`"
     assert cells[2].split(", ") == [f"`{fault}`" for fault in load_requirements()[KEPT].kills]
     assert cells[4] == "one: `many`"
-    assert told(written) == {KEPT: ("one", "many")}
+    assert read_page(written) == {KEPT: ("one", "many")}
 
 
 def test_the_page_keeps_what_it_said_as_long_as_that_is_seen() -> None:
@@ -82,7 +82,7 @@ def test_the_page_does_not_promise_what_depends_on_timing() -> None:
     written = page({"one": {"verdicts": [seen]}}, like=before)
     (line,) = [line for line in written.splitlines() if line.startswith(f"| **{burst}**")]
     assert line.endswith("| depends on timing |")
-    assert told(written) == {}
+    assert read_page(written) == {}
 
 
 def test_every_row_stands_on_the_page() -> None:

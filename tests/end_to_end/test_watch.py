@@ -124,14 +124,14 @@ def test_nothing_that_was_judged_is_no_success(reference: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "refusal"),
     [
         (["--listen", "nowhere", "--target", "http://h"], "HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--target", "http://h/v1"], "has a path"),
         (["--listen", "192.0.2.1:1", "--target", "http://h"], "cannot listen"),
     ],
 )
-def test_wrong_usage_says_what_is_meant(tokenwire, words: list[str], told: str) -> None:
+def test_wrong_usage_says_what_is_meant(tokenwire, words: list[str], refusal: str) -> None:
     ran = tokenwire("watch", *words)
     assert ran.returncode == ExitStatus.USAGE, ran.stderr
-    assert told in re.sub(r"[\s│]+", " ", ran.stderr)
+    assert refusal in re.sub(r"[\s│]+", " ", ran.stderr)

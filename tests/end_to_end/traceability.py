@@ -100,7 +100,7 @@ def write_scenarios(found: Mapping[str, Iterable[str]]) -> None:
     SCENARIOS.write_text(_SCENARIOS_HEAD + "".join(rows), "utf-8")
 
 
-def told(written: str) -> dict[str, Shown]:
+def read_page(written: str) -> dict[str, Shown]:
     """Where the page says that each requirement was seen."""
     return {match["id"]: (match["configuration"], match["scenario"]) for match in _SHOWN.finditer(written)}
 
@@ -118,14 +118,14 @@ def places_not_asked(written: str, reports: Mapping[str, Mapping[str, Any]]) -> 
     }
     return [
         f"{name} is not asked in {scenario} ({configuration})"
-        for name, (configuration, scenario) in told(written).items()
+        for name, (configuration, scenario) in read_page(written).items()
         if (configuration, scenario) not in asked
     ]
 
 
 def page(reports: Mapping[str, Mapping[str, Any]], *, like: str = "") -> str:
     """The page; where `like` says that a requirement was seen, this one says the same."""
-    before, seen = told(like), shown(reports)
+    before, seen = read_page(like), shown(reports)
     lines = [_HEAD]
     chapter = ""
     for row in load_requirements().values():

@@ -215,15 +215,15 @@ def test_both_replicas_are_found_and_used(routed: Routed) -> None:
 )
 def test_which_sampling_parameters_arrive(routed: Routed, sampling: dict[str, Any], arrives: bool) -> None:
     body = {"input_ids": IDS[:5], "sampling_params": {"max_new_tokens": 8, **sampling}}
-    told = [httpx.post(f"{url}/generate", json=body).json() for url in (routed.url, routed.worker)]
-    assert (told[0]["output_ids"] == told[1]["output_ids"]) is arrives
+    answers = [httpx.post(f"{url}/generate", json=body).json() for url in (routed.url, routed.worker)]
+    assert (answers[0]["output_ids"] == answers[1]["output_ids"]) is arrives
 
 
 def test_the_ids_are_those_of_a_worker(routed: Routed) -> None:
-    told = [generate(url, return_logprob=True).json() for url in (routed.url, routed.worker)]
+    answers = [generate(url, return_logprob=True).json() for url in (routed.url, routed.worker)]
     for name in ("output_ids", "text"):
-        assert told[0][name] == told[1][name]
-    logprobs = [item["meta_info"]["output_token_logprobs"] for item in told]
+        assert answers[0][name] == answers[1][name]
+    logprobs = [item["meta_info"]["output_token_logprobs"] for item in answers]
     assert logprobs[0] == logprobs[1]
 
 
@@ -271,7 +271,7 @@ def asked(url: str, label: str) -> httpx.Response:
     return httpx.post(url + path, json={**common.get(path, openai), **fields}, timeout=60)
 
 
-def told(answer: httpx.Response) -> set[str]:
+def paths_of(answer: httpx.Response) -> set[str]:
     """The JSON paths of everything that an answer holds."""
     assert answer.status_code == 200, answer.text
     if not answer.headers["content-type"].startswith("text/event-stream"):
@@ -283,11 +283,11 @@ def told(answer: httpx.Response) -> set[str]:
 @pytest.mark.parametrize("label", ASKED)
 def test_what_a_worker_tells_reaches_the_client_but_for_what_is_known(routed: Routed, label: str) -> None:
     answer = asked(routed.url, label)
-    direct = told(asked(routed.worker, label))
+    direct = paths_of(asked(routed.worker, label))
     if label in routed.gateway.refused:
         assert 400 <= answer.status_code < 500
         return
-    through = told(answer)
+    through = paths_of(answer)
     missing = direct - through
     roots = {path for path in missing if path.rpartition("/")[0].removesuffix("/*") not in missing}
     assert roots == routed.gateway.lost.get(label, frozenset())

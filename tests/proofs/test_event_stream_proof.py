@@ -61,7 +61,7 @@ def cuts_of(body: bytes) -> Iterator[list[bytes]]:
         yield cut_at(body, random.Random(len(body)).sample(range(len(body)), 500))
 
 
-def told(events: Iterable[ServerSentEvent]) -> list[tuple[str, str, str]]:
+def fields_of(events: Iterable[ServerSentEvent]) -> list[tuple[str, str, str]]:
     """What a reader is told, wherever it stood."""
     return [(event.name or "message", event.data, event.id) for event in events]
 
@@ -90,12 +90,12 @@ def test_recorded_streams_are_read_alike_with_every_line_end_and_by_another_pars
         assert b"\r" not in body, "a line end can only be put for another where there is one kind"
         events, rest, undecodable_at = parse_event_stream(body)
         assert undecodable_at is None
-        assert told(events) == by_the_other_parser(body[: len(body) - len(rest)])
+        assert fields_of(events) == by_the_other_parser(body[: len(body) - len(rest)])
         for end in (b"\r", b"\r\n"):
             other = body.replace(b"\n", end)
-            assert told(parse_event_stream(other)[0]) == told(events)
+            assert fields_of(parse_event_stream(other)[0]) == fields_of(events)
         with_mark = parse_event_stream(BOM + body)[0]
-        assert told(with_mark) == told(events)
+        assert fields_of(with_mark) == fields_of(events)
         assert [event.end - len(BOM) for event in with_mark] == [event.end for event in events]
 
 
@@ -136,7 +136,7 @@ def test_both_parsers_agree_on_every_legal_stream(
     events, rest, undecodable_at = parse_event_stream(body)
     assert (rest, undecodable_at) == (b"", None)
     assert len(events) == len(blocks)
-    assert told(events) == by_the_other_parser(body)
+    assert fields_of(events) == by_the_other_parser(body)
     assert fed(cut_at(body, [min(place, len(body)) for place in places]))[0] == events
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from docs_build.field_tables import CHAPTER, PAGES, asked, dialects, told, with_tables
+from docs_build.field_tables import CHAPTER, PAGES, asked, dialects, recorded, with_tables
 from docs_build.worked_examples import examples
 
 from tokenwire.ask import RULES
@@ -38,14 +38,14 @@ def test_what_a_field_may_hold_is_what_a_check_of_it_takes():
     types |= {"name": "string", "biases": "object of numbers by id"}
     meant = {"stream_interval", "logprob_start"}  # 0 and -1 stand for something else
     for name, rule in RULES.items():
-        told = described("request")[name]["type"]
-        assert told.startswith(types.get(rule.kind, rule.kind)), name
-        assert rule.least is None or name in meant or told.endswith(f", {rule.least} or more"), name
+        stated = described("request")[name]["type"]
+        assert stated.startswith(types.get(rule.kind, rule.kind)), name
+        assert rule.least is None or name in meant or stated.endswith(f", {rule.least} or more"), name
 
 
 def test_every_field_of_an_answer_is_described():
     answers = [dialect["answer"][mode] for dialect in dialects() for mode in ("whole", "stream")]
-    assert {name for answer in answers for name in told(answer)} == set(described("record"))
+    assert {name for answer in answers for name in recorded(answer)} == set(described("record"))
 
 
 def test_the_tables_are_those_of_the_data():

@@ -31,7 +31,7 @@ def post(start_reference) -> Callable[..., httpx.Response]:
     return send
 
 
-def told(answer: httpx.Response) -> dict:
+def comparable(answer: httpx.Response) -> dict:
     """What an answer says, without what is new in each."""
     said = answer.json()
     said["meta_info"] = {
@@ -56,11 +56,11 @@ def test_an_unknown_fault_is_refused_with_the_nearest_name(post):
 
 
 def test_only_the_request_that_names_a_fault_has_it(post):
-    plain = told(post(flags=()))
-    assert told(post()) == plain
-    faulty = told(post("id-out-of-range"))
+    plain = comparable(post(flags=()))
+    assert comparable(post()) == plain
+    faulty = comparable(post("id-out-of-range"))
     assert len(faulty["output_ids"]) == 4
-    assert told(post()) == plain
+    assert comparable(post()) == plain
 
 
 def test_a_fault_shows_in_the_text_of_a_stream(post):
