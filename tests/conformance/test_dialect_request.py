@@ -295,7 +295,7 @@ def test_how_tokens_are_told_is_no_sampling_and_makes_no_answers_alike() -> None
 def test_every_field_that_asks_to_be_told_is_sent_as_a_flag(name: str) -> None:
     dialect = load_dialects()[name]
     labels = flagged(dialect, replace(plain(dialect), stream=True))
-    assert {str(at[-1]).replace("_", "-") for at in dialect.asks} <= labels.keys()
+    assert {str(at[-1]).replace("_", "-") for at in dialect.request.asks} <= labels.keys()
     for label, ask in labels.items():
         wanted = asked(dialect, body(dialect, ask)).wanted
         assert [item.wire_name.replace("_", "-") for item in wanted] == [label] * len(wanted)

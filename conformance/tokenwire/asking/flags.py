@@ -55,7 +55,9 @@ def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
         for label, fields in FLAGS.items()
         if ask.stream or label not in _OF_STREAMS
     }
-    asks |= {str(keys[-1]).replace("_", "-"): replace(ask, raw=_true_at(keys)) for keys in dialect.asks}
+    asks |= {
+        str(keys[-1]).replace("_", "-"): replace(ask, raw=_true_at(keys)) for keys in dialect.request.asks
+    }
     sent: dict[str, Ask] = {}
     requests: list[HttpRequest] = []
     for label, with_flag in asks.items():

@@ -89,7 +89,7 @@ class Rehearsal:
         control = load_controls().get(dialect.family) if dialect is not None else None
         parts = [(control.idle(request) if control is not None else None) or b"{}"]
         if dialect is not None and asked is not None:
-            text = dialect.says.text(request.body) if dialect.says is not None else None
+            text = dialect.request.says.text(request.body) if dialect.request.says is not None else None
             parts = list(_answer(dialect, asked, text))
         if tap is not None:
             tap.begin()

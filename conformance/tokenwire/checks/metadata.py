@@ -454,7 +454,7 @@ def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observa
     unasked = (
         [
             capability
-            for capability in known.may_be_asked
+            for capability in known.request.wanted.values()
             if capability.names and capability not in stream.asked.wanted
         ]
         if known

@@ -214,31 +214,16 @@ class Dialect:
             else None
         )
         """How the server is asked for the text of ids, where its family knows a way."""
-        self._request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")
-        self.media = self._request.media
-        """Where a request has images beside its prompt; None where it has no place for them."""
-        self.says = self._request.says
-        """How a grammar makes the model say a text; None where the endpoint has none."""
-        self.cache_keys = tuple(str(at[-1]) for at in self._request.cache_keys)
-        """Fields of a request, under equal values of which alone it shares cached prefixes."""
-        self.tool = self._request.tool
-        """How a request offers tools, and says which are to be called; None where the endpoint has none."""
-        self.constraint = self._request.constraint
-        """How a request says of what language its text has to be."""
+        self.request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")
         arrays = table.get("arrays", {})
         self.arrays = tuple(
             typed(ArrayRule, {"name": name, **row}, f"{where}: {name}") for name, row in arrays.items()
         )
         """The per-token arrays that are no series."""
-        self.asks = tuple(self._request.asks)
-        self.may_be_asked = tuple(self._request.wanted.values())
-        """Where the body says true to ask for what is no field of an ask; `may_be_asked` says for what."""
         self.has_items = "kinds" in table["answer"]["stream"]
         """Whether an answer is a list of typed items, and its events are pieces of these."""
         self._whole: Binding = self._bound("whole")
         self._stream: Binding = self._bound("stream")
-        self.goes_on = self._request.goes_on
-        """The field that names the answer which a request goes on from; empty where there is none."""
         self.grammar_name: str = table.get("grammar", "")
         self.grammar = load_grammar(self.grammar_name) if self.grammar_name else None
         """Which event of a stream may stand where; None where events are not told apart."""
@@ -271,22 +256,22 @@ class Dialect:
     @property
     def chat(self) -> bool:
         """Whether the endpoint talks in messages."""
-        return "messages" in self._request.prompt
+        return "messages" in self.request.prompt
 
     @property
     def takes_ids(self) -> bool:
         """Whether a prompt may be token ids."""
-        return "input_ids" in self._request.prompt
+        return "input_ids" in self.request.prompt
 
     @property
     def written(self) -> Mapping[str, Keys]:
         """Where a request says each prompt and field that the endpoint has, by its name."""
-        return self._request.written
+        return self.request.written
 
     @property
     def defaults(self) -> Mapping[str, Any]:
         """What a field is where a request does not say it, as far as that is known."""
-        return self._request.defaults
+        return self.request.defaults
 
     @property
     def names_stops(self) -> bool:
@@ -300,17 +285,13 @@ class Dialect:
         """Whether there is a request for all that an ask wants."""
         return not isinstance(self.render(ask, model), Unsupported)
 
-    def tools_in(self, body: Any) -> tuple[str, ...] | None:
-        """The names of the tools that a request offers; None where it says none."""
-        return self._request.tool.names(body) if self._request.tool is not None else None
-
     def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
         """The request that says what the ask wants, or why the endpoint has no way to say it.
 
         `model` is the name that the server knows its model by; where it is empty, a name that any server of
         one model takes.
         """
-        body = self._request.render(ask, model)
+        body = self.request.render(ask, model)
         if isinstance(body, Unsupported):
             return body
         return HttpRequest(self.endpoint.methods[0], self.endpoint.path, body)
@@ -320,25 +301,25 @@ class Dialect:
 
         None where the words name nothing that could be said otherwise.
         """
-        wanted = self._request.as_wanted(refusal)
+        wanted = self.request.as_wanted(refusal)
         if wanted is None:
             return None
         other = copy.copy(self)
-        other._request = wanted[0]
+        other.request = wanted[0]
         return other, wanted[1]
 
     @property
     def in_words(self) -> Dialect | None:
         """The dialect of a server that refuses prompts as ids; None where it has no other words."""
-        if not self.takes_ids or self.chat or "text" not in self._request.prompt:
+        if not self.takes_ids or self.chat or "text" not in self.request.prompt:
             return None
         other = copy.copy(self)
-        other._request = self._request.without("input_ids")
+        other.request = self.request.without("input_ids")
         return other
 
     def read_asked(self, request: HttpRequest) -> Asked:
         """What a request asked for, read back from the request itself."""
-        return self._request.read(request)
+        return self.request.read(request)
 
     def read(self, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
         """The record that an exchange delivered and how.

@@ -46,7 +46,7 @@ def _fields(dialect: Dialect) -> Iterator[dict[str, Any]]:
             "says": inline(row["says"]).striptags(),
             "default": dialect.defaults.get(name),
         }
-    for keys in dialect.asks:
+    for keys in dialect.request.asks:
         says = f"Tell {keys[-1]}, too."
         yield {
             "name": keys[-1],

@@ -39,7 +39,8 @@ def _cache_keys(talk: Conversation) -> Steps:
     """A prompt that nobody has sent, twice under a salt, where the endpoint has any; then under another,
     under another key, and under none: only the second is cached.
     """
-    names, ask = talk.dialect.cache_keys, _unseen_prompt(talk)
+    names = [at[-1] for at in talk.dialect.request.cache_keys]
+    ask = _unseen_prompt(talk)
     if names:
         salted = replace(ask, raw={names[0]: new_id()})
         yield {"first": salted}

@@ -65,8 +65,11 @@ class _Script:
         """A request that is answered with a text; None if this one cannot be said. A parrot says it in the
         tokens of its tokenizer, or one for each byte.
         """
-        if self.way is not None and self.talk.dialect.says is not None:
-            user, raw = ({"role": "user", "content": "hi"},), self.talk.dialect.says.body(text, self.way)
+        if self.way is not None and self.talk.dialect.request.says is not None:
+            user, raw = (
+                ({"role": "user", "content": "hi"},),
+                self.talk.dialect.request.says.body(text, self.way),
+            )
             budget = self.talk.fitting(_ROOM, _PROMPT)
             return Ask(messages=user, max_new_tokens=budget, logprobs=True, raw=raw)
         speaker = self.talk.parrot
@@ -87,7 +90,7 @@ async def _scripted(talk: Conversation) -> _Script | None:
         ask = script.ask(_HELLO)
         scored = await talk.ask("way", ask) if ask is not None and ask.logprobs else None
         return replace(script, tells=scored is None or scored.answered)
-    ways = talk.dialect.says.beside if talk.dialect.says is not None else ()
+    ways = talk.dialect.request.says.beside if talk.dialect.request.says is not None else ()
     for way in range(len(ways)):
         script = _Script(talk, way)
         ask = script.ask(_HELLO)
@@ -214,7 +217,7 @@ def _tool_choice(talk: Conversation) -> Steps:
     form = load_markup()[1][talk.tool_calls or "hermes"]
     calling = _with_tools(spoken(talk, form.spelled(_CITY), ask))
     calling_twice = _with_tools(spoken(talk, form.spelled(_CITY, _PING), ask))
-    binding = talk.dialect.tool
+    binding = talk.dialect.request.tool
     if binding is None or not binding.chooses:
         return
     for choice in ("none", "required", "named"):

@@ -35,7 +35,7 @@ def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
     """The ask with constraints by kind; None where the endpoint has no place for one of them."""
     raw = dict(ask.raw)
     for kind, value in values.items():
-        written = talk.dialect.constraint.written(kind, value)
+        written = talk.dialect.request.constraint.written(kind, value)
         if written is None:
             return None
         for name, said in written.items():
@@ -56,7 +56,7 @@ def _constraints(talk: Conversation) -> Steps:
         if asked is not None:
             yield forms(asked, kind) if kind in _BAD else {kind: asked}
             yield {f"{kind}-cut": replace(asked, max_new_tokens=_CUT)}
-    says, think = talk.dialect.says, load_markup()[0]["think"]
+    says, think = talk.dialect.request.says, load_markup()[0]["think"]
     if says is not None and says.thinking and talk.parrot is not None:
         thought = f"{think.opens}\nhm\n{think.closes}"
         for label, text in (("reasoning", '{"a": true, "c": "red"}'), ("reasoning-other", _OTHER)):

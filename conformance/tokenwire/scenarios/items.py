@@ -27,7 +27,7 @@ async def item_turns(talk: Conversation) -> None:
     name the first answer.
     """
     ask = Ask(messages=(_FIRST,), max_new_tokens=_TOKENS)
-    keeps = talk.dialect.goes_on
+    keeps = talk.dialect.request.goes_on
     first = await talk.ask("first", replace(ask, raw={"store": True}) if keeps else ask)
     given = _given(first)
     if not given:

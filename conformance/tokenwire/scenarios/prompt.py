@@ -70,9 +70,9 @@ async def _media(talk: Conversation) -> None:
     """A text with an image, then the prompt_token_ids that it yielded, sent back as input_ids beside the same
     image: they are the prompt, or are refused. Several samples see the image, too.
     """
-    if talk.dialect.media is None:
+    if talk.dialect.request.media is None:
         return
-    (field,) = talk.dialect.media
+    (field,) = talk.dialect.request.media
     ask = Ask(text=("What is this?",), max_new_tokens=8, ignore_eos=True, return_prompt_token_ids=True)
     seeing = replace(ask, raw={field: _IMAGE})
     answers = await talk.ask_all(

@@ -83,7 +83,11 @@ def _ended_by_stop_string(stream: Stream) -> bool:
 def _says_what_is_forced(stream: Stream) -> bool:
     """Whether a choice says what alone a grammar admits."""
     dialect = dialect_of(stream)
-    forced = dialect.says.text(stream.exchange.request.body) if dialect is not None and dialect.says else None
+    forced = (
+        dialect.request.says.text(stream.exchange.request.body)
+        if dialect is not None and dialect.request.says
+        else None
+    )
     return bool(forced) and any(choice.text == forced for choice in stream.choices)
 
 

@@ -289,7 +289,8 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bo
 def offered(stream: Stream) -> tuple[str, ...] | None:
     """The names of the tools that a request offers; None where it says none."""
     dialect = dialect_of(stream)
-    return dialect.tools_in(stream.exchange.request.body) if dialect is not None else None
+    tool = dialect.request.tool if dialect is not None else None
+    return tool.names(stream.exchange.request.body) if tool is not None else None
 
 
 def _all_is_told(stream: Stream, choice: Choice) -> bool:
