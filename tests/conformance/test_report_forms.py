@@ -212,17 +212,17 @@ def test_a_result_keeps_its_fingerprint_from_run_to_run(report, subject, judgeme
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "status", "badge"),
+    ("verdicts", "status", "shown"),
     [
         ([Verdict.PASS, Verdict.PASS], 0, ("1 passed", "brightgreen")),
         ([Verdict.PASS, Verdict.FAIL], 1, ("1 violated, 0 passed", "red")),
         ([Verdict.UNSUPPORTED], 4, ("not evaluated", "lightgrey")),
     ],
 )
-def test_a_badge(subject, judgements, verdicts, status, badge):
+def test_a_badge(subject, judgements, verdicts, status, shown):
     every = [replace(judgements[1], verdict=verdict) for verdict in verdicts]
     made = badge(document(subject, every, status))
-    assert made == {"schemaVersion": 1, "label": "tokenwire v1", "message": badge[0], "color": badge[1]}
+    assert made == {"schemaVersion": 1, "label": "tokenwire v1", "message": shown[0], "color": shown[1]}
 
 
 def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
