@@ -313,7 +313,7 @@ def clients(session: nox.Session) -> None:
         version = session.run(str(python), "-c", says, external=True, silent=True).strip()
         for file in files:
             torture(f"{client} {version} {Path(file).stem}", python, adapters / file)
-    node = reports / "environments" / "node"
+    node = reports / "environments" / "npm-openai"
     node.mkdir(parents=True, exist_ok=True)
     session.run("npm", "install", "--prefix", str(node), "openai", external=True)
     shutil.copy(adapters / "openai_node.mjs", node)

@@ -2,7 +2,8 @@
 
     python -m docs_build.client_results FOLDER     from FOLDER/CLIENT/report.json, after `nox -s clients`
 
-`client_reasons.yaml` says of each red cell what in the client's source makes it so, or that it is ours.
+`client_reasons.yaml` says of each red cell which place in the client's source makes it so, or that it is
+ours; the place is looked up in FOLDER/environments/CLIENT.
 """
 
 from __future__ import annotations
@@ -10,69 +11,122 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from docs_build.page import in_cell
 from docs_build.published import ROOT
+from tokenwire.judging.verdict import Verdict
 from tokenwire.spec_files import read_yaml
 from tokenwire.torture.vectors import sentences
+from tokenwire.typed_table import typed
 
 PAGE = ROOT / "docs" / "clients.md"
 REASONS = Path(__file__).with_name("client_reasons.yaml")
-_MARKS = {"PASS": "✓", "FAIL": "✗", "WARN": "!"}
+_MARKS = {
+    Verdict.FAIL: "✗",
+    Verdict.WARN: "!",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.PASS: "✓",
+    Verdict.UNSUPPORTED: "–",
+}
+"""The gravest first: a cell is over all doors of a client."""
 _LONGEST = 160
 _INTRODUCTION = """# Results of clients
 
-What `tokenwire torture` says of clients as their documentation shows them: `nox -s clients` runs the
+What `tokenwire torture` says of clients that are used as their documentation shows: `nox -s clients` runs the
 adapters in `examples/clients/` and writes this page. A row is a sentence of `spec/clients.yaml`, over all
-doors that a client was tried at. ✓ it holds, ✗ a MUST is not kept, ! a SHOULD is not kept; an empty cell was
-not tried. [Test your client](guides/test-your-client.md) says how yours is.
+doors that a client was tried at. [Test your client](guides/test-your-client.md) tells how to try yours.
+
+| | |
+|---|---|
+| ✓ | it holds |
+| ✗ | a MUST is not kept; the reason stands below |
+| ! | a SHOULD is not kept |
+| ? | the adapter gave up a case that its client was still reading |
+| – | does not apply: the adapter reports nothing that the sentence is about |
+| | not tried: the endpoint has no such case |
 """
+Reports = Mapping[str, Mapping[str, Any]]
 
 
-def red_cells(report: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """The door, the sentence and the row of each red cell of a report."""
-    return [
-        (row["scenario"], row["requirement"], row)
-        for row in report["verdicts"]
-        if row["verdict"] in {"FAIL", "WARN"}
-    ]
+@dataclass(frozen=True)
+class Reason:
+    """Why a client breaks a sentence."""
+
+    why: str
+    file: str = ""
+    """The file of the client that makes it so; empty where our adapter does."""
+    code: str = ""
+    """What stands there."""
+
+    def in_words(self, environment: Path) -> str:
+        """The reason with the line of the source. Raises ValueError where the source says it no longer."""
+        if not self.file:
+            return f"Ours. {self.why}"
+        for found in environment.rglob(self.file):
+            for number, line in enumerate(found.read_text("utf-8").splitlines(), 1):
+                if self.code in line:
+                    return f"{self.why} `{self.file}`, line {number}: `{line.strip()}`"
+        raise ValueError(f"{self.file} in {environment} no longer says {self.code!r}: find the reason anew")
 
 
-def page(reports: Mapping[str, Mapping[str, Any]], reasons: Mapping[str, Mapping[str, str]]) -> str:
-    """The page. Raises ValueError for a red cell without a reason."""
-    lines = [_INTRODUCTION, f"| sentence | {' | '.join(reports)} |", "|---" * (len(reports) + 1) + "|"]
+def load_reasons() -> dict[str, dict[str, Reason]]:
+    """The reasons by client and sentence."""
+    return {
+        client: {name: typed(Reason, row, f"reason {client}/{name}") for name, row in rows.items()}
+        for client, rows in read_yaml(REASONS).items()
+    }
+
+
+def page(reports: Reports, reasons: Mapping[str, Mapping[str, Reason]], environments: Path) -> str:
+    """The page. Raises ValueError for a red cell without a reason, and for a reason that no longer holds."""
+    heads = (client.replace(" ", "<br>") for client in reports)
+    lines = [_INTRODUCTION, f"| sentence | {' | '.join(heads)} |", "|---" * (len(reports) + 1) + "|"]
     for name, sentence in sentences().items():
         cells = []
         for report in reports.values():
             seen = {row["verdict"] for row in report["verdicts"] if row["requirement"] == name}
-            cells.append(next((mark for verdict, mark in _marks_gravest_first() if verdict in seen), ""))
+            cells.append(next((mark for verdict, mark in _MARKS.items() if verdict in seen), ""))
         lines.append(f"| `{name}` ({sentence.level.value}) | {' | '.join(cells)} |")
     for client, report in reports.items():
-        lines += ["", f"## {client}", "", _doors(report), ""]
-        found = red_cells(report)
-        if found:
-            lines += ["| door | sentence | cases | first of them | why |", "|---|---|---|---|---|"]
-        for door, name, row in found:
-            why = reasons.get(client.partition(" ")[0], {}).get(name)
-            if why is None:
+        lines += ["", f"## {client}", "", _summary(report)]
+        red = _red_rows(report)
+        if red:
+            lines += ["", "| sentence | at | cases | first of them | why |", "|---|---|---|---|---|"]
+        for name, rows in red.items():
+            package = client.partition(" ")[0]
+            reason = reasons.get(package, {}).get(name)
+            if reason is None:
                 raise ValueError(f"{REASONS.name} does not say why {client} breaks {name}")
-            first = row["evidence"][0]
-            told = (
+            doors = ", ".join(row["scenario"] for row in rows)
+            cases, first = sum(len(row["evidence"]) for row in rows), rows[0]["evidence"][0]
+            words = (
                 f"{first['message']}; expected {_short(first['expected'])}, holds {_short(first['actual'])}"
             )
-            lines.append(f"| {door} | `{name}` | {len(row['evidence'])} | {in_cell(told)} | {in_cell(why)} |")
+            cells = [f"`{name}`", doors, str(cases), words, reason.in_words(environments / package)]
+            lines.append(f"| {' | '.join(map(in_cell, cells))} |")
     return "\n".join(lines) + "\n"
 
 
-def _marks_gravest_first() -> list[tuple[str, str]]:
-    return [(verdict, _MARKS[verdict]) for verdict in ("FAIL", "WARN", "PASS")]
+def _red_rows(report: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The red rows of a report by their sentence, one for each door."""
+    red: dict[str, list[Mapping[str, Any]]] = {}
+    for row in report["verdicts"]:
+        if row["verdict"] in {Verdict.FAIL, Verdict.WARN}:
+            red.setdefault(row["requirement"], []).append(row)
+    return red
 
 
-def _doors(report: Mapping[str, Any]) -> str:
+def _summary(report: Mapping[str, Any]) -> str:
     doors = dict.fromkeys(row["scenario"] for row in report["verdicts"])
-    return f"Tried at {', '.join(doors)}. {'; '.join(report['target']['remarks'])}."
+    given_up = dict.fromkeys(
+        f"{row['scenario']}/{row['message']}"
+        for row in report["verdicts"]
+        if row["verdict"] == Verdict.INCONCLUSIVE
+    )
+    return f"Tried at {', '.join(doors)}. {'; '.join([*report['target']['remarks'][:2], *given_up])}."
 
 
 def _short(value: Any) -> str:
@@ -81,12 +135,12 @@ def _short(value: Any) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    (folder,) = sys.argv[1:] if arguments is None else arguments
+    (folder,) = map(Path, sys.argv[1:] if arguments is None else arguments)
     reports = {}
-    for file in sorted(Path(folder).glob("*/report.json")):
+    for file in sorted(folder.glob("*/report.json")):
         report = json.loads(file.read_text("utf-8"))
         reports[report["target"]["capture"]] = report
-    PAGE.write_text(page(reports, read_yaml(REASONS)), "utf-8")
+    PAGE.write_text(page(reports, load_reasons(), folder / "environments"), "utf-8")
     return 0
 
 

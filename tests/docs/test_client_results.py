@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from docs_build.client_results import page
+from docs_build.client_results import Reason, load_reasons, page
 
 from tokenwire.torture.session import Session
+from tokenwire.torture.vectors import sentences
 
 
 def report(held):
@@ -14,17 +15,44 @@ def report(held):
     return {"some 1.0 adapter": session.document()}
 
 
-def test_a_red_cell_without_a_reason_makes_no_page():
+def test_a_red_cell_without_a_reason_makes_no_page(tmp_path):
     wrong = report({"choices": [{"text": "Tok", "finish": "stop"}]})
     with pytest.raises(ValueError, match=r"does not say why some 1\.0 adapter breaks every-delta-is-kept"):
-        page(wrong, {})
-    made = page(wrong, {"some": {"every-delta-is-kept": "It stops early."}})
-    assert "| openai-chat | `every-delta-is-kept` | 1 |" in made
-    assert "It stops early." in made
+        page(wrong, {}, tmp_path)
+    made = page(wrong, {"some": {"every-delta-is-kept": Reason("It stops early.")}}, tmp_path)
+    assert "| `every-delta-is-kept` | openai-chat | 1 | text: the client holds another text" in made
+    assert "| Ours. It stops early. |" in made
 
 
-def test_what_was_not_tried_is_empty():
-    right = report({"choices": [{"text": "Tokens come in pieces, of any size.", "finish": "stop"}]})
-    lines = page(right, {}).splitlines()
+def test_a_reason_is_proved_by_the_source_or_makes_no_page(tmp_path):
+    wrong = report({"choices": [{"text": "Tok", "finish": "stop"}]})
+    reasons = {"some": {"every-delta-is-kept": Reason("It stops.", "some/stream.py", "if small: break")}}
+    source = tmp_path / "some" / "lib" / "some" / "stream.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("for event in events:\n    if small: break\n", "utf-8")
+    assert "It stops. `some/stream.py`, line 2: `if small: break`" in page(wrong, reasons, tmp_path)
+    source.write_text("for event in events:\n    hold(event)\n", "utf-8")
+    with pytest.raises(ValueError, match="no longer says 'if small: break'"):
+        page(wrong, reasons, tmp_path)
+
+
+def test_what_was_not_tried_is_empty_and_what_does_not_apply_is_a_dash(tmp_path):
+    right = report({"choices": [{"text": "Tokens come in pieces, of any size."}]})
+    lines = page(right, {}, tmp_path).splitlines()
     assert "| `every-delta-is-kept` (MUST) | ✓ |" in lines
     assert "| `data-lines-are-joined` (MUST) |  |" in lines
+    session = Session("some 1.0 adapter")
+    session.take("openai-chat", "logprobs", {"choices": [{"text": "Tokens come in pieces, of any size."}]})
+    session.take("openai-chat", "long", {"given_up": "after 60 s of the processor"})
+    lines = page({"some 1.0 adapter": session.document()}, {}, tmp_path).splitlines()
+    assert "| `lists-stay-in-step` (MUST) | – |" in lines
+    assert "| `long-streams-are-read` (MUST) | ? |" in lines
+    assert any("openai-chat/long was given up after 60 s" in line for line in lines)
+
+
+def test_each_reason_is_about_a_sentence():
+    reasons = load_reasons()
+    assert {name for rows in reasons.values() for name in rows} <= set(sentences())
+    assert all(
+        bool(reason.file) == bool(reason.code) for rows in reasons.values() for reason in rows.values()
+    )
