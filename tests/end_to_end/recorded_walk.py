@@ -24,7 +24,7 @@ from tokenwire.wire.capture import read_capture
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-VERSIONS = {"0.5.23", "0.32.0 (cpu)"}
+VERSIONS = {"0.5.23", "0.32.0-cpu"}
 CONTEXT_LENGTH = 512
 RETRACT_EVERY = 3
 

@@ -55,6 +55,7 @@ def test_the_manifest_tells_of_every_capture() -> None:
     assert sorted(MANIFEST) == CAPTURES
     for name, entry in MANIFEST.items():
         assert entry["sha256"] == hashlib.sha256((FIXTURES / name).read_bytes()).hexdigest(), name
+        assert entry["version"] == name.split("/")[1], f"{name}: a release with two names has two columns"
         assert {"server", "version", "flags", "model", "recorded", "licence", "exchanges"} <= entry.keys()
     assert sum(path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file()) <= LIMIT
 
