@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 
-from tokenwire.ask import Budget
 from tokenwire.asking.run import Plan, reach
 from tokenwire.inspecting.exchanges import TARGET, WORKER
 from tokenwire.inspecting.inspector import Inspected, Inspector
@@ -61,7 +60,7 @@ def inspected(
     async def run() -> None:
         urls = {TARGET: url} | ({WORKER: worker} if worker else {})
         plans = {
-            name: Plan(Settings(target=at, dialect=(DIALECT,), budget=Budget.QUICK))
+            name: Plan(Settings(target=at, dialect=(DIALECT,), scenario=("greedy-stream",)))
             for name, at in urls.items()
         }
         targets = {name: await reach(plan) for name, plan in plans.items()}
