@@ -192,8 +192,12 @@
     if (pressed) return;
     const news = pending;
     pending = nothing();
-    for (const number of news.gone) { const line = lines.get(number); if (line) line.remove(); lines.delete(number); }
-    for (const row of news.rows.values()) line(row);
+    const oldest = Math.max(0, ...lines.keys(), ...news.rows.keys()) - MOST_ROWS;
+    for (const row of news.rows.values()) if (row.number > oldest) line(row);
+    for (const number of [...news.gone, ...[...lines.keys()].filter((known) => known <= oldest)]) {
+      if (lines.has(number)) lines.get(number).remove();
+      lines.delete(number);
+    }
     at("empty").hidden = lines.size > 0;
     if (news.view) view(news.view);
   }
@@ -234,7 +238,6 @@
     else rows.tBodies[0].prepend(made);
     lines.set(row.number, made);
     if (focused) [...last.children].find((known) => known.textContent === focused)?.focus();
-    while (rows.tBodies[0].rows.length > MOST_ROWS) rows.tBodies[0].lastElementChild.remove();
   }
 
   function show(number, other) {
