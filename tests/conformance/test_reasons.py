@@ -35,6 +35,8 @@ CAPTURES = sorted(
 )
 OF_THE_SUITE = {"preflight", "vitals", "restarted"}
 """Scenarios of requests that the suite sends for itself."""
+FEW = 20
+"""What a run of fewer scenarios did not decide, it did not ask: there is nothing to count."""
 _COUNT = re.compile(r"(\d+) ([a-z][^;,]*)")
 _LEFT_OUT = re.compile(r"(\d+) left out: ")
 _NOT_ASKED = re.compile(r"(?:not asked: |was asked \()([a-z0-9, -]+?)(?: and \d+ more)?(?:;|\)|$)")
@@ -97,7 +99,7 @@ def test_every_count_and_name_in_a_reason_is_that_of_the_capture(
                 assert name in scenarios, (judgement.name, reason)
                 assert name not in answered or "died" in reason, (judgement.name, reason)
                 named += 1
-    assert counted
+    assert counted or len(answered) < FEW
     assert named
 
 
