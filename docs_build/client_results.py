@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,7 @@ def load_reasons() -> dict[str, dict[str, Reason]]:
 
 def page(reports: Reports, reasons: Mapping[str, Mapping[str, Reason]], environments: Path) -> str:
     """The page. Raises ValueError for a red cell without a reason, and for a reason that no longer holds."""
-    heads = (client.replace(" ", "<br>") for client in reports)
-    lines = [_INTRODUCTION, f"| sentence | {' | '.join(heads)} |", "|---" * (len(reports) + 1) + "|"]
-    for name, sentence in sentences().items():
-        cells = []
-        for report in reports.values():
-            seen = {row["verdict"] for row in report["verdicts"] if row["requirement"] == name}
-            cells.append(next((mark for verdict, mark in _MARKS.items() if verdict in seen), ""))
-        lines.append(f"| `{name}` ({sentence.level.value}) | {' | '.join(cells)} |")
+    lines = [_INTRODUCTION, *_table(reports)]
     for client, report in reports.items():
         lines += ["", f"## {client}", "", _summary(report)]
         red = _red_rows(report)
@@ -108,6 +102,20 @@ def page(reports: Reports, reasons: Mapping[str, Mapping[str, Reason]], environm
             cells = [f"`{name}`", doors, str(cases), words, reason.in_words(environments / package)]
             lines.append(f"| {' | '.join(map(in_cell, cells))} |")
     return "\n".join(lines) + "\n"
+
+
+def _table(reports: Reports) -> Iterator[str]:
+    """A row for each sentence and a column for each client, in the style of the results of servers."""
+    heads = "".join(f'<th class="tw-case">{escape(client)}</th>' for client in reports)
+    yield f'<div class="tw-results"><table><thead><tr><th></th>{heads}</tr></thead><tbody>'
+    for name, sentence in sentences().items():
+        cells = ""
+        for report in reports.values():
+            seen = {row["verdict"] for row in report["verdicts"] if row["requirement"] == name}
+            verdict = next((verdict for verdict in _MARKS if verdict in seen), None)
+            cells += f'<td class="tw-{verdict.lower()}">{_MARKS[verdict]}</td>' if verdict else "<td></td>"
+        yield f'<tr title="{escape(sentence.sentence)}"><th>{name} ({sentence.level.value})</th>{cells}</tr>'
+    yield "</tbody></table></div>"
 
 
 def _red_rows(report: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
