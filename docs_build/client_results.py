@@ -107,7 +107,7 @@ def page(reports: Reports, reasons: Mapping[str, Mapping[str, Reason]], environm
 def _table(reports: Reports) -> Iterator[str]:
     """A row for each sentence and a column for each client, in the style of the results of servers."""
     heads = "".join(f'<th class="tw-case">{escape(client)}</th>' for client in reports)
-    yield f'<div class="tw-results"><table><thead><tr><th></th>{heads}</tr></thead><tbody>'
+    yield f'<div class="tw-results"><table class="tw-table"><thead><tr><th></th>{heads}</tr></thead><tbody>'
     for name, sentence in sentences().items():
         cells = ""
         for report in reports.values():

@@ -210,6 +210,7 @@ def test_a_report_shows_as_much_of_a_long_stream_as_it_needs():
     session.take(*key, {"choices": [held]})
     (violation,) = session.judgements()[0].violations
     assert violation.place.event == 202
+    assert session.remarks[-1] == "of the case long the report shows 5,000 reads, or as far as it differs"
 
 
 def test_a_client_that_invents_an_error_is_told():

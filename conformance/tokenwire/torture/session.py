@@ -215,10 +215,12 @@ class Session:
         requests = sum(map(len, self.asked.values()))
         connections = len({asked.connection for several in self.asked.values() for asked in several})
         reported = f"{len(self.wrong)} of {len(self.cases)} cases were reported"
-        shown = (
-            f"of a case that is longer the first {_SHOWN_READS:,} reads are shown, or as far as it differs"
-        )
-        return (reported, f"{requests} requests came on {connections} connections", shown)
+        remarks = [reported, f"{requests} requests came on {connections} connections"]
+        if any(differences and case == "long" for (_, case), differences in self.wrong.items()):
+            remarks.append(
+                f"of the case long the report shows {_SHOWN_READS:,} reads, or as far as it differs"
+            )
+        return tuple(remarks)
 
     def document(self) -> dict[str, Any]:
         """The report as one JSON value."""
