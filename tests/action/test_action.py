@@ -134,10 +134,9 @@ def test_the_container_holds_all_that_is_installed_from():
     left_out = (ROOT / ".dockerignore").read_text("utf-8").split()
     assert all((ROOT / name).exists() and name not in left_out for name in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    packages = {
-        name.split("/")[0] for name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    }
-    assert packages | {"spec", "pyproject.toml", "README.md", "LICENSE"} == copied
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    folders = {name.split("/")[0] for name in (*wheel["packages"], *wheel["force-include"])}
+    assert folders | {"pyproject.toml", "README.md", "LICENSE"} == copied
     assert lines[-1] == 'ENTRYPOINT ["tokenwire"]'
 
 
