@@ -439,6 +439,16 @@ class Usage:
     """Indices of the choices that the same event carries; empty for an event of its own."""
 
 
+class Turn(NamedTuple):
+    """What a turn of a session was sent as."""
+
+    after: str
+    """The id of the request whose prompt and output stand before."""
+    offset: int
+    """So many of their ids stand before; all where it is 0."""
+    input_ids: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asked(RequestFields):
     """What a request asked for, in the words of the abstract record, read back from the request itself.
@@ -464,6 +474,8 @@ class Asked(RequestFields):
     """Ids whose logprobs stand in the place of the likeliest, behind that of the sampled one."""
     wanted: tuple[Wanted, ...] = ()
     """What else was asked for."""
+    turn: Turn | None = None
+    """Of a session; None where it is no turn, and where its prompt cannot be told."""
     constraints: tuple[Constraint, ...] = ()
     """Of what the text of each choice has to be a word; more than one contradict each other."""
     tools: ToolRule | None = None

@@ -151,6 +151,7 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     # In bodies.
     "sampling_params": lambda value: _under([value], "sampling_params"),
     "parameters": _all_parameters,
+    "session": lambda value: _under([value], "session_params"),
     "stream_options": lambda value: _under([value], "stream_options"),
     "asked_functions": lambda value: _under(_listed(value.get("tools")), "function"),
     "asked_messages": lambda value: _listed(value.get("messages")),

@@ -81,3 +81,14 @@ def _abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int
     if fault.request.get("rid") is None and any(reason.get("type") == "abort" for reason in reasons):
         return 503, {"error": {"message": "the request was aborted", "code": 503}}
     return status, answer
+
+
+_siblings: dict[str, list[int]] = {}
+"""The id of a turn to the ids that were sent to go on from it."""
+
+
+@at("asked")
+def _session_gathers_its_branches(body: Object) -> Object:
+    if before := (body.get("session_params") or {}).get("rid"):
+        _siblings[before] = body["input_ids"] = [*_siblings.get(before, ()), *body["input_ids"]]
+    return body

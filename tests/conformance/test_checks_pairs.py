@@ -18,6 +18,7 @@ from logprob_pairs import LOGPROB_PAIRS
 from pair import Pair, Subject
 from rollout_pairs import ROLLOUT_PAIRS
 from sampling_pairs import SAMPLING_PAIRS
+from session_pairs import SESSION_PAIRS
 from stream_builder import (
     GONE,
     IDS,
@@ -989,6 +990,7 @@ PAIRS += ABORT_AND_INVARIANCE_PAIRS
 PAIRS += CHANNEL_PAIRS
 PAIRS += ROLLOUT_PAIRS
 PAIRS += ITEM_PAIRS
+PAIRS += SESSION_PAIRS
 PAIRS += CONSTRAINT_PAIRS
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenwire.ask import OMIT, Ask
 from tokenwire.asking.flags import flagged, plain
 from tokenwire.dialects.dialect import Dialect, Unsupported, load_dialects
-from tokenwire.record import Asked, Wanted
+from tokenwire.record import Asked, Turn, Wanted
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire.exchange import HttpRequest
 
@@ -480,10 +480,13 @@ def test_no_request_is_too_odd_to_be_read(value: dict[str, Any], params: Any) ->
 
 def test_what_a_session_ran_before_is_part_of_the_prompt() -> None:
     """SGLang runs the prompt and the answer of the request that `rid` names, then the ids that were sent."""
-    sent = {"input_ids": [200, 201], "sampling_params": {}, "session_params": {"id": "s"}}
+    sent = {"input_ids": [200, 201], "sampling_params": {"temperature": 0}, "session_params": {"id": "s"}}
     first = asked(GENERATE, sent)
     assert first.input_ids == ((200, 201),)
     assert first.prompt_key
     turn = asked(GENERATE, sent | {"session_params": {"id": "s", "rid": "first"}})
     assert not turn.input_ids
-    assert (turn.prompt_key, turn.key, turn.ids_key) == ("", "", "")
+    assert (turn.prompt_key, turn.ids_key) == ("", "")
+    assert turn.key not in {"", first.key}
+    assert turn.turn == Turn("first", 0, (200, 201))
+    assert turn.sent.keys() >= {"input_ids"}  # else it would be a request without a prompt

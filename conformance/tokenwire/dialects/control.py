@@ -32,6 +32,8 @@ class Action(StrEnum):
     LOAD = "load"
     PAUSE = "pause"
     CONTINUE = "continue"
+    OPEN = "open_session"
+    CLOSE = "close_session"
     UPDATE = "update"
     """Of the weights, or of the name of their version."""
 
@@ -177,6 +179,15 @@ class Control:
         put(body, parse(row["mode"]), name)
         return HttpRequest(row["method"], row["path"], body)
 
+    def session_request(self, action: Action, session: str) -> HttpRequest | None:
+        """The request that opens or closes a session of this id; None where the family has none."""
+        row = self.table.get(action)
+        if row is None:
+            return None
+        body = dict(row.get("body", {}))
+        put(body, parse(row["id"]), session)
+        return HttpRequest(row["method"], row["path"], body)
+
     @property
     def abort_of_everything(self) -> HttpRequest | None:
         """The request that aborts whatever runs or waits; None where the family has none."""
@@ -205,7 +216,7 @@ class Control:
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
                 return ControlCall(exchange, Action.LOAD, load=_LoadEndpoint.of(row).read(exchange))
-        for action in (Action.ABORT, Action.FLUSH, Action.PAUSE, Action.CONTINUE, Action.UPDATE):
+        for action in (kind for kind in Action if kind is not Action.LOAD):
             row = self.table.get(action)
             if row is not None and (method, path) == (row["method"], row["path"]):
                 body = exchange.load().request.body

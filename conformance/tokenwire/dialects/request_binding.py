@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Kind, RequestFields, Tool
 from tokenwire.constraint import Constraint, ToolRule
-from tokenwire.record import Asked, SentField, Wanted, as_list
+from tokenwire.record import Asked, SentField, Turn, Wanted, as_list, integer
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
@@ -414,6 +414,8 @@ class RequestBinding:
         body = _json_body(request)
         if not isinstance(body, dict):
             return Asked()
+        if self.history is not None and find(body, (*self.history, "rid")) not in (ABSENT, None):
+            return self._turn(request, body, self.history)
         stated = self._stated(body)
         by_field = {name: self._value_of(stated, name) for name in self.fields} | self._counted(body)
         by_field |= self._in_headers(request)
@@ -421,8 +423,7 @@ class RequestBinding:
             name: row.word in (as_list(find(body, row.in_)) or ()) for name, row in self.listed.items()
         }
         penalties = {name: find(body, at) for name, at in self.penalties.items()}
-        behind = self.history is not None and find(body, self.history) not in (ABSENT, None)
-        found = {} if behind else self._prompts_found(body)  # what is run is not what was sent
+        found = self._prompts_found(body)
         input_ids, listed = _id_prompts(found.get("input_ids"))
         text = found.get("text", found.get("messages"))
         if isinstance(text, list) and "text" in found and _is_text(text):
@@ -458,7 +459,7 @@ class RequestBinding:
             sent=self._said(body, stated, found),
         )
         prompt = self._prompts_sent(found, asked)
-        if behind or prompt is None:
+        if prompt is None:
             return asked
         model = find(body, self.model) if self.model is not None else None
         prompt_key = _canonical([model or None, prompt])
@@ -481,6 +482,19 @@ class RequestBinding:
             for fields in _by_prompt(by_field, prompts)
         )
         return dataclasses.replace(asked, by_prompt=by_prompt) if by_prompt else asked
+
+    def _turn(self, request: HttpRequest, body: Mapping[str, Any], history: Keys) -> Asked:
+        """What a turn of a session asked for: what is run is not what was sent."""
+        session = find(body, history)
+        alone = copy.deepcopy(dict(body))
+        remove(alone, history)
+        asked = self.read(dataclasses.replace(request, body=alone, raw_body=None))
+        rid, offset, ids = session["rid"], integer(session.get("offset") or 0), asked.input_ids or ()
+        known = isinstance(rid, str) and session.keys() <= {"id", "rid", "offset"} and len(ids) == 1
+        turn = Turn(rid, offset, ids[0]) if known and offset is not None else None
+        unknown: dict[str, Any] = {"input_ids": None, "texts": (), "text_prompt": False}
+        key = f"{asked.key} after {turn.after} {turn.offset}" if asked.key and turn is not None else ""
+        return dataclasses.replace(asked, turn=turn, key=key, ids_key="", prompt_key="", **unknown)
 
     def _form_and_sampling(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What shapes how tokens are told, by its name, and what shapes the tokens."""

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario, token_ids
+from tokenwire.dialects.control import Action
+from tokenwire.scenarios.forms import new_id
 
 _BUDGET = 24
 _CUTS = (1, 7, 16)
@@ -37,3 +39,28 @@ async def _turns(talk: Conversation) -> None:
         if not ids:
             return
         prompt = (*prompt, *ids, *added)
+
+
+@scenario(chat=False)
+async def _session(talk: Conversation) -> None:
+    """Two turns in a session, and a stream that branches off; the second twice, as a turn and spelled out."""
+    session, first, history = new_id(), new_id(), talk.dialect.request.history
+    field = str(history[-1]) if history else ""
+    start = talk.control.session_request(Action.OPEN, session) if talk.control is not None else None
+    end = talk.control.session_request(Action.CLOSE, session) if talk.control is not None else None
+    opened = await talk.call("open", start) if start is not None and field else None
+    if opened is None or not opened.done or end is None:
+        return
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True)
+    begun = replace(ask, request_id=first, raw={field: {"id": session}})
+    turn = replace(ask, raw={field: {"id": session, "rid": first}})
+    ids = token_ids(await talk.ask("first", begun))
+    second, spelled = (
+        replace(turn, input_ids=_ADDED[:1]),
+        replace(ask, input_ids=((*PROMPT, *ids, *_ADDED[0]),)),
+    )
+    await talk.ask("branch", replace(turn, input_ids=_ADDED[1:], stream=True))
+    for again in ("", "-again"):  # a difference is believed of answers that were given twice
+        await talk.ask(f"second{again}", second)
+        await talk.ask(f"spelled{again}", spelled)
+    await talk.call("close", end)

@@ -34,6 +34,8 @@ BODIES: Mapping[Callable[..., Any], str] = {
     vllm.server.abort_requests: "abort-requests-request",
     sglang.control.abort_request: "abort-request",
     sglang.control.pause_generation: "pause-request",
+    sglang.control.open_session: "open-session-request",
+    sglang.control.close_session: "close-session-request",
     sglang.control.continue_generation: "continue-request",
 }
 """The schema that the bodies of each endpoint are held against."""

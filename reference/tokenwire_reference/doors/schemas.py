@@ -53,6 +53,11 @@ _CONTROL: Mapping[str, Any] = {
     "abort-request": {"rid": {"type": ["string", "null"]}, "abort_all": {"type": ["boolean", "null"]}},
     "abort-requests-request": {"request_ids": {"type": "array", "items": {"type": "string"}}},
     "pause-request": {"mode": {"enum": ["abort", "retract", "in_place"]}},
+    "open-session-request": {
+        "capacity_of_str_len": {"type": ["integer", "null"]},
+        "session_id": {"type": ["string", "null"]},
+    },
+    "close-session-request": {"session_id": {"type": ["string", "null"]}},
     "continue-request": {},
     "disaggregated-request": DISAGGREGATED,
 }

@@ -14,6 +14,7 @@ from tokenwire_reference.core.engine_runner import EngineRunner
 from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.request_manager import RequestManager
+from tokenwire_reference.doors.sessions import Sessions
 from tokenwire_reference.server_args import ServerArgs
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Served:
     """What is done with requests that two servers share; None for a server that does all by itself."""
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server was told to end: what runs may finish, and nothing new is taken."""
+    sessions: Sessions = field(default_factory=Sessions)
     facts: dict[str, Any] = field(default_factory=dict)
     """What the engine tells of itself, for `/server_info`."""
     started: float = field(default_factory=time.time)

@@ -96,6 +96,8 @@ CONTROL = {
     "/flush_cache": None,
     "/pause_generation": {},
     "/continue_generation": {},
+    "/open_session": {},
+    "/close_session": {},
 }
 
 

@@ -26,6 +26,8 @@ SMALLEST = {
     "/abort_request": {},
     "/pause_generation": {},
     "/continue_generation": {},
+    "/open_session": {},
+    "/close_session": {},
 }
 WITHOUT_BODY = {"/flush_cache", "/load"}
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from tokenwire_reference.core.seams import current_seams
 from tokenwire_reference.doors.body import hold_against_schema, read_object
+from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import refuse_control
 from tokenwire_reference.doors.served import served_by
@@ -51,6 +54,24 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     mode = body.get("mode", "abort")
     await served.of_engines(lambda engine: engine.pause(mode))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})
+
+
+async def open_session(http_request: HttpRequest) -> Response:
+    """Open a session, under the id that is asked for or a new one, which is the answer."""
+    refuse_control(http_request)
+    body = hold_against_schema(await read_object(http_request), "open-session-request")
+    session = body.get("session_id") or uuid.uuid4().hex
+    if not served_by(http_request).sessions.open(session):
+        raise RefusalError("Failed to open the session. Check if a session with the same id is still open.")
+    return json_answer(session)
+
+
+async def close_session(http_request: HttpRequest) -> Response:
+    """Forget a session with its turns. An unknown id is no error."""
+    refuse_control(http_request)
+    body = hold_against_schema(await read_object(http_request), "close-session-request")
+    served_by(http_request).sessions.close(body.get("session_id") or "")
+    return Response()
 
 
 async def continue_generation(http_request: HttpRequest) -> Response:

@@ -29,7 +29,7 @@ from tokenwire_reference.doors.sglang.sampling import read_sampling
 from tokenwire_reference.extras.images import put_images, takes_images
 
 _UNSUPPORTED = (
-    *("input_embeds", "video_data", "audio_data", "lora_path", "session_params", "session_id"),
+    *("input_embeds", "video_data", "audio_data", "lora_path", "session_id"),
     "return_indexer_topk",
     *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
     *("max_thinking_tokens", "watermark"),
@@ -133,6 +133,11 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
             "return_text_in_logprobs needs a tokenizer; start the server without --skip-tokenizer-init"
         )
     prompts, is_batch = _prompts(body, served)
+    session = body.get("session_params")
+    if session is not None:
+        if is_batch:
+            raise RefusalError("session_params are of one prompt, and the request has a batch of them")
+        prompts = [[*served.sessions.history(session), *prompts[0]]]
     given_params = _for_each(body.get("sampling_params"), "sampling_params", len(prompts))
     # One object for a whole batch is read once.
     read = {id(params): read_sampling(params or {}, served) for params in _distinct(given_params)}
@@ -153,6 +158,10 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
     _refuse_logprobs_without_asking(body, requests)
     for request in requests[::n]:
         _check(request, served)
+    if session is not None:
+        if n > 1:
+            raise RefusalError(f"n is {n}, and a turn of a session has one sample; send 1")
+        served.sessions.add(session["id"], requests[0])
     rid = body.get("rid")
     return GenerateCall(
         requests=requests,

@@ -1,0 +1,92 @@
+"""Checks of sessions whose server keeps the turns: what a turn is run after, and what it gives there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.checks.about import ended
+from tokenwire.checks.check import Target, check_run, once_per_run
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.fields import STOPS, asked_alike
+from tokenwire.dialects.dialect import known_as
+from tokenwire.record import Answer, Stream, fact
+
+Ids = tuple[int, ...]
+
+
+@fact(Stream)
+def _names(stream: Stream) -> frozenset[str]:
+    """The ids by which a later turn may name a request: those that its answer tells."""
+    return frozenset(
+        name
+        for choice in stream.choices
+        for emission in choice.emissions[:1]
+        if isinstance(name := emission.details.get("request_id"), str)
+    )
+
+
+def _only_prompt(answer: Answer) -> Ids | None:
+    """The ids that were sent, where they are one prompt for one sample."""
+    ids = answer.asked.input_ids or ()
+    return ids[0] if len(ids) == 1 and answer.asked.n == 1 and not answer.asked.batch else None
+
+
+@once_per_run
+def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
+    """The turns whose whole prompt is known, with it; in the order of asking."""
+    records: dict[str, Ids] = {}
+    found: list[tuple[Answer, Ids]] = []
+    for answer in streams:
+        turn, prompt = answer.asked.turn, _only_prompt(answer)
+        if turn is not None and (record := records.get(turn.after)) is not None:
+            history = record[: turn.offset] if turn.offset else record
+            # SGLang leaves the mark of a beginning out of a turn.
+            prompt = (*history, *turn.input_ids) if turn.input_ids[:1] != history[:1] else None
+            if prompt is not None and answer.answered and ended(answer) and len(answer.choices) == 1:
+                found.append((answer, prompt))
+        choice = answer.choices[0] if len(answer.choices) == 1 else None
+        if prompt is None or choice is None or choice.output_ids is None:
+            continue
+        if choice.finish is not None and choice.finish.type == "length":  # else an end may be left out
+            names = _names(answer) | {name for name in (known_as(answer),) if name}
+            records |= dict.fromkeys(names, (*prompt, *choice.output_ids))
+    return found
+
+
+@check_run("turns-carry-their-history")
+def _turns_carry_their_history(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """As many prompt tokens as the turn before has ids in prompt and output, and the turn itself."""
+    for answer, prompt in _turns(streams):
+        choice, turn = answer.choices[0], answer.asked.turn
+        if (count := choice.counter("prompt_tokens")) is not None and turn is not None:
+            before = len(prompt) - len(turn.input_ids)
+            message = (
+                f"the turn has {len(turn.input_ids)} ids after {before}, and counts {count} prompt tokens"
+            )
+            yield expect(choice.last_at("prompt_tokens"), len(prompt), count, message)
+
+
+@check_run("turns-answer-as-their-history")
+def _turns_answer_as_their_history(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """The ids of a greedy turn, and of a request that sends its whole history."""
+    alike = ("max_new_tokens", "other_sampling", *STOPS)
+    turns = [(answer, prompt) for answer, prompt in _turns(streams) if answer.asked.greedy]
+    wanted = {(prompt, asked_alike(answer, *alike)) for answer, prompt in turns}
+    spelled: dict[object, Answer] = {}
+    for answer in streams if wanted else ():
+        prompt = _only_prompt(answer)
+        key = (prompt, asked_alike(answer, *alike))
+        if key in wanted and answer.asked.greedy and ended(answer) and len(answer.choices) == 1:
+            spelled.setdefault(key, answer)
+    for answer, prompt in turns:
+        if (twin := spelled.get((prompt, asked_alike(answer, *alike)))) is not None:
+            ours, theirs = twin.choices[0], answer.choices[0]
+            message = "the turn has other ids than a request with its whole history"
+            yield expect(
+                theirs.last_at("output_ids"),
+                ours.output_ids,
+                theirs.output_ids,
+                message,
+                related=(ours.last_at("output_ids"),),
+                by_chance=True,
+            )
