@@ -41,6 +41,7 @@ _GROUPS: Mapping[str, str] = {
     "R": "Retraction, caches and weights",
     "M": "Constraints and demanded calls",
     "P": "Gateways",
+    "V": "Results of inputs",
 }
 
 

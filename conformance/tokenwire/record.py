@@ -482,6 +482,10 @@ class Asked(RequestFields):
     """What it says of calls; None where it offers no tools."""
     media: bool = False
     """Images or other media stand beside the prompt."""
+    truncate: int | None = None
+    """So many tokens are kept of each input at most; -1 for as many as the context holds."""
+    most: int | None = None
+    """So many results are answered at most, the best of them."""
     model: str = ""
     """The name that the request calls the model by; empty where it names none."""
     uniform: bool = True

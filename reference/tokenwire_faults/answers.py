@@ -127,6 +127,7 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "chunks": lambda value: value.get("choices", ()),
     "text_chunks": lambda value: value["choices"] if value.get("object") == "text_completion" else (),
     "later_choices": _later_choices,
+    "later_results": lambda value: (value if isinstance(value, list) else value.get("data", ()))[1:],
     "meta_info": meta_infos,
     "later_meta_info": lambda value: _under(_later_choices(value), "meta_info"),
     "spans": lambda value: [span for spans in _spans(value) for span in spans],

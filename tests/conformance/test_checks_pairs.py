@@ -16,6 +16,7 @@ from item_pairs import ITEM_PAIRS
 from known_answer_pairs import KNOWN_ANSWER_PAIRS
 from logprob_pairs import LOGPROB_PAIRS
 from pair import Pair, Subject
+from result_pairs import RESULT_PAIRS
 from rollout_pairs import ROLLOUT_PAIRS
 from sampling_pairs import SAMPLING_PAIRS
 from session_pairs import SESSION_PAIRS
@@ -992,6 +993,7 @@ PAIRS += ROLLOUT_PAIRS
 PAIRS += ITEM_PAIRS
 PAIRS += SESSION_PAIRS
 PAIRS += CONSTRAINT_PAIRS
+PAIRS += RESULT_PAIRS
 
 
 def _name(pair: Pair) -> str:

@@ -12,11 +12,13 @@ from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.replay import read_run
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
 
+RESULTS = [dialect for dialect in dialects() if dialect["schemas"]["whole"] == "results-response"]
 WITHOUT_RECORDING = {
     ("anthropic-messages", False),  # chapter 19 shows what both write; recorded prompts are long
     ("anthropic-messages", True),
     ("openai-responses", False),
     ("openai-responses", True),
+    *((dialect["name"], streamed) for dialect in RESULTS for streamed in (False, True)),  # chapter 21
     ("lmdeploy-generate", False),
     ("lmdeploy-generate", True),
     ("openai-completions", False),

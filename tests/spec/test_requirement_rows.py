@@ -11,7 +11,9 @@ from tokenwire import requirement
 from tokenwire.checks.check import CHECKS
 from tokenwire.requirement import Basis, Level, ancestors, load_requirements, load_tolerances
 
-PROFILES = {"core", "metadata", "tito", "robustness", "gateway", "channels", "constraints", "items"}
+PROFILES = {"core", "metadata", "tito", "robustness", "gateway", "channels", "constraints", "items"} | {
+    "results"
+}
 ORACLES = {
     "bytes",
     "schema",

@@ -52,10 +52,12 @@ NAMES = (
     "messages-request",
     "messages-response",
     "messages-event",
+    "results-response",
     "error",
     "report",
 )
 
+RESULTS = load_schema("results-response")["examples"]
 META: dict[str, Any] = {
     "id": "r1",
     "finish_reason": {"type": "length", "length": 2},
@@ -388,6 +390,7 @@ MESSAGE_EVENT: dict[str, Any] = {
     "delta": {"type": "text_delta", "text": "Yes."},
 }
 GOOD: list[tuple[str, Any]] = [
+    *(("results-response", example) for example in RESULTS),
     ("responses-request", {"input": "Is it?"}),
     ("responses-response", RESPONSE),
     ("responses-event", RESPONSE_EVENT),
@@ -478,6 +481,10 @@ GOOD: list[tuple[str, Any]] = [
 REMOVED = object()
 
 PLANTED: list[tuple[str, Any, str, Any]] = [
+    ("results-response", RESULTS[0], "/data/0/index", REMOVED),
+    ("results-response", RESULTS[0], "/data/0/embedding", [[0.5]]),
+    ("results-response", RESULTS[1], "/results/0/relevance_score", None),
+    ("results-response", RESULTS[2], "/0/meta_info", REMOVED),
     ("responses-request", {"input": "Is it?"}, "/input", 7),
     ("responses-response", RESPONSE, "/output/0/content/0/text", REMOVED),
     ("responses-response", RESPONSE, "/status", "done"),

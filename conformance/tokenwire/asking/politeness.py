@@ -143,7 +143,8 @@ def prompt_tokens(request: HttpRequest, dialects: Iterable[Dialect]) -> int:
 
 def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int) -> int:
     """How many output tokens a request may be answered with; `at_most` to a choice where it does not say."""
-    asked = [dialect.read_asked(request) for dialect in dialects if request in dialect.endpoint]
+    sampled = (dialect for dialect in dialects if not dialect.gives_results)
+    asked = [dialect.read_asked(request) for dialect in sampled if request in dialect.endpoint]
     return max(
         (
             fields.prompts * fields.n * (at_most if fields.max_new_tokens is None else fields.max_new_tokens)

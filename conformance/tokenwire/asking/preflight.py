@@ -65,6 +65,13 @@ class Preflight:
     """And what each of them answered."""
     failures: tuple[Stream, ...] = ()
     """If the server itself failed meanwhile: that is to be judged."""
+    results: tuple[Dialect, ...] = ()
+    """Those of its dialects that sample nothing; where it has no other, they are what it speaks."""
+
+    @property
+    def asked(self) -> tuple[Dialect, ...]:
+        """All that it speaks, once each."""
+        return tuple(dict.fromkeys((*self.speaks, *self.results)))
 
 
 def _beginning(exchange: Exchange) -> str:
@@ -300,7 +307,9 @@ async def preflight(
         else detect(recorded)
     )
     left_out |= detected.left_out
-    speaks = tuple(dialect for dialect in answers if dialect.name not in left_out)
+    spoken = [dialect for dialect in answers if dialect.name not in left_out]
+    results = tuple(dialect for dialect in spoken if dialect.gives_results)
+    speaks = tuple(dialect for dialect in spoken if not dialect.gives_results) or results
     wants = {
         introduction.dialect.name: f"; it wants {', and '.join(introduction.wants)}"
         for introduction in introduced
@@ -316,7 +325,8 @@ async def preflight(
         "" if speaks else diagnosis(url, list(answers.values()), information),
         {dialect.name: exchange.request for dialect, exchange in recorded.items()},
         {dialect.name: streams[dialect.name] for dialect in recorded},
-        tuple(_failures(introduced, speaks)),
+        tuple(_failures(introduced, spoken)),
+        results,
     )
 
 

@@ -179,13 +179,14 @@ def _choice(
     table: Mapping[str, Any], choice: int, pieces: Sequence[str], start: int, *, last: bool
 ) -> dict[str, Any]:
     """A choice of an answer that holds some of its tokens, from the `start`th on, by their texts."""
-    finish, end = table["finish"], start + len(pieces)
+    finish, end = table.get("finish", {"type": ""}), start + len(pieces)
     values: dict[str, Any] = {
         table.get("text", ""): "".join(pieces),
         table.get("output_ids", ""): [100 + (position + 31 * choice) % 400 for position in range(start, end)],
         table.get("prompt_token_ids", ""): [200, 201, 202],
         table.get("index", ""): choice,
         table.get("counters", {}).get("completion_tokens", ""): end,
+        table.get("details", {}).get("result", ""): float(choice),
         finish["type"]: "length" if last else None,
     }
     written: dict[str, Any] = {}

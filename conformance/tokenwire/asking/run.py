@@ -171,13 +171,14 @@ class _Interrogation:
         talks = [
             (scenario, self._talk(scenario.name, dialect))
             for scenario in sorted(chosen(self.plan.settings), key=lambda scenario: scenario.perilous)
-            for dialect in self.found.speaks
+            for dialect in self.found.asked
         ]
         return [
             (scenario, talk)
             for scenario, talk in talks
             if scenario.chat in (None, talk.chat)
             and (talk.dialect.has_items or not scenario.items)
+            and talk.dialect.gives_results == scenario.results
             and (self.parrot is not None or not scenario.parrot)
             and not (self.notes is not None and self.notes.recall(talk))
         ]
@@ -202,7 +203,7 @@ class _Interrogation:
 
     async def confirm(self) -> None:
         """Ask again, alone, what was answered in two ways that chance may explain."""
-        dialects = {dialect.name: dialect for dialect in self.found.speaks}
+        dialects = {dialect.name: dialect for dialect in self.found.asked}
 
         async def ask_again(stream: Answer, turn: int) -> None:
             await send_again(self._talk(stream.exchange.scenario, dialects[stream.dialect]), stream, turn)
@@ -246,7 +247,7 @@ class _Interrogation:
         self.transcript.streams += (
             dialect.read(exchange, delivery_hint=self.found.advertised.delivery)
             for exchange in (*self.sender.turned_away, *self.vitals.besides)
-            for dialect in self.found.speaks
+            for dialect in self.found.asked
             if exchange.request in dialect.endpoint
         )
 
@@ -272,7 +273,7 @@ class _Interrogation:
         return Subject(
             url=plan.settings.target,
             runs=(run,),
-            dialects=tuple(dialect.name for dialect in found.speaks),
+            dialects=tuple(dialect.name for dialect in found.asked),
             taken=found.taken,
             left_out=found.left_out,
             remarks=(*remarks(run), *self.explored, *self.sender.remarks()),
@@ -302,11 +303,11 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     if not found.speaks:
         return Unreached(Subject(url=plan.settings.target, left_out=found.left_out), found.diagnosis)
     length = found.advertised.context_length or SMALLEST_CONTEXT
-    rehearsal = Rehearsal(found.speaks, length)
+    rehearsal = Rehearsal(found.asked, length)
     for request in first:
         rehearsal.count(request, PREFLIGHT)
     unhurried = replace(plan.limits, rate=None)
-    sender = PoliteSender(rehearsal, unhurried, dialects=found.speaks, context_length=length)
+    sender = PoliteSender(rehearsal, unhurried, dialects=found.asked, context_length=length)
     dialect = found.speaks[0]
     vitals = VitalSigns(rehearsal, dialect, found.answered[dialect.name])
     asking = _Interrogation(plan, found, sender, vitals, Transcript(), Progress(), parrot=parrot)
@@ -340,7 +341,7 @@ async def reach(plan: Plan) -> Reached:
     found = await _found(plan, url, polite, None, plan.headers)
     recorder = _recorder(plan, url, None, headers=plan.headers, known=found)
     length = found.advertised.context_length or SMALLEST_CONTEXT
-    return Reached(found, recorder, polite.to(recorder, found.speaks, length))
+    return Reached(found, recorder, polite.to(recorder, found.asked, length))
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
@@ -365,7 +366,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     recorder = _recorder(plan, plan.settings.target, capture, headers=plan.headers, known=found)
     scout = _recorder(plan, plan.settings.target, None, headers=plan.headers, scouts=True)
     vitals = _vital_signs(plan, recorder, found, scout, progress.waiting)
-    sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+    sender = polite.to(vitals, found.asked, found.advertised.context_length or SMALLEST_CONTEXT)
     transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
     asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes, parrot)
 

@@ -280,6 +280,8 @@ class Scenario:
     """Only for endpoints that talk in messages (True), only for the others (False), or for all (None)."""
     items: bool = False
     """Only for endpoints that answer with typed items."""
+    results: bool = False
+    """For endpoints that sample nothing and answer with results; no other is asked of them."""
     budget: Budget = Budget.QUICK
     """The smallest budget that pays for it."""
     worker: bool = False
@@ -305,6 +307,7 @@ def scenario(
     *,
     chat: bool | None = None,
     items: bool = False,
+    results: bool = False,
     budget: Budget = Budget.QUICK,
     worker: bool = False,
     alone: bool = False,
@@ -328,7 +331,7 @@ def scenario(
             raise ValueError(f"scenario {name!r} stands twice; rename one")
         run = _asking(given)
         SCENARIOS[name] = Scenario(
-            name, provokes, run, chat, items, budget, worker, alone, perilous, storm, parrot, at_most
+            name, provokes, run, chat, items, results, budget, worker, alone, perilous, storm, parrot, at_most
         )
         return given
 

@@ -18,7 +18,7 @@ from tokenwire.checks.check import (
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
 from tokenwire.checks.reading.fields import count_of, counters, details, end_place, start_place
 from tokenwire.checks.reading.refusals import was_refused
-from tokenwire.dialects.dialect import known_as, policy_of
+from tokenwire.dialects.dialect import gives_results, known_as, policy_of
 from tokenwire.dialects.logprobs import series_along
 from tokenwire.record import ID_LIMIT, Answer, Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import Level
@@ -55,6 +55,7 @@ def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     refused = _refused_prompts(stream)
     # Counted, not listed: a request may ask for more choices than there is memory for.
     due = (asked.prompts - len(refused)) * asked.n
+    due = min(due, asked.most or due)
     actual = [choice.index for choice in stream.choices if choice.index // asked.n not in refused]
     holds = len(actual) == len(set(actual)) == due and all(
         0 <= index < asked.prompts * asked.n for index in actual
@@ -84,8 +85,8 @@ def _refused_prompts(stream: Stream) -> set[int]:
 
 @check("one-finish-per-choice", ANSWERED)
 def _one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """One finish for each choice: none is missing at the end, none is sent twice."""
-    for choice in stream.choices:
+    """One finish for each choice: none is missing at the end, none is sent twice. A result has none."""
+    for choice in stream.choices if not gives_results(stream) else ():
         finishes = _ends(choice)
         if finishes or ended(stream):
             where = finishes[:2][-1] if finishes else choice.emissions[-1]
@@ -126,7 +127,7 @@ def _finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observati
     """The finish reason has a known type."""
     policy = policy_of(stream)
     known = policy.finish_types
-    for choice in stream.choices:
+    for choice in stream.choices if not gives_results(stream) else ():
         for emission in choice.emissions:
             finish = emission.finish
             if finish is None:

@@ -20,7 +20,7 @@ from tokenwire.checks.reading.refusals import (
     was_refused,
     words_of,
 )
-from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.dialect import gives_results, policy_of
 from tokenwire.record import Answer, Stream
 from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
 
@@ -74,6 +74,24 @@ def _has_no_prompt(stream: Stream, _target: Target) -> bool:
     return bool(stream.asked.sent) and not stream.asked.sent.keys() & {"input_ids", "text", "messages"}
 
 
+def _is_empty(value: object) -> bool:
+    return value == "" or (isinstance(value, list) and (not value or "" in value))
+
+
+def _holds_nothing(stream: Stream, _target: Target) -> bool:
+    """Whether an input that is to have a result is an empty text, or none is there."""
+    sent = stream.asked.sent.get("text")
+    by_text = gives_results(stream) and stream.asked.input_ids is None
+    return by_text and sent is not None and any(map(_is_empty, sent.values))
+
+
+def _is_too_long(stream: Stream, target: Target) -> bool:
+    """Whether ids that are to have a result do not fit the context, and are not to be truncated."""
+    asked, length = stream.asked, target.advertised.context_length
+    known = gives_results(stream) and asked.truncate is None and length is not None
+    return known and any(len(ids) > length for ids in asked.input_ids or ())
+
+
 def _needs_a_tokenizer(stream: Stream, target: Target) -> bool:
     """Whether a server without a tokenizer was asked for what needs one."""
     asked = stream.asked
@@ -118,6 +136,8 @@ check_rows(
         _with(lambda stream, _: bad.misfitting_lists(stream.asked, stream.exchange.request)),
     ),
     Refused("unreadable-bodies-refused", ANY, _unreadable),
+    Refused("empty-inputs-refused", ANY, _if(_holds_nothing, "an input without any token was")),
+    Refused("long-inputs-refused", ANY, _if(_is_too_long, "an input beyond the context was")),
     Refused("missing-prompts-refused", ANY, _if(_has_no_prompt, "a request without a prompt was")),
     Refused("text-needs-a-tokenizer", ANY, _if(_needs_a_tokenizer, "a request that needs a tokenizer was")),
 )

@@ -67,6 +67,8 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
     counted = False
     if stream.asked.n < 1 or not all(_ran(stream, choice) for choice in stream.choices):
         return
+    if stream.asked.truncate is not None:
+        return
     for choice in finished_choices(stream):
         sent = prompt_of(stream, choice.index)
         counting = next((e for e in choice.emissions if "prompt_tokens" in e.counters), None)

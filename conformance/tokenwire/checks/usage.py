@@ -11,7 +11,7 @@ from tokenwire.checks.check import Relation, Target, check, check_finished, chec
 from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.fields import counters, end_place
 from tokenwire.checks.same_answers import same_usage
-from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.dialect import gives_results, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
@@ -26,7 +26,8 @@ def _usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
         if "total_tokens" not in usage.counts:
             continue
         stated = usage.counts["total_tokens"]
-        parts = [integer(usage.counts.get(name)) for name in _COUNTS]
+        nothing = {"completion_tokens": 0} if gives_results(stream) else {}
+        parts = [integer(usage.counts.get(name, nothing.get(name))) for name in _COUNTS]
         total = sum(part for part in parts if part is not None)
         holds = None not in parts and integer(stated) == total
         message = f"total_tokens is {stated!r}; its parts add up to {total}"

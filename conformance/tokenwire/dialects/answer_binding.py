@@ -41,6 +41,8 @@ _KNOWN = {
     "nulls",
     "carrier",
     "empty_is_absent",
+    "ends",
+    "ranked",
 }
 
 
@@ -119,6 +121,8 @@ class AnswerBinding:
     """What a choice has that delivers something; one without it delivers only what is not null."""
     empty_is_absent: frozenset[str]
     """Series that the server writes as an empty list where it has nothing to say."""
+    ends: Finish | None
+    """How each choice ends where none says so: nothing is sampled."""
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> AnswerBinding:
@@ -168,6 +172,7 @@ class AnswerBinding:
             nulls_are_absent=table.get("nulls") == "absent",
             carrier=parse(table["carrier"]) if "carrier" in table else None,
             empty_is_absent=frozenset(table.get("empty_is_absent", ())),
+            ends=Finish(table["ends"]) if "ends" in table else None,
         )
 
     @property
@@ -298,7 +303,7 @@ class AnswerBinding:
 
     def _finish(self, item: dict[str, Any], reason: Any) -> Finish | None:
         if reason is None:
-            return None
+            return self.ends
         found = {name: find(item, keys) for name, keys in self.finish.items()}
         kind = found["type"]
         length = found.get("length", ABSENT)

@@ -46,8 +46,10 @@ __all__ = [
     "Unsupported",
     "arrays_of",
     "dialect_of",
+    "gives_results",
     "has_items",
     "is_chat",
+    "is_ranked",
     "known_as",
     "load_dialects",
     "named_dialects",
@@ -227,6 +229,12 @@ class Dialect:
         self.grammar_name: str = table.get("grammar", "")
         self.grammar = load_grammar(self.grammar_name) if self.grammar_name else None
         """Which event of a stream may stand where; None where events are not told apart."""
+        self.gives_results: bool = "result" in table["answer"]["whole"].get("details", {})
+        """Whether a choice is the result of an input, such as its vector, and no tokens are sampled."""
+        self.same_results: Mapping[str, Mapping[str, Any]] = self.request.same_results
+        """By name, what a body may say to be told the same results in another form."""
+        self.is_ranked: bool = table["answer"]["whole"].get("ranked", False)
+        """Whether the best results come first."""
         self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
         """Whether answers have a place for output ids."""
         self.told_names = frozenset(_told_names([table["answer"], table["request"].get("asks", {})])) - {
@@ -284,6 +292,11 @@ class Dialect:
     def can_say(self, ask: Ask, model: str = "") -> bool:
         """Whether there is a request for all that an ask wants."""
         return not isinstance(self.render(ask, model), Unsupported)
+
+    def limited(self, name: str, count: int) -> dict[str, Any]:
+        """What a body says so that inputs are truncated, or the best are told; nothing without a field."""
+        at = self.request.limits.get(name)
+        return {str(at[-1]): count} if at else {}
 
     def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
         """The request that says what the ask wants, or why the endpoint has no way to say it.
@@ -537,6 +550,18 @@ def has_items(stream: Answer) -> bool:
     """Whether a stream belongs to an endpoint whose answers are typed items."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.has_items
+
+
+def gives_results(stream: Answer) -> bool:
+    """Whether a stream belongs to an endpoint that samples nothing, and answers with results."""
+    dialect = dialect_of(stream)
+    return dialect is not None and dialect.gives_results
+
+
+def is_ranked(stream: Answer) -> bool:
+    """Whether a stream belongs to an endpoint that answers with the best results first."""
+    dialect = dialect_of(stream)
+    return dialect is not None and dialect.is_ranked
 
 
 def policy_of(stream: Answer) -> Policy:

@@ -250,7 +250,11 @@ class RequestBinding:
     prompt: Mapping[str, Pointer]
     media: Pointer | None = None
     """Where images stand beside the prompt."""
+    prompt_else: Mapping[str, Pointer] = _nothing()
+    """Where a prompt of a form stands in requests of another family."""
     batches: bool
+    alone_in_a_list: bool = False
+    """One prompt is a list, too."""
     fields: Mapping[str, Annotated[tuple[Keys, ...], _places]]
     logprob_count: Annotated[_Count, _Count.read] | None = None
     """What asks for `logprobs` by a number instead of a flag."""
@@ -293,6 +297,12 @@ class RequestBinding:
     schema_as: _SchemaPlace | None = None
     system: Pointer | None = None
     """Where messages of the system stand that are none of the conversation; None where they are."""
+    truncate: Pointer | None = None
+    """How much of an input is kept."""
+    most: Pointer | None = None
+    """How many results are answered."""
+    same_results: Mapping[str, Mapping[str, Any]] = _nothing()
+    """By name, what a body may say to be told the same results in another form."""
 
     def __post_init__(self) -> None:
         unknown = (self.fields.keys() - RULES.keys()) | (self.prompt.keys() - set(_PROMPTS))
@@ -304,6 +314,12 @@ class RequestBinding:
         """Numbers of top logprobs that ask for something, by what they ask for."""
         named = {"logprobs": self.logprob_count, "logprob_start": self.prompt_logprob_count}
         return {name: count for name, count in named.items() if count is not None}
+
+    @cached_property
+    def limits(self) -> Mapping[str, Keys]:
+        """Where a request says how much of an input is kept, and how many results are answered."""
+        places = {"truncate": self.truncate, "most": self.most}
+        return {name: at for name, at in places.items() if at is not None}
 
     @cached_property
     def penalties(self) -> Mapping[str, Keys]:
@@ -341,7 +357,8 @@ class RequestBinding:
             if not self.batches and (ask.batch or len(given) > 1):
                 return Unsupported(f"{self.dialect} takes one prompt in a request")
             prompts = [list(ids) for ids in given] if name == "input_ids" else list(given)
-            put(body, self.prompt[name], prompts if ask.batch or len(prompts) > 1 else prompts[0])
+            listed = ask.batch or len(prompts) > 1 or self.alone_in_a_list
+            put(body, self.prompt[name], prompts if listed else prompts[0])
         if ask.input_ids and not ask.messages:
             for keys, value in self.beside_input_ids.items():
                 put(body, keys, copy.deepcopy(value))
@@ -438,6 +455,7 @@ class RequestBinding:
             values.pop("chosen_ids", None)
         if values.get("logprob_start", -1) < 0 or not (logprobs or "logprob_start" in self.counts):
             values.pop("logprob_start", None)
+        limits = {name: integer(find(body, at)) for name, at in self.limits.items()}
         implied = {name: self._asks(by_field, name) for name in _IMPLIED}
         implied["logprob_texts"] = implied["logprob_texts"] and logprobs
         asked = Asked(
@@ -456,6 +474,8 @@ class RequestBinding:
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
             model=_name(find(body, self.model) if self.model is not None else None),
             uniform=_uniform(by_field),
+            truncate=limits.get("truncate"),
+            most=limits.get("most"),
             sent=self._said(body, stated, found),
         )
         prompt = self._prompts_sent(found, asked)
@@ -559,7 +579,8 @@ class RequestBinding:
 
         Where one field takes text and ids, what is neither a text nor texts is read as ids.
         """
-        found = {name: value for name, at in self.prompt.items() if (value := find(body, at)) is not ABSENT}
+        places = (*self.prompt_else.items(), *self.prompt.items())
+        found = {name: value for name, at in places if (value := find(body, at)) is not ABSENT}
         if self.prompt.get("text") == self.prompt.get("input_ids"):
             other = "input_ids" if _is_text(found.get("text")) else "text"
             found.pop(other, None)
@@ -640,12 +661,14 @@ class RequestBinding:
         named = (self.model,) if self.model is not None else ()
         return (
             *self.prompt.values(),
+            *self.prompt_else.values(),
             *fields,
             *(count.at for count in self.counts.values()),
             *named,
             *self.cache_keys,
             *self.report_only,
             *self.asks,
+            *self.limits.values(),
         )
 
     def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,15 @@ from typing import Any
 
 from tokenwire.constraint import UntoldError
 from tokenwire.dialects.control import Action, ControlCall
-from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
+from tokenwire.dialects.dialect import (
+    arrays_of,
+    dialect_of,
+    gives_results,
+    is_chat,
+    is_ranked,
+    names_of,
+    policy_of,
+)
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact
@@ -170,6 +178,8 @@ def _tito_chat(stream: Stream) -> bool:
 _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "stream": (_is_stream, "no request for a stream was answered by one"),
     "output-ids": (_has_ids, "no answer carries output ids"),
+    "results": (gives_results, "no answer is the result of an input, such as its vector"),
+    "ranked-results": (is_ranked, "no answer ranks its results"),
     "text": (_any(lambda e: e.text), "no answer carries text"),
     "completion-tokens": (_holds("completion_tokens"), "no answer counts completion_tokens"),
     "token-count": (_counts_tokens, "no answer tells how many tokens it has"),

@@ -262,6 +262,9 @@ def _suspect(
 
     `reported`: requests that were answered so shortly before the end that they may have been the cause too.
     """
+    # What met nobody who listened came too late to be the cause.
+    met = [sent for sent in under_way if not sent.stream.exchange.detail.startswith(_NOT_LISTENING)]
+    under_way = met or under_way
     again = [sent for sent in under_way if _question(sent.stream) in killers]
     if again:
         return again[0]

@@ -10,7 +10,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from tokenwire_reference.doors import embeddings, info, items, load, openapi, sglang, tokenization, vllm
+from tokenwire_reference.doors import (
+    embeddings,
+    info,
+    items,
+    load,
+    openapi,
+    scores,
+    sglang,
+    tokenization,
+    vllm,
+)
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
 from tokenwire_reference.doors.fault_package import fault_middleware
 from tokenwire_reference.doors.heads import RefuseHeads
@@ -24,10 +34,12 @@ CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 SGLANG_ROUTES = [
     Route(CHAT_PATH, sglang.chat.chat_completions, methods=["POST"]),
     Route(COMPLETIONS_PATH, sglang.completions.completions, methods=["POST"]),
+    Route("/v1/classify", scores.classify, methods=["POST"]),
 ]
 VLLM_ROUTES = [
     Route(CHAT_PATH, vllm.chat.chat_completions, methods=["POST"]),
     Route(COMPLETIONS_PATH, vllm.completions.completions, methods=["POST"]),
+    Route("/classify", scores.classify, methods=["POST"]),
     Route("/load", load.server_load, methods=["GET", "POST"]),
 ]
 ROUTES = [
@@ -40,6 +52,8 @@ ROUTES = [
     Route("/version", vllm.server.version),
     Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
     Route("/encode", embeddings.encode, methods=["POST", "PUT"]),
+    Route("/v1/score", scores.score, methods=["POST"]),
+    Route("/v1/rerank", scores.rerank, methods=["POST"]),
     Route("/tokenize", tokenization.tokenize, methods=["POST"]),
     Route("/v1/tokenize", tokenization.tokenize, methods=["POST"]),
     Route("/detokenize", tokenization.detokenize, methods=["POST"]),

@@ -30,11 +30,11 @@ async def embeddings(http_request: HttpRequest) -> Response:
     """Answer POST /v1/embeddings, in the shape of OpenAI."""
     served = served_by(http_request)
     given = await read_object(http_request)
-    if given.get("input") in ("", []):
-        raise RefusalError("input is empty; send a text or token ids", param="input")
+    refuse_nothing(given, "input")
     body = await understood(http_request, lambda: hold_against_schema(given, "embedding-request"))
     prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
-    requests = _requests([uuid.uuid4().hex for _ in prompts], prompts, served)
+    prompts = _truncated(prompts, body.get("truncate_prompt_tokens"), served)
+    requests = embedding_requests([uuid.uuid4().hex for _ in prompts], prompts, served)
     return await answer_whole(
         http_request, served, requests, group=None, write=lambda results: _listed(results, body, served)
     )
@@ -44,7 +44,7 @@ def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served
     as_base64 = body.get("encoding_format") == "base64"
     data = []
     for result in results:
-        vector = _shortened(_embedding(result), body.get("dimensions"))
+        vector = _shortened(embedding_of(result), body.get("dimensions"))
         item: dict[str, Any] = {
             "object": "embedding",
             "embedding": _packed(vector) if as_base64 else vector,
@@ -66,16 +66,14 @@ async def encode(http_request: HttpRequest) -> Response:
     """Answer POST and PUT /encode, SGLang's native endpoint: one object, or a list of them for a batch."""
     served = served_by(http_request)
     given = await read_object(http_request)
-    for name in ("text", "input_ids"):
-        if given.get(name) in ("", []):
-            raise RefusalError(f"{name} is empty; send a prompt that has tokens", param=name)
+    refuse_nothing(given, "text", "input_ids")
     body = await understood(http_request, lambda: hold_against_schema(given, "encode-request"))
     name = "text" if body.get("input_ids") is None else "input_ids"
     if body.get(name) is None:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
     prompts, is_batch = await understood(http_request, lambda: read_prompts(body[name], name, served))
     rid = body.get("rid")
-    requests = _requests(_rids(rid, len(prompts), is_batch=is_batch), prompts, served)
+    requests = embedding_requests(_rids(rid, len(prompts), is_batch=is_batch), prompts, served)
 
     def write(results: Sequence[Emission]) -> Json:
         with_ids = bool(body.get("return_prompt_token_ids"))
@@ -84,6 +82,22 @@ async def encode(http_request: HttpRequest) -> Response:
 
     group = rid if isinstance(rid, str) else None
     return await answer_whole(http_request, served, requests, group=group, write=write)
+
+
+def refuse_nothing(given: Mapping[str, Any], *names: str) -> None:
+    """Raise RefusalError for an input that is empty."""
+    for name in names:
+        if given.get(name) in ("", []):
+            raise RefusalError(f"{name} is empty; send what has tokens", param=name)
+
+
+def _truncated(prompts: list[list[int]], keep: int | None, served: Served) -> list[list[int]]:
+    """The last ids of each prompt, as vLLM keeps them; -1 for as many as the context holds."""
+    room = served.model.context_length - 1
+    if keep is not None and (keep > room or keep == 0):
+        words = f"truncate_prompt_tokens is {keep}; keep 1 to {room} tokens, or -1 for as many as fit"
+        raise RefusalError(words, param="truncate_prompt_tokens")
+    return prompts if keep is None else [ids[-(room if keep < 0 else keep) :] for ids in prompts]
 
 
 def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> list[str]:
@@ -96,7 +110,9 @@ def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> lis
     return list(rid)
 
 
-def _requests(rids: Sequence[str], prompts: Sequence[Sequence[int]], served: Served) -> list[Request]:
+def embedding_requests(
+    rids: Sequence[str], prompts: Sequence[Sequence[int]], served: Served
+) -> list[Request]:
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
     return [
@@ -105,7 +121,7 @@ def _requests(rids: Sequence[str], prompts: Sequence[Sequence[int]], served: Ser
     ]
 
 
-def _embedding(result: Emission) -> Sequence[float]:
+def embedding_of(result: Emission) -> Sequence[float]:
     if result.record.embedding is None:
         raise RefusalError(f"request {result.record.rid!r} was aborted before it had an embedding")
     return result.record.embedding
@@ -113,7 +129,7 @@ def _embedding(result: Emission) -> Sequence[float]:
 
 def _encoded(result: Emission, served: Served, *, with_ids: bool) -> dict[str, Any]:
     answer = {
-        "embedding": _embedding(result),
+        "embedding": embedding_of(result),
         "meta_info": {
             "id": result.record.rid,
             "finish_reason": result.finish.to_wire() if result.finish else None,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tokenwire_reference import __version__
-from tokenwire_reference.doors import embeddings, items, sglang, tokenization, vllm
+from tokenwire_reference.doors import embeddings, items, scores, sglang, tokenization, vllm
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import OPEN_PATHS
 from tokenwire_reference.doors.schemas import request_schema
@@ -26,6 +26,9 @@ BODIES: Mapping[Callable[..., Any], str] = {
     items.messages.count_tokens: "messages-request",
     embeddings.embeddings: "embedding-request",
     embeddings.encode: "encode-request",
+    scores.score: "score-request",
+    scores.rerank: "rerank-request",
+    scores.classify: "embedding-request",
     tokenization.tokenize: "tokenize-request",
     tokenization.detokenize: "detokenize-request",
     vllm.chat.chat_completions: "vllm-chat-request",

@@ -49,7 +49,15 @@ DISAGGREGATED: Mapping[str, Any] = {
     "bootstrap_room": _one_or_several("integer"),
 }
 """What a router adds to a request that two servers share."""
+_TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
 _CONTROL: Mapping[str, Any] = {
+    "score-request": {"text_1": {"type": "string"}, "text_2": _TEXTS, "model": {"type": "string"}},
+    "rerank-request": {
+        "query": {"type": "string"},
+        "documents": _TEXTS,
+        "top_n": {"type": ["integer", "null"], "minimum": 1},
+        "model": {"type": "string"},
+    },
     "abort-request": {"rid": {"type": ["string", "null"]}, "abort_all": {"type": ["boolean", "null"]}},
     "abort-requests-request": {"request_ids": {"type": "array", "items": {"type": "string"}}},
     "pause-request": {"mode": {"enum": ["abort", "retract", "in_place"]}},
@@ -61,7 +69,7 @@ _CONTROL: Mapping[str, Any] = {
     "continue-request": {},
     "disaggregated-request": DISAGGREGATED,
 }
-"""The fields of calls that the specification has no schema for; a list among them is required."""
+"""The fields of bodies that the specification has no schema for; a list among them is required."""
 
 
 @cache

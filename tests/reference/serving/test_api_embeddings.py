@@ -74,3 +74,45 @@ def test_the_engine_embeds_alone_as_in_a_batch(start_reference):
     assert len({tuple(item["embedding"]) for item in together}) == 3
     # The engine still generates, and nothing was left behind.
     assert loopback.post(f"{url}/flush_cache").status_code == 200
+
+
+@pytest.mark.parametrize(("keep", "ids"), [(2, [6, 7]), (3, [5, 6, 7]), (9, [5, 6, 7]), (-1, [5, 6, 7])])
+def test_the_tail_of_a_truncated_input_is_run_and_counted(answer, scripted_engine, keep, ids):
+    asked = {"input": [5, 6, 7], "truncate_prompt_tokens": keep, "return_prompt_token_ids": True}
+    body = answer(scripted_engine(STEPS), "/v1/embeddings", asked).json()
+    assert body["data"][0]["prompt_token_ids"] == ids
+    assert body["usage"]["prompt_tokens"] == len(ids)
+
+
+def test_the_document_that_fits_best_comes_first(start_reference):
+    import loopback
+
+    url = start_reference()
+    asked = {"query": "Hello", "documents": ["a", "Hello", "b"], "top_n": 2}
+    best, second = loopback.post(f"{url}/v1/rerank", json=asked).json()["results"]
+    assert (best["index"], best["document"]["text"]) == (1, "Hello")
+    assert math.isclose(best["relevance_score"], 1.0, abs_tol=1e-6)
+    assert second["relevance_score"] < best["relevance_score"]
+    texts = {"text_1": "Hello", "text_2": asked["documents"]}
+    scores = [item["score"] for item in loopback.post(f"{url}/v1/score", json=texts).json()["data"]]
+    assert (scores[1], max(scores[0], scores[2])) == (best["relevance_score"], second["relevance_score"])
+    classes = loopback.post(f"{url}/v1/classify", json={"input": ["a"]}).json()["data"][0]
+    assert math.isclose(sum(classes["probs"]), 1.0)
+    assert classes["label"] == f"LABEL_{classes['probs'].index(max(classes['probs']))}"
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/embeddings", {"input": [5], "truncate_prompt_tokens": 0}),
+        ("/v1/embeddings", {"input": [5], "truncate_prompt_tokens": 10**6}),
+        ("/v1/rerank", {"query": "a", "documents": []}),
+        ("/v1/rerank", {"documents": ["a"]}),
+        ("/v1/rerank", {"query": "a", "documents": ["a"], "top_n": 0}),
+        ("/v1/score", {"text_1": "", "text_2": ["a"]}),
+        ("/v1/score", {"text_1": "a", "text_2": ["a", ""]}),
+        ("/v1/classify", {"input": ""}),
+    ],
+)
+def test_what_has_no_result_is_refused(answer, scripted_engine, path, asked):
+    assert answer(scripted_engine(STEPS), path, asked).status_code == 400

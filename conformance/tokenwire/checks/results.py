@@ -1,0 +1,150 @@
+"""Checks of results, such as vectors and scores: each is that of its input, however it is asked for."""
+
+from __future__ import annotations
+
+import math
+import struct
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tokenwire.checks.about import ANSWERED
+from tokenwire.checks.check import Target, check, check_run, select
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.fields import end_place
+from tokenwire.dialects.dialect import gives_results, is_ranked
+from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact, integer
+from tokenwire.requirement import tolerance
+from tokenwire.wire.json_pointer import parse
+
+RESULT = "result"
+_APART = tolerance("apart")
+_FLOAT = 4
+"""Bytes of a number in base64."""
+
+Vector = tuple[float, ...]
+Input = tuple[int, ...] | str
+
+
+def _numbers(value: Any) -> Vector | None:
+    """The numbers of a result, which may be packed; None where they are none, or not finite."""
+    if isinstance(value, str):
+        try:
+            packed = b64decode(value, validate=True)
+            value = list(struct.unpack(f"<{len(packed) // _FLOAT}f", packed))
+        except (ValueError, struct.error):
+            return None
+    listed = value if isinstance(value, list) else [value]
+    if not listed or not {*map(type, listed)} <= {int, float} or not all(map(math.isfinite, listed)):
+        return None
+    return tuple(map(float, listed))
+
+
+@fact(Choice)
+def _vector(choice: Choice) -> Vector | None:
+    return _numbers(choice.emissions[-1].details.get(RESULT))
+
+
+def _distance(one: Vector | None, other: Vector | None) -> float:
+    """How far two results lie apart, as a part of their length: their angle and their lengths tell in one."""
+    if one is None or other is None or len(one) != len(other):
+        return math.inf
+    return math.dist(one, other) / max(1.0, math.hypot(*one), math.hypot(*other))
+
+
+@select
+def _of_inputs(stream: Stream) -> bool:
+    return gives_results(stream) and stream.answered
+
+
+def _input(answer: Answer, index: int) -> Input | None:
+    inputs: Sequence[Input] = answer.asked.input_ids or answer.asked.texts
+    return inputs[index] if index < len(inputs) else None
+
+
+def _key(answer: Answer, sent: Input, truncate: int | None) -> tuple[object, ...]:
+    """Equal for inputs that must have one result."""
+    return answer.dialect, answer.asked.model, answer.asked.other_sampling, truncate, sent
+
+
+def _first_results(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], ChoiceFacts]:
+    """The first result of each input."""
+    first: dict[tuple[object, ...], ChoiceFacts] = {}
+    for answer in _of_inputs(streams):
+        for choice in answer.choices:
+            if (sent := _input(answer, choice.index)) is not None:
+                first.setdefault(_key(answer, sent, answer.asked.truncate), choice)
+    return first
+
+
+@check_run("results-depend-on-their-input-alone")
+def _results_depend_on_their_input_alone(
+    streams: tuple[Answer, ...], _target: Target
+) -> Iterator[Observation]:
+    """Each result of an input is held against the first one: alone, in a batch, or as base64."""
+    first = _first_results(streams)
+    for answer in _of_inputs(streams):
+        for choice in answer.choices:
+            sent = _input(answer, choice.index)
+            before = first[_key(answer, sent, answer.asked.truncate)] if sent is not None else choice
+            if before is choice:
+                continue
+            expected, actual = _vector(before), _vector(choice)
+            apart = _distance(expected, actual)
+            yield expect(
+                choice.last_at(RESULT),
+                (expected or ())[:_FLOAT],
+                (actual or ())[:_FLOAT],
+                f"the results of one input lie {apart:.2g} of their length apart",
+                holds=apart <= _APART,
+                related=(before.last_at(RESULT),),
+            )
+
+
+@check_run("truncated-inputs-are-counted")
+def _truncated_inputs_are_counted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """The result tells what was run: all of the input, its head or its tail. So many tokens are counted."""
+    first = _first_results(streams)
+    for answer in _of_inputs(streams):
+        keep, ids = answer.asked.truncate, answer.asked.input_ids
+        if keep is None or ids is None or len(ids) != 1 or not 0 < keep < len(ids[0]):
+            continue
+        choice, known = answer.choices[0], {}
+        for run in (ids[0], ids[0][:keep], ids[0][-keep:]):
+            if (same := first.get(_key(answer, run, None))) is not None:
+                known[_distance(_vector(same), _vector(choice))] = run, same
+        count = choice.counter("prompt_tokens") or integer((answer.usage or {}).get("prompt_tokens"))
+        if not known or count is None or (nearest := min(known)) > _APART:
+            continue
+        run, same = known[nearest]
+        message = f"prompt_tokens is {count}, and the result is that of {len(run)} tokens"
+        place = choice.last_at("prompt_tokens")
+        yield expect(place, len(run), count, message, related=(same.last_at(RESULT),))
+
+
+def _in_wire_order(stream: Stream) -> list[tuple[int, Any]]:
+    """Index and value of each result, as they stand in the answer."""
+    placed = [
+        ([int(key) for key in parse(emission.pointers[RESULT]) if key.isdecimal()], emission)
+        for emission in stream.emissions()
+        if RESULT in emission.pointers
+    ]
+    ordered = sorted(placed, key=lambda found: found[0])
+    return [(emission.choice, emission.details[RESULT]) for _, emission in ordered]
+
+
+@check("results-stand-in-order", ANSWERED)
+def _results_stand_in_order(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Clients join results with their inputs by position; where the best come first, by the index alone."""
+    indexes = [index for index, _ in _in_wire_order(stream)]
+    if len(indexes) > 1 and not is_ranked(stream):
+        message = f"the results of inputs 0, 1, … stand in the order {indexes[:8]}"
+        yield expect(end_place(stream), sorted(indexes), indexes, message)
+
+
+@check("best-results-come-first", ANSWERED)
+def _best_results_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
+    scores = [value for _, value in _in_wire_order(stream) if isinstance(value, (int, float))]
+    if len(scores) > 1 and is_ranked(stream):
+        message = f"the scores do not fall: {scores[:8]}"
+        yield expect(end_place(stream), sorted(scores, reverse=True), scores, message)

@@ -1,0 +1,63 @@
+"""Results of inputs: vectors, scores and probabilities, where nothing is sampled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
+
+_INPUTS = (PROMPT, PROMPT[:5], PROMPT[4:9])
+_KEPT = 4
+_LONGEST = 32768
+"""A context that is not worth being filled in order to see a refusal."""
+
+
+def _wishes(talk: Conversation) -> Ask:
+    """Inputs beside each other, with their ids where the endpoint tells them."""
+    ask = Ask(input_ids=_INPUTS)
+    told = replace(ask, return_prompt_token_ids=True)
+    return told if talk.can_say(told) else ask
+
+
+@scenario(results=True)
+def _results(talk: Conversation) -> Steps:
+    """Three inputs beside each other, each alone, and in another form; the head, the tail and the whole
+    of one where it may be truncated; and the best two. What is one input has one result.
+    """
+    together = _wishes(talk)
+    yield {"batch": together}
+    yield {f"alone-{position}": replace(together, input_ids=(ids,)) for position, ids in enumerate(_INPUTS)}
+    for label, form in talk.dialect.same_results.items():
+        yield {label: replace(together, raw=form)}
+    if truncated := talk.dialect.limited("truncate", _KEPT):
+        alone = Ask(input_ids=(PROMPT,))
+        yield {"head": replace(alone, input_ids=(PROMPT[:_KEPT],))}
+        yield {"tail": replace(alone, input_ids=(PROMPT[-_KEPT:],))}
+        yield {"truncated": replace(alone, raw=truncated)}
+    if best := talk.dialect.limited("most", 2):
+        yield {"best": replace(together, raw=best)}
+
+
+@scenario(results=True, perilous=2)
+def _bad_inputs(talk: Conversation) -> Steps:
+    """Inputs that have no result: an empty one, alone and beside another, as text and as ids, one of an id
+    that no vocabulary has, and one that is longer than the context. Behind each two comes a good one.
+    """
+    control = Ask(input_ids=_INPUTS[1:2])
+    bad: dict[str, dict[str, Any]] = {
+        "empty-text": {"text": [""]},
+        "empty-beside-another": {"text": ["a", ""]},
+        "empty-ids": {"input_ids": [[]]},
+        "unknown-id": {"input_ids": [[*PROMPT[:3], 2**31 - 1]]},
+    }
+    length = talk.advertised.context_length
+    if length is not None and length <= _LONGEST:
+        bad["long"] = {"input_ids": [PROMPT[0]] * (length + 1)}
+    yield {"control": control}
+    for position, (label, wrong) in enumerate(bad.items()):
+        ask = Ask(text=("a",), wrong=wrong) if "text" in wrong else replace(control, wrong=wrong)
+        yield {label: ask}
+        if position % 2 and talk.can_say(ask):
+            yield {f"{label}-control": control}

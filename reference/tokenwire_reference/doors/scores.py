@@ -1,0 +1,93 @@
+"""`/v1/score`, `/v1/rerank` and `/classify`: made of embeddings, for models without a head of their own."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from operator import mul
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.doors.answering import answer_whole
+from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.embeddings import embedding_of, embedding_requests, refuse_nothing
+from tokenwire_reference.doors.prompts import encode, read_prompts
+from tokenwire_reference.doors.reader import Emission
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.usage import Consumed
+
+
+async def score(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/score, in the shape of vLLM: the cosine of one text and each of others."""
+
+    def write(scores: Sequence[float], _: Mapping[str, Any]) -> dict[str, Any]:
+        data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
+        return {"id": f"score-{uuid.uuid4().hex}", "object": "list", "data": data}
+
+    return await _compared(http_request, "score-request", ("text_1", "text_2"), write)
+
+
+async def rerank(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/rerank, in the shape of vLLM: the documents that fit a query best, first."""
+
+    def write(scores: Sequence[float], body: Mapping[str, Any]) -> dict[str, Any]:
+        ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.get("top_n")]
+        results = [
+            {"index": index, "document": {"text": body["documents"][index]}, "relevance_score": scores[index]}
+            for index in ranked
+        ]
+        return {"id": f"rerank-{uuid.uuid4().hex}", "results": results}
+
+    return await _compared(http_request, "rerank-request", ("query", "documents"), write)
+
+
+async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, str], write: Any) -> Response:
+    """Answer with the cosines of one text and each of others."""
+    served, given = served_by(http_request), await read_object(http_request)
+    refuse_nothing(given, *names)
+    body = await understood(http_request, lambda: hold_against_schema(given, schema))
+    one, others = names
+    texts = [encode(body.get(one) or "", one, served)]
+    texts += [encode(text, f"{others}[{index}]", served) for index, text in enumerate(body[others])]
+
+    def written(results: Sequence[Emission]) -> dict[str, Any]:
+        query, *vectors = map(embedding_of, results)
+        scores = [sum(map(mul, query, vector)) for vector in vectors]
+        return write(scores, body) | _beside(results, body, served)
+
+    requests = embedding_requests([uuid.uuid4().hex for _ in texts], texts, served)
+    return await answer_whole(http_request, served, requests, group=None, write=written)
+
+
+async def classify(http_request: HttpRequest) -> Response:
+    """Answer POST /classify, or /v1/classify: each number of an embedding stands for a class."""
+    served, given = served_by(http_request), await read_object(http_request)
+    refuse_nothing(given, "input")
+    body = await understood(http_request, lambda: hold_against_schema(given, "embedding-request"))
+    prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
+
+    def write(results: Sequence[Emission]) -> dict[str, Any]:
+        data = [_classified(result) for result in results]
+        return {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "data": data} | _beside(
+            results, body, served
+        )
+
+    requests = embedding_requests([uuid.uuid4().hex for _ in prompts], prompts, served)
+    return await answer_whole(http_request, served, requests, group=None, write=write)
+
+
+def _classified(result: Emission) -> dict[str, Any]:
+    weights = [math.exp(number) for number in embedding_of(result)]
+    probs = [weight / sum(weights) for weight in weights]
+    label = f"LABEL_{probs.index(max(probs))}"
+    return {"index": result.index, "label": label, "probs": probs, "num_classes": len(probs)}
+
+
+def _beside(results: Sequence[Emission], body: Mapping[str, Any], served: Served) -> dict[str, Any]:
+    """What stands beside the results: the model and the usage."""
+    totals = Consumed.by(results, 1).totals
+    usage = {name: totals[name] for name in ("prompt_tokens", "total_tokens")}
+    return {"model": body.get("model") or served.args.model_name, "usage": usage}
