@@ -284,12 +284,17 @@ def test_near_ties_may_flip_and_others_may_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deterministic", "level"), [(True, None), (False, Level.SHOULD)], ids=["declared", "undeclared"]
+    ("target", "level"),
+    [
+        (Target(advertised=Advertised(deterministic=True)), None),
+        (Target(capabilities=frozenset({"batch-invariance"})), None),
+        (Target(), Level.SHOULD),
+    ],
+    ids=["told", "declared", "undeclared"],
 )
 def test_what_differs_by_chance_fails_who_declares_determinism_and_warns_of_others(
-    deterministic: bool, level: Level | None
+    target: Target, level: Level | None
 ) -> None:
-    target = Target(advertised=Advertised(deterministic=deterministic))
     other = change(WARM, output_ids=[11, 12, 13, 14, 15, 9])
     torn = [
         observation

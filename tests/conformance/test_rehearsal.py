@@ -33,7 +33,16 @@ def requests(dialect: str, **words: Any) -> list[HttpRequest]:
     return [item for item in every if isinstance(item, HttpRequest)]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", [name for name, known in DIALECTS.items() if known.gives_results])
+def test_where_nothing_is_sampled_a_result_is_answered_and_no_output_is_counted(dialect: str) -> None:
+    rehearsal = Rehearsal([DIALECTS[dialect]], 512)
+    exchange = asyncio.run(rehearsal.send(f"{dialect}/one/label", "one", requests(dialect)[0]))
+    assert [choice.details("result") for choice in DIALECTS[dialect].read(exchange).choices] == [[0.0]]
+    (count,) = rehearsal.asked.values()
+    assert (count.requests, count.output_tokens) == (1, 0)
+
+
+@pytest.mark.parametrize("dialect", [name for name, known in DIALECTS.items() if not known.gives_results])
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_dialect_is_answered_with_a_record(dialect: str, stream: bool) -> None:
     rehearsal = Rehearsal([DIALECTS[dialect]], 512)

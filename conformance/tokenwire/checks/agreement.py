@@ -18,6 +18,7 @@ from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike, bringing,
 from tokenwire.record import BROKEN, Answer, Choice, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
+from tokenwire.target.capability import BATCH_INVARIANCE
 
 Side = tuple[Stream, Choice]
 """A choice, and the answer that it stands in."""
@@ -140,7 +141,8 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
 def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observation]:
     """Observations of which those by chance are no failure of a server that declares no determinism."""
     for observation in seen:
-        lenient = observation.by_chance and not target.advertised.deterministic
+        declared = target.advertised.deterministic or BATCH_INVARIANCE in target.capabilities
+        lenient = observation.by_chance and not declared
         yield observation._replace(level=Level.SHOULD) if lenient else observation
 
 

@@ -392,6 +392,17 @@ def _known_answers(model: KnownModel | None) -> Iterable[Capability]:
     yield Capability("parrot-logprobs", numbers, words, seen=numbers)
 
 
+BATCH_INVARIANCE = "batch-invariance"
+
+
+def _batch_invariance(advertised: Advertised, declared: Collection[str]) -> Capability:
+    """Whether results are said to depend on nothing but the request; checks see whether they do."""
+    says = "the server says that it is deterministic" if advertised.deterministic else ""
+    words = "declared" if BATCH_INVARIANCE in declared else "neither the server nor a declaration says so"
+    present = advertised.deterministic or BATCH_INVARIANCE in declared
+    return Capability(BATCH_INVARIANCE, present, says or words, advertised=says)
+
+
 DECLARED_RULE = "declared-logprob-rule"
 
 
@@ -461,6 +472,7 @@ def capabilities(
     absent = "no endpoint says that the server has no tokenizer"
     found.append(Capability("no-tokenizer", without != "", without or absent, seen=without != ""))
     found += _known_answers(model)
+    found.append(_batch_invariance(advertised, declared))
     found.append(seen.interval(advertised))
     found += seen.modes()
     found += _logprob_rules(seen.shown.get("logprobs"), advertised, declared)
