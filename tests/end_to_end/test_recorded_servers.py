@@ -139,7 +139,17 @@ def test_a_defect_of_a_live_server_is_found(defect: dict[str, Any]) -> None:
 STUDIED = [
     name
     for name in LIVE
-    for subject in ("channels-", "items", "messages", "constraints", "tool-choice", "caches", "weights")
+    for subject in (
+        "channels-",
+        "items",
+        "messages",
+        "constraints",
+        "tool-choice",
+        "caches",
+        "weights",
+        "sessions",
+        "results",
+    )
     if fnmatch(name, f"*/{subject}*")
 ]
 """Captures of which a study numbers what they show."""

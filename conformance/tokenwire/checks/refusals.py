@@ -88,8 +88,9 @@ def _holds_nothing(stream: Stream, _target: Target) -> bool:
 def _is_too_long(stream: Stream, target: Target) -> bool:
     """Whether ids that are to have a result do not fit the context, and are not to be truncated."""
     asked, length = stream.asked, target.advertised.context_length
-    known = gives_results(stream) and asked.truncate is None and length is not None
-    return known and any(len(ids) > length for ids in asked.input_ids or ())
+    if length is None or asked.truncate is not None or not gives_results(stream):
+        return False
+    return any(len(ids) > length for ids in asked.input_ids or ())
 
 
 def _needs_a_tokenizer(stream: Stream, target: Target) -> bool:

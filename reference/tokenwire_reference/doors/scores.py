@@ -56,7 +56,8 @@ async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, st
     def written(results: Sequence[Emission]) -> dict[str, Any]:
         query, *vectors = map(embedding_of, results)
         scores = [sum(map(mul, query, vector)) for vector in vectors]
-        return write(scores, body) | _beside(results, body, served)
+        answer: dict[str, Any] = write(scores, body)
+        return answer | _beside(results, body, served)
 
     requests = embedding_requests([uuid.uuid4().hex for _ in texts], texts, served)
     return await answer_whole(http_request, served, requests, group=None, write=written)
