@@ -40,7 +40,7 @@ LONG: Mapping[str, str] = {
         r"|experts|every fourth token|n-gram speculation|no tokenizer|storage tiers|its own worker"
         r"|retractions)\]|quick_budget\[vLLM|nothing_that_applies|every_requirement|table_of_traceability|each_requirement"
     ),
-    "end_to_end/test_twin.py": r"told_from_others\[[1-9]\]|\[(sglang|vllm)-(completions|chat)\]",
+    "end_to_end/test_twin.py": r"told_from_others|\[(sglang|vllm)-(completions|chat)\]",
     "proofs/test_event_stream_proof.py": (
         r"read_alike_.*\[(?!sglang/0.5.23/(A_base|C_incr|items)|vllm/0.32.0-cpu/si3)"
     ),
