@@ -154,7 +154,7 @@ def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str
             patch("secrets.randbits", dice.getrandbits),
         ):
             for dialect in load_dialects().values():
-                if scenario.chat in (None, dialect.chat):
+                if scenario.fits(dialect):
                     sender, transcript = StandIn([dialect], 4096), Transcript(tokenizer=known.tokenizer)
                     talk = Conversation(
                         name,

@@ -159,7 +159,7 @@ def test_a_form_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("dialect", ["sglang-chat", "vllm-chat"])
 def test_what_a_grammar_admits_is_read_back(dialect: str) -> None:
-    says = load_dialects()[dialect].says
+    says = load_dialects()[dialect].request.says
     assert says is not None
     for said in ('a{"b": [1]}/c-d.e?\\n\n<é😀>', "Hello.", ""):
         assert says.text(says.body(said, 1)) == said

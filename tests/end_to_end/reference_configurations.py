@@ -36,8 +36,11 @@ _STANDARD = ("--budget", "standard")
 _OWN_DOORS = {
     family: tuple(word for dialect in dialects for word in ("--dialect", dialect))
     for family, dialects in {
-        "SGLang's": ("sglang-generate", "sglang-completions", "sglang-chat"),
-        "vLLM's": ("vllm-generate", "vllm-completions", "vllm-chat"),
+        "SGLang's": (
+            *("sglang-generate", "sglang-completions", "sglang-chat"),
+            *("openai-embeddings", "sglang-encode", "sglang-classify", "vllm-rerank", "vllm-score"),
+        ),
+        "vLLM's": ("vllm-generate", "vllm-completions", "vllm-chat", "vllm-classify"),
     }.items()
 }
 """In both of its shapes, the reference opens the other's own door as well; each is asked in its own."""

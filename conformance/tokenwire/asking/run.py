@@ -176,9 +176,7 @@ class _Interrogation:
         return [
             (scenario, talk)
             for scenario, talk in talks
-            if scenario.chat in (None, talk.chat)
-            and (talk.dialect.has_items or not scenario.items)
-            and talk.dialect.gives_results == scenario.results
+            if scenario.fits(talk.dialect)
             and (self.parrot is not None or not scenario.parrot)
             and not (self.notes is not None and self.notes.recall(talk))
         ]

@@ -299,6 +299,11 @@ class Scenario:
     at_most: int = 0
     """So many requests to an endpoint, where answers that no rehearsal makes up may lead to more of them."""
 
+    def fits(self, dialect: Dialect) -> bool:
+        """Whether it is asked of an endpoint, by what the endpoint is."""
+        fits = self.chat in (None, dialect.chat) and (dialect.has_items or not self.items)
+        return fits and dialect.gives_results == self.results
+
 
 SCENARIOS: dict[str, Scenario] = {}
 

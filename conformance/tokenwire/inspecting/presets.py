@@ -45,7 +45,6 @@ async def _rehearsed(found: Preflight, parrot: Speaker | None, settings: Setting
                 settings.budget,
                 parrot,
             )
-            fits = scenario.chat in (None, talk.chat) and (dialect.has_items or not scenario.items)
-            if fits and (parrot is not None or not scenario.parrot):
+            if scenario.fits(dialect) and (parrot is not None or not scenario.parrot):
                 await scenario.run(talk)
     return {name: request for name, request in noting.requests.items() if request.method != "GET"}

@@ -398,7 +398,9 @@ BATCH_INVARIANCE = "batch-invariance"
 def _batch_invariance(advertised: Advertised, declared: Collection[str]) -> Capability:
     """Whether results are said to depend on nothing but the request; checks see whether they do."""
     says = "the server says that it is deterministic" if advertised.deterministic else ""
-    words = "declared" if BATCH_INVARIANCE in declared else "neither the server nor a declaration says so"
+    words = (
+        "declared" if BATCH_INVARIANCE in declared else "no declaration or document of the server tells it"
+    )
     present = advertised.deterministic or BATCH_INVARIANCE in declared
     return Capability(BATCH_INVARIANCE, present, says or words, advertised=says)
 
