@@ -75,7 +75,7 @@ def test_no_requirement_passes_even_where_everything_is_asked(name: str) -> None
         ("nothing there", ("Nothing answers", "connection refused", "Start the server")),
         ("hangs", ("within 3 s", "loading its model")),
         ("HTML", ("HTML page", "not an inference server")),
-        ("not found", ("none of the endpoints", "POST /generate", "404")),
+        ("not found", ("none of the endpoints", "/generate", "404")),
         ("wants credentials", ("credentials", "--header")),
         ("broken", ("fails at every request", "500", "log")),
         ("empty object", ("in no shape that this suite knows", "{}")),

@@ -108,9 +108,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
     information endpoints before. The first that failed leads.
     """
     first = exchanges[0]
-    tried = ", ".join(
-        dict.fromkeys(f"{exchange.request.method} {exchange.request.path}" for exchange in exchanges)
-    )
+    tried = ", ".join(dict.fromkeys(exchange.request.path for exchange in exchanges))
     statuses = {exchange.status for exchange in exchanges}
     there = [exchange for exchange in exchanges if exchange.status not in _ABSENT]
     if all(exchange.ending is Ending.UNREACHABLE for exchange in exchanges):
