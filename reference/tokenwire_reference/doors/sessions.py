@@ -49,8 +49,11 @@ class Sessions:
         return ids[:offset] if offset > 0 else ids
 
     def add(self, session: str, request: Request) -> None:
-        """Keep a turn that later ones may go on from."""
-        self._turns[session, request.rid] = request
+        """Keep a turn that later ones may go on from, in the place of an earlier one with its id."""
+        turn = (session, request.rid)
+        if turn in self._turns:
+            self._forget(turn)
+        self._turns[turn] = request
         self._tokens += _size(request)
         while self._tokens > _MOST_TOKENS:
             self._forget(next(iter(self._turns)))

@@ -75,3 +75,10 @@ def test_the_oldest_turns_make_room(sessions):
 def test_a_turn_is_one_prompt_of_an_open_session(answer, scripted_engine, asked, words):
     refused = answer(scripted_engine([[8]]), "/generate", asked)
     assert (refused.status_code, words in refused.json()["error"]["message"]) == (400, True)
+
+
+def test_a_turn_whose_id_is_used_again_counts_once(sessions):
+    """Else the tokens of turns that are gone count for ever, and in the end no turn can be kept."""
+    for _ in range(3):
+        request = kept(sessions, tokens=400_000)
+    assert sessions.history({"id": "s", "rid": "a"}) == (*request.prompt_token_ids, *request.output_ids)
