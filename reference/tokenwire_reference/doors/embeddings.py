@@ -29,12 +29,9 @@ _NOTHING_SAMPLED = SamplingParams(max_new_tokens=0)
 async def embeddings(http_request: HttpRequest) -> Response:
     """Answer POST /v1/embeddings, in the shape of OpenAI."""
     served = served_by(http_request)
-    given = await read_object(http_request)
-    refuse_nothing(given, "input")
-    body = await understood(http_request, lambda: hold_against_schema(given, "embedding-request"))
-    prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
+    body, prompts = await read_inputs(http_request, served)
     prompts = _truncated(prompts, body.get("truncate_prompt_tokens"), served)
-    requests = embedding_requests([uuid.uuid4().hex for _ in prompts], prompts, served)
+    requests = embedding_requests(prompts, served)
     return await answer_whole(
         http_request, served, requests, group=None, write=lambda results: _listed(results, body, served)
     )
@@ -53,13 +50,14 @@ def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served
         if body.get("return_prompt_token_ids"):
             item["prompt_token_ids"] = result.record.prompt_token_ids
         data.append(item)
+    return {"object": "list", "data": data} | model_and_usage(results, body, served)
+
+
+def model_and_usage(results: Sequence[Emission], body: Mapping[str, Any], served: Served) -> dict[str, Any]:
+    """What stands beside the results of an answer."""
     totals = Consumed.by(results, 1).totals
-    return {
-        "object": "list",
-        "data": data,
-        "model": body.get("model") or served.args.model_name,
-        "usage": {name: totals[name] for name in ("prompt_tokens", "total_tokens")},
-    }
+    usage = {name: totals[name] for name in ("prompt_tokens", "total_tokens")}
+    return {"model": body.get("model") or served.args.model_name, "usage": usage}
 
 
 async def encode(http_request: HttpRequest) -> Response:
@@ -73,7 +71,7 @@ async def encode(http_request: HttpRequest) -> Response:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
     prompts, is_batch = await understood(http_request, lambda: read_prompts(body[name], name, served))
     rid = body.get("rid")
-    requests = embedding_requests(_rids(rid, len(prompts), is_batch=is_batch), prompts, served)
+    requests = embedding_requests(prompts, served, _rids(rid, len(prompts), is_batch=is_batch))
 
     def write(results: Sequence[Emission]) -> Json:
         with_ids = bool(body.get("return_prompt_token_ids"))
@@ -82,6 +80,15 @@ async def encode(http_request: HttpRequest) -> Response:
 
     group = rid if isinstance(rid, str) else None
     return await answer_whole(http_request, served, requests, group=group, write=write)
+
+
+async def read_inputs(http_request: HttpRequest, served: Served) -> tuple[dict[str, Any], list[list[int]]]:
+    """The body of a request for embeddings or classes, and the ids of each input. Raises RefusalError."""
+    given = await read_object(http_request)
+    refuse_nothing(given, "input")
+    body = await understood(http_request, lambda: hold_against_schema(given, "embedding-request"))
+    prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
+    return body, prompts
 
 
 def refuse_nothing(given: Mapping[str, Any], *names: str) -> None:
@@ -100,9 +107,9 @@ def _truncated(prompts: list[list[int]], keep: int | None, served: Served) -> li
     return prompts if keep is None else [ids[-(room if keep < 0 else keep) :] for ids in prompts]
 
 
-def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> list[str]:
+def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> list[str] | None:
     if rid is None:
-        return [uuid.uuid4().hex for _ in range(count)]
+        return None
     if isinstance(rid, str):
         return [f"{rid}_{i}" for i in range(count)] if is_batch else [rid]
     if len(rid) != count:
@@ -111,13 +118,14 @@ def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> lis
 
 
 def embedding_requests(
-    rids: Sequence[str], prompts: Sequence[Sequence[int]], served: Served
+    prompts: Sequence[Sequence[int]], served: Served, rids: Sequence[str] | None = None
 ) -> list[Request]:
+    """A request for each prompt; without ids, each gets a new one. Raises RefusalError for one too long."""
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
     return [
         Request(rid=rid, prompt_token_ids=tuple(prompt), sampling=_NOTHING_SAMPLED, wants_embedding=True)
-        for rid, prompt in zip(rids, prompts, strict=True)
+        for rid, prompt in zip(rids or [uuid.uuid4().hex for _ in prompts], prompts, strict=True)
     ]
 
 

@@ -13,11 +13,16 @@ from starlette.responses import Response
 
 from tokenwire_reference.doors.answering import answer_whole
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
-from tokenwire_reference.doors.embeddings import embedding_of, embedding_requests, refuse_nothing
-from tokenwire_reference.doors.prompts import encode, read_prompts
+from tokenwire_reference.doors.embeddings import (
+    embedding_of,
+    embedding_requests,
+    model_and_usage,
+    read_inputs,
+    refuse_nothing,
+)
+from tokenwire_reference.doors.prompts import encode
 from tokenwire_reference.doors.reader import Emission
-from tokenwire_reference.doors.served import Served, served_by
-from tokenwire_reference.doors.usage import Consumed
+from tokenwire_reference.doors.served import served_by
 
 
 async def score(http_request: HttpRequest) -> Response:
@@ -49,34 +54,31 @@ async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, st
     served, given = served_by(http_request), await read_object(http_request)
     refuse_nothing(given, *names)
     body = await understood(http_request, lambda: hold_against_schema(given, schema))
-    one, others = names
-    texts = [encode(body.get(one) or "", one, served)]
-    texts += [encode(text, f"{others}[{index}]", served) for index, text in enumerate(body[others])]
+    query_name, list_name = names
+    texts = [encode(body.get(query_name) or "", query_name, served)]
+    texts += [encode(text, f"{list_name}[{index}]", served) for index, text in enumerate(body[list_name])]
 
     def written(results: Sequence[Emission]) -> dict[str, Any]:
         query, *vectors = map(embedding_of, results)
         scores = [sum(map(mul, query, vector)) for vector in vectors]
         answer: dict[str, Any] = write(scores, body)
-        return answer | _beside(results, body, served)
+        return answer | model_and_usage(results, body, served)
 
-    requests = embedding_requests([uuid.uuid4().hex for _ in texts], texts, served)
+    requests = embedding_requests(texts, served)
     return await answer_whole(http_request, served, requests, group=None, write=written)
 
 
 async def classify(http_request: HttpRequest) -> Response:
     """Answer POST /classify, or /v1/classify: each number of an embedding stands for a class."""
-    served, given = served_by(http_request), await read_object(http_request)
-    refuse_nothing(given, "input")
-    body = await understood(http_request, lambda: hold_against_schema(given, "embedding-request"))
-    prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
+    served = served_by(http_request)
+    body, prompts = await read_inputs(http_request, served)
 
     def write(results: Sequence[Emission]) -> dict[str, Any]:
         data = [_classified(result) for result in results]
-        return {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "data": data} | _beside(
-            results, body, served
-        )
+        answer = {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "data": data}
+        return answer | model_and_usage(results, body, served)
 
-    requests = embedding_requests([uuid.uuid4().hex for _ in prompts], prompts, served)
+    requests = embedding_requests(prompts, served)
     return await answer_whole(http_request, served, requests, group=None, write=write)
 
 
@@ -85,10 +87,3 @@ def _classified(result: Emission) -> dict[str, Any]:
     probs = [weight / sum(weights) for weight in weights]
     label = f"LABEL_{probs.index(max(probs))}"
     return {"index": result.index, "label": label, "probs": probs, "num_classes": len(probs)}
-
-
-def _beside(results: Sequence[Emission], body: Mapping[str, Any], served: Served) -> dict[str, Any]:
-    """What stands beside the results: the model and the usage."""
-    totals = Consumed.by(results, 1).totals
-    usage = {name: totals[name] for name in ("prompt_tokens", "total_tokens")}
-    return {"model": body.get("model") or served.args.model_name, "usage": usage}
