@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from tokenwire.checks.check import Target
-from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
-from tokenwire.checks.evidence import Observation
+from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
+from tokenwire.checks.evidence import Observation, equal
 from tokenwire.checks.reading.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
 from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike, bringing, counts_its_ids
 from tokenwire.record import BROKEN, Answer, Choice, Stream
@@ -125,7 +125,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
         expected, actual = baseline[1].series(name) or [], other[1].series(name) or []
         if len(expected) != len(ours) or len(actual) != len(theirs):
             continue
-        same = identical if name in other[1].customized else partial(alike, tolerance=DRIFT)
+        same = equal if name in other[1].customized else partial(alike, tolerance=DRIFT)
         position = first_difference(expected[upto], actual[upto], same)
         yield observe_sequence(
             bringing(pair[1], name, position),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tokenwire.checks.evidence import Observation, Row, expect, expect_each
+from tokenwire.checks.evidence import Observation, Row, equal, expect, expect_each
 from tokenwire.record import Emission, Place
 from tokenwire.wire.sharing import same_values
 
@@ -13,12 +13,7 @@ Same = Callable[[Any, Any], bool]
 """Whether two values pass for one; a value and itself do."""
 
 
-def identical(first: object, second: object) -> bool:
-    """Equal, and of the same JSON type: true is not 1."""
-    return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
-
-
-def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = identical) -> int | None:
+def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = equal) -> int | None:
     """The first position at which two sequences differ, one of them ending counted as a difference."""
     if isinstance(expected, str) and isinstance(actual, str):
         return None if expected == actual else _parting(expected, actual)
@@ -49,7 +44,7 @@ def observe_sequence(
     expected: Sequence[Any],
     actual: Sequence[Any],
     source: str,
-    same: Same = identical,
+    same: Same = equal,
     related: tuple[Place, ...] = (),
     by_chance: bool = False,
 ) -> Observation:
