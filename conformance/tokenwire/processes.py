@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from multiprocessing import current_process, get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import wait
@@ -77,16 +78,27 @@ class Helper:
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self._forks = _may_fork()
         self._work = work
-        self._pool: Executor = (
-            ProcessPoolExecutor(1, get_context("fork"), _begin, (work,))
+        self._pool = self._begun()
+
+    def _begun(self) -> Executor:
+        pool: Executor = (
+            ProcessPoolExecutor(1, get_context("fork"), _begin, (self._work,))
             if self._forks
             else ThreadPoolExecutor(1)
         )
-        self._pool.submit(int).result()
+        pool.submit(int).result()
+        return pool
 
     def submit(self, part: Any) -> Future[Any]:
-        """What comes of a part. Its result raises BrokenProcessPool if the process was killed."""
-        return self._pool.submit(_do if self._forks else self._work, part)
+        """What comes of a part. Its result raises BrokenProcessPool if the process was killed; the next part
+        gets another process.
+        """
+        work = _do if self._forks else self._work
+        try:
+            return self._pool.submit(work, part)
+        except BrokenProcessPool:
+            self._pool = self._begun()
+            return self._pool.submit(work, part)
 
     def close(self) -> None:
         """End it, whatever is left to do."""

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from multiprocessing import get_context
 
 import pytest
 
-from tokenwire.processes import shared_out, together
+from tokenwire.processes import Helper, shared_out, together
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -64,3 +66,17 @@ def test_few_large_parts_are_put_together_and_more_small_ones() -> None:
     assert list(together([8, 3, 3, 9, 9], lambda size: size, 10)) == [(8, 3), (3, 9), (9,)]
     assert {len(some) for some in together(range(640), lambda _: 0)} == {64}
     assert list(together([], lambda size: size)) == []
+
+
+def dies_of_none(part: int | None) -> int:
+    if part is None:
+        os._exit(1)
+    return 2 * part
+
+
+def test_what_comes_after_a_process_that_was_killed_gets_another_one() -> None:
+    with closing(Helper(dies_of_none)) as helper:
+        assert helper.submit(1).result() == 2
+        with pytest.raises(BrokenProcessPool):
+            helper.submit(None).result()
+        assert [helper.submit(part).result() for part in (2, 3)] == [4, 6]

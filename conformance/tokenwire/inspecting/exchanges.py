@@ -87,7 +87,6 @@ class Exchanges:
 
     def __init__(self, targets: Mapping[str, Reached], bench: Bench) -> None:
         self.targets = targets
-        self._bench = bench
         self._helper = Helper(bench)
         self.known: dict[int, Asked] = {}
         self._count = 0
@@ -152,10 +151,10 @@ class Exchanges:
 
     async def _judged(self, question: Question) -> dict[str, Any]:
         try:
-            return await asyncio.wrap_future(self._helper.submit(question))
+            judged: dict[str, Any] = await asyncio.wrap_future(self._helper.submit(question))
         except BrokenProcessPool:
-            self._helper = Helper(self._bench)
             return {"html": "<p>the process that judges died of this answer</p>", "playback": None}
+        return judged
 
     async def _judge_the_rest(self) -> None:
         """Judge what has ended, the newest first: the page shows how many sentences each violates."""

@@ -134,5 +134,4 @@ class WatchPages:
         try:
             return HTML, await asyncio.wrap_future(self._helper.submit(opinion))
         except BrokenProcessPool as error:
-            self._helper = Helper(exchange_page)
             raise UsageError(f"the process that read {opinion.recorded} died of it") from error
