@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from tokenwire.checks.difference import first_difference
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Choice, Stream
@@ -68,7 +69,9 @@ def answer_view(
     """
     name = stream.exchange.name
     bad = [judgement for judgement in judgements if judgement.verdict in _SHOWN]
-    here = [one for one in bad if any(seen.place.exchange == name for seen in one.violations)]
+    here = [
+        judgement for judgement in bad if any(seen.place.exchange == name for seen in judgement.violations)
+    ]
     events = {judgement.requirement.id: illegal_events(judgement.violations, stream) for judgement in here}
     illegal: dict[int, str] = {}
     for pointers in events.values():
@@ -99,9 +102,8 @@ def _violated(judgements: Collection[Judgement], name: str) -> Iterator[_Violate
         if not judgement.violations:
             yield _Violated(row, verdict, inert(judgement.message))
             continue
-        first = next(
-            (one for one in judgement.violations if one.place.exchange == name), judgement.violations[0]
-        )
+        here = (seen for seen in judgement.violations if seen.place.exchange == name)
+        first = next(here, judgement.violations[0])
         event = first.place.event if first.place.exchange == name else None
         yield _Violated(row, verdict, inert(clause(first)), event, inert(first.place.pointer))
 
@@ -134,20 +136,19 @@ def _reads(stream: Stream) -> Iterator[tuple[float, str]]:
 def _difference(stream: Stream, other: Stream) -> str:
     """Where two answers part, in words: the first token, or character, that is another."""
     pairs = zip(stream.choices, other.choices, strict=False)
-    words = (_parting(one, two, other.exchange.name) for one, two in pairs)
+    words = (_parting(ours, theirs, other.exchange.name) for ours, theirs in pairs)
     return inert(next(filter(None, words), "as far as both have come, their tokens and texts are the same"))
 
 
-def _parting(one: Choice, two: Choice, name: str) -> str:
-    for kind in ("output_ids", "text"):
-        ours, theirs = getattr(one, kind), getattr(two, kind)
-        if ours is None or theirs is None:
+def _parting(choice: Choice, beside: Choice, name: str) -> str:
+    for kind, unit in (("output_ids", "token"), ("text", "character")):
+        ours, theirs = getattr(choice, kind), getattr(beside, kind)
+        if ours is None or theirs is None or (position := first_difference(ours, theirs, alike)) is None:
             continue
-        unit = "token" if kind == "output_ids" else "character"
-        for position, (left, right) in enumerate(zip(ours, theirs, strict=False)):
-            if not alike(left, right):
-                where = f"choice {one.index}, {unit} {position}"
-                return f"first difference: {where} is {value(left)}, and {value(right)} in {name}"
-        if len(ours) != len(theirs) and one.finish is not None and two.finish is not None:
-            return f"choice {one.index} has {len(ours)} {unit}s, and {len(theirs)} in {name}"
+        if position < min(len(ours), len(theirs)):
+            where = f"choice {choice.index}, {unit} {position}"
+            here, there = value(ours[position]), value(theirs[position])
+            return f"first difference: {where} is {here}, and {there} in {name}"
+        if choice.finish is not None and beside.finish is not None:
+            return f"choice {choice.index} has {len(ours)} {unit}s, and {len(theirs)} in {name}"
     return ""
