@@ -231,8 +231,6 @@ class Dialect:
         """Which event of a stream may stand where; None where events are not told apart."""
         self.gives_results: bool = "result" in table["answer"]["whole"].get("details", {})
         """Whether a choice is the result of an input, such as its vector, and no tokens are sampled."""
-        self.same_results: Mapping[str, Mapping[str, Any]] = self.request.same_results
-        """By name, what a body may say to be told the same results in another form."""
         self.is_ranked: bool = table["answer"]["whole"].get("ranked", False)
         """Whether the best results come first."""
         self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
@@ -270,16 +268,6 @@ class Dialect:
     def takes_ids(self) -> bool:
         """Whether a prompt may be token ids."""
         return "input_ids" in self.request.prompt
-
-    @property
-    def written(self) -> Mapping[str, Keys]:
-        """Where a request says each prompt and field that the endpoint has, by its name."""
-        return self.request.written
-
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """What a field is where a request does not say it, as far as that is known."""
-        return self.request.defaults
 
     @property
     def names_stops(self) -> bool:

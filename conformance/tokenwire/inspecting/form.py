@@ -32,7 +32,7 @@ def form(dialect: Dialect, model: str) -> dict[str, Any]:
 
 def _fields(dialect: Dialect) -> Iterator[dict[str, Any]]:
     said = read_yaml(spec_root() / "fields.yaml")["request"]
-    for name, keys in dialect.written.items():
+    for name, keys in dialect.request.written.items():
         row = said.get(name, {"type": "", "says": ""})
         rule = RULES.get(name)
         kind = rule.kind if rule is not None else "text" if name in {"text", "model"} else "JSON"
@@ -44,18 +44,16 @@ def _fields(dialect: Dialect) -> Iterator[dict[str, Any]]:
             "least": rule.least if rule is not None else None,
             "type": row["type"],
             "says": inline(row["says"]).striptags(),
-            "default": dialect.defaults.get(name),
+            "default": dialect.request.defaults.get(name),
         }
     for keys in dialect.request.asks:
-        says = f"Tell {keys[-1]}, too."
         yield {
             "name": keys[-1],
             "at": keys,
             "kind": "boolean",
             "plain": False,
             "least": None,
-            "says": says,
-        } | {
             "type": "boolean",
+            "says": f"Tell {keys[-1]}, too.",
             "default": None,
         }

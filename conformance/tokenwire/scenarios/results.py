@@ -17,8 +17,8 @@ _LONGEST = 32768
 def _wishes(talk: Conversation) -> Ask:
     """Inputs beside each other, with their ids where the endpoint tells them."""
     ask = Ask(input_ids=_INPUTS)
-    told = replace(ask, return_prompt_token_ids=True)
-    return told if talk.can_say(told) else ask
+    with_ids = replace(ask, return_prompt_token_ids=True)
+    return with_ids if talk.can_say(with_ids) else ask
 
 
 @scenario(results=True)
@@ -29,7 +29,7 @@ def _results(talk: Conversation) -> Steps:
     together = _wishes(talk)
     yield {"batch": together}
     yield {f"alone-{position}": replace(together, input_ids=(ids,)) for position, ids in enumerate(_INPUTS)}
-    for label, form in talk.dialect.same_results.items():
+    for label, form in talk.dialect.request.same_results.items():
         yield {label: replace(together, raw=form)}
     if truncated := talk.dialect.limited("truncate", _KEPT):
         alone = Ask(input_ids=(PROMPT,))
