@@ -47,7 +47,7 @@ class Page:
         async for news in self.news(f"?show={number}&beside={beside or ''}"):
             rows |= {row["number"]: row for row in news["rows"]}
             view = news.get("view", {}).get("html", "")
-            if view and not any(rows[one]["open"] for one in (number, beside) if one):
+            if view and not any(rows[shown]["open"] for shown in (number, beside) if shown):
                 return view
         raise AssertionError("the page was told no more")
 

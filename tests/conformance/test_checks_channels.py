@@ -231,14 +231,12 @@ def test_the_keys_of_channels_come_and_go() -> None:
 
 def test_parts_of_characters_that_logprobs_do_not_tell_are_no_text() -> None:
     """Of a character in three tokens, vLLM and its like tell the bytes of none or of U+FFFD."""
-    found_found = whole("Köln 日本", "Köln 日本")
+    stream = whole("Köln 日本", "Köln 日本")
     for part in ([], [239, 191, 189]):
         entries = [{"token": "", "bytes": part, "logprob": -0.5}] * 3
-        emission = found_found.choices[0].emissions[0]
-        found_found = change(
-            found_found, series={"logprobs_content": [*emission.series["logprobs_content"], *entries]}
-        )
-        assert say(found_found, found_found.choices[0], HERMES.markup) is None
+        emission = stream.choices[0].emissions[0]
+        stream = change(stream, series={"logprobs_content": [*emission.series["logprobs_content"], *entries]})
+        assert say(stream, stream.choices[0], HERMES.markup) is None
 
 
 def test_text_may_lag_where_it_could_become_a_marker() -> None:

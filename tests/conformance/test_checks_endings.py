@@ -66,8 +66,8 @@ def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
 
 
 def test_of_an_answer_that_counts_nothing_no_count_is_said() -> None:
-    found_found = replace(CUT, ids=None, counted=False)
-    uncounted = at(named(incremental(found_found, request_id="r-1"), AGAIN.exchange.name), 1.5)
+    counts_nothing = replace(CUT, ids=None, counted=False)
+    uncounted = at(named(incremental(counts_nothing, request_id="r-1"), AGAIN.exchange.name), 1.5)
     (found,) = look("ended-id-is-free-again", (FIRST, uncounted))
     assert "was aborted, and no abort was sent" in found.message
 

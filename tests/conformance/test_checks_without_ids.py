@@ -183,12 +183,12 @@ def test_ranked_alternatives_hold_the_prompt_id_and_as_many_as_were_asked_for(
 ) -> None:
     """As vLLM tells the logprobs of a prompt: the prompt's own id first. A gateway may sort the keys."""
     ranked = sorted((one for _, one in entries), reverse=True)
-    found_found = {
+    entry = {
         str(token): {"logprob": one, "rank": ranked.index(one) + 1, "decoded_token": "x"}
         for token, one in entries
     }
     said = {"prompt": [73, 39], "logprobs": 1, "prompt_logprobs": 1, "max_tokens": 1, "temperature": 0.0}
-    one = choice("a", token_ids=[5], prompt_logprobs=[None, found_found])
+    one = choice("a", token_ids=[5], prompt_logprobs=[None, entry])
     stream = answered("vllm-completions", said, document(one, counted=1))
     found = violated("prompt-top-logprobs-belong-to-position", stream)
     assert [fault in seen.message for seen in found] == ([True] if fault else [])

@@ -462,7 +462,9 @@ def test_the_board_and_the_alerts_name_metrics_and_labels_that_are_there() -> No
     examples = Path(__file__).parents[2] / "examples" / "watch"
     rules = yaml.safe_load((examples / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
     panels = json.loads((examples / "grafana.json").read_text("utf-8"))["panels"]
-    asked = [rule["expr"] for rule in rules] + [query["expr"] for one in panels for query in one["targets"]]
+    asked = [rule["expr"] for rule in rules] + [
+        query["expr"] for panel in panels for query in panel["targets"]
+    ]
     samples = exposition(hostile_counts(), 0, 0)
     named = set(re.findall(r"tokenwire_watch_\w+", " ".join(asked)))
     assert named <= set(re.findall(r"^tokenwire_watch_\w+", samples, re.M))

@@ -120,8 +120,8 @@ def lasting() -> Iterator[Callable[[str], tuple[str, Any]]]:
 @contextlib.asynccontextmanager
 async def linked(urls: Mapping[str, str], tokens: int, phase: str) -> AsyncIterator[Halves]:
     async with httpx.AsyncClient() as client:
-        told = (await client.get(f"{urls['prefill']}/server_info")).json()["tokenwire_reference"]
-    link = Link(told["disaggregation_bootstrap_port"], phase)
+        info = (await client.get(f"{urls['prefill']}/server_info")).json()["tokenwire_reference"]
+    link = Link(info["disaggregation_bootstrap_port"], phase)
     async with await asyncio.start_server(link.pass_on, "127.0.0.1", 0) as listening:
         yield Halves(urls, tokens, link, listening.sockets[0].getsockname()[1])
 

@@ -45,11 +45,11 @@ def _vector(choice: Choice) -> Vector | None:
     return _numbers(choice.emissions[-1].details.get(RESULT))
 
 
-def _distance(one: Vector | None, other: Vector | None) -> float:
-    """How far two results lie apart, as a part of their length: their angle and their lengths tell in one."""
-    if one is None or other is None or len(one) != len(other):
+def _distance(first: Vector | None, second: Vector | None) -> float:
+    """The distance of two results as a part of their length; it grows with their angle and their lengths."""
+    if first is None or second is None or len(first) != len(second):
         return math.inf
-    return math.dist(one, other) / max(1.0, math.hypot(*one), math.hypot(*other))
+    return math.dist(first, second) / max(1.0, math.hypot(*first), math.hypot(*second))
 
 
 @select

@@ -61,7 +61,7 @@ class Bench:
         beside = self._read(question.beside) if question.beside is not None else None
         run = Run(tuple(filter(None, (stream, beside))), self.advertised, tokenizer=self.tokenizer)
         judgements = judge([run], self._rows(question, stream))
-        bad = [one.requirement.id for one in judgements if one.verdict in {Verdict.FAIL, Verdict.WARN}]
+        bad = [row.requirement.id for row in judgements if row.verdict in {Verdict.FAIL, Verdict.WARN}]
         tokens = sum(len(choice.output_ids or ()) for choice in stream.choices)
         text = "".join(choice.text or "" for choice in stream.choices)
         counts = {"violated": bad, "events": len(stream.events), "tokens": tokens, "characters": len(text)}

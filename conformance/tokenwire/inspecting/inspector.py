@@ -30,7 +30,7 @@ from tokenwire.target.tokenizer import LocalTokenizer
 from tokenwire.wire.exchange import HttpRequest
 
 _PULSE_S = 0.1
-"""The page is told at most so often what is new: many streams are told of together."""
+"""Seconds between two messages to the page: each holds what is new of all streams."""
 _LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
 _pulse = asyncio.sleep
 
@@ -88,7 +88,7 @@ class Inspector:
 
     @cached_property
     def _presets(self) -> asyncio.Future[dict[str, HttpRequest]]:
-        """Seconds of work, and so done once the page asks for it."""
+        """Seconds of work, and so done once, when the page asks for it."""
         return asyncio.wrap_future(self._rehearsing.submit(None))
 
     async def _page(self, _: str) -> tuple[str, str]:
@@ -115,9 +115,10 @@ class Inspector:
 
     async def _send(self, wanted: Mapping[str, Any]) -> list[int]:
         sent = [
-            (str(one["dialect"]), str(one["body"]), str(one.get("to", TARGET))) for one in wanted["requests"]
+            (str(request["dialect"]), str(request["body"]), str(request.get("to", TARGET)))
+            for request in wanted["requests"]
         ]
-        return [self._exchanges.send(*one) for one in sent]
+        return [self._exchanges.send(*request) for request in sent]
 
     async def _stop(self, wanted: Mapping[str, Any]) -> None:
         self._exchanges.stop(int(wanted["number"]))
@@ -134,18 +135,18 @@ class Inspector:
 
     async def _events(self, wanted: Mapping[str, str]) -> AsyncIterator[Any]:
         """Rows that changed, and the answer that is shown if it grew."""
-        told: dict[int, dict[str, Any]] | None = None
+        sent: dict[int, dict[str, Any]] | None = None
         seen: object = None
         show, beside = (int(wanted.get(name) or 0) for name in ("show", "beside"))
         while self._server.open:
             rows = {number: asked.row() for number, asked in self._exchanges.known.items()}
             news: dict[str, Any] = {
-                "rows": [row for number, row in rows.items() if not told or told.get(number) != row],
-                "gone": [number for number in told or () if number not in rows],
+                "rows": [row for number, row in rows.items() if not sent or sent.get(number) != row],
+                "gone": [number for number in sent or () if number not in rows],
             }
-            changed = told is None or any(news.values())
-            told = rows
-            state = [(rows[one]["bytes"], rows[one]["open"]) for one in (show, beside) if one in rows]
+            changed = sent is None or any(news.values())
+            sent = rows
+            state = [(rows[known]["bytes"], rows[known]["open"]) for known in (show, beside) if known in rows]
             if show in rows and state != seen:
                 seen = state
                 news["view"] = await self._exchanges.view(show, beside)

@@ -29,7 +29,7 @@ def keep(
     capture.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     for case in judged(capture):
         case.update()
-    requests = {f"request-{number}": one.request for number, one in enumerate(exchanges, 1)}
+    requests = {f"request-{number}": kept.request for number, kept in enumerate(exchanges, 1)}
     scenario.write_text(as_scenario_file(name, "Found by hand.", requests), "utf-8")
     check = ["tokenwire", "check", "--target", url, *asked_with, "--scenario-file", str(scenario)]
     return [

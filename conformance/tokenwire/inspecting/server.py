@@ -1,7 +1,7 @@
-"""The server of our pages: for nobody but who knows the token in their address, but for what is open to all.
+"""Serves the pages of `inspect` and `watch`: a page needs the token in its address, except open pages.
 
-A page of another origin can reach a port of this machine, and a name of its own may lead here: so a server
-that does something compares the host that a request names, and the origin that it comes from.
+Any web page can send requests to a port of this machine, also under a host name of its own (DNS rebinding).
+So a server whose pages can act checks the Host and the Origin of each request.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ HTML, JSON = "text/html; charset=utf-8", "application/json"
 _HEADERS = ("Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-origin")
 
 Get = Callable[[str], Awaitable[tuple[str, str]]]
-"""Makes the media type and the text of a page, of what stands behind the path that it is at."""
+"""Returns the media type and the text of a page, by the rest of the path behind its name."""
 Post = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""Does what the page asks for; both sides are JSON."""
+"""Acts on a request of the page and returns the answer; both are JSON."""
 Events = Callable[[Mapping[str, str]], AsyncIterator[Any]]
-"""What the page is told from now on, as JSON, by what it wants to see."""
+"""Yields messages to the page, as JSON, by the query of its address."""
 
 
 def _document(status: HTTPStatus, kind: str, text: str | None, *headers: str) -> bytes:

@@ -55,10 +55,8 @@ async def _session(talk: Conversation) -> None:
     begun = replace(ask, request_id=first, raw={field: {"id": session}})
     turn = replace(ask, raw={field: {"id": session, "rid": first}})
     ids = token_ids(await talk.ask("first", begun))
-    second, spelled = (
-        replace(turn, input_ids=_ADDED[:1]),
-        replace(ask, input_ids=((*PROMPT, *ids, *_ADDED[0]),)),
-    )
+    second = replace(turn, input_ids=_ADDED[:1])
+    spelled = replace(ask, input_ids=((*PROMPT, *ids, *_ADDED[0]),))
     await talk.ask("branch", replace(turn, input_ids=_ADDED[1:], stream=True))
     for again in ("", "-again"):  # a difference is believed of answers that were given twice
         await talk.ask(f"second{again}", second)
