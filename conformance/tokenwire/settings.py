@@ -170,6 +170,9 @@ class Settings:
         toml='worker = "http://127.0.0.1:30001"',
         roles=_HOW | SENSITIVE,
     )
+    twin: str = _text(
+        "inspect", "Another server, which should answer alike: requests may go to both.", metavar="URL"
+    )
     channels: str = _text(
         "check",
         "How the model writes tool calls: {forms}. Detected by default.",

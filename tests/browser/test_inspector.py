@@ -46,7 +46,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(target: str, kept: Path) -> Iterator[str]:
-    words = ["inspect", "--target", target, "--no-open", "--keep", str(kept), "--worker", target]
+    words = ["inspect", "--target", target, "--no-open", "--keep", str(kept), "--twin", target]
     command = [sys.executable, "-m", "tokenwire", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -196,6 +196,13 @@ def test_a_fault_appears_at_its_event_while_the_stream_is_open_and_becomes_a_tes
     assert re.search("FAIL  .* in sixth-token", check.stdout)
     same = subprocess.run([sys.executable, "-m", *lines[-2].split()], check=False)
     assert same.returncode == 0
+
+
+def test_a_request_goes_to_the_twin_too(page: WebDriver) -> None:
+    Select(page.find_element(By.ID, "twice")).select_by_visible_text("to the twin")
+    send(page)
+    until(page, "document.querySelector('#rows tbody').textContent.includes('complete, twin')")
+    until(page, "document.querySelector('#answer .difference').textContent.includes('are the same')")
 
 
 def test_what_a_watcher_kept_is_walked_through(browser: WebDriver, tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tokenwire.asking.run import Plan, reach
-from tokenwire.inspecting.exchanges import TARGET, WORKER
+from tokenwire.inspecting.bench import TARGET
 from tokenwire.inspecting.inspector import Inspected, Inspector
 from tokenwire.settings import Settings
 
@@ -53,17 +54,27 @@ class Page:
 
 
 def inspected(
-    url: str, folder: Path, talk: Callable[[Page], Awaitable[None]], worker: str | None = None
+    url: str,
+    folder: Path,
+    talk: Callable[[Page], Awaitable[None]],
+    *,
+    found: Mapping[str, Mapping[str, Any]] | None = None,
+    scenario: tuple[str, ...] = ("greedy-stream",),
+    **others: str,
 ) -> None:
-    """Talk with the inspector of a server, and of the one behind it."""
+    """Talk with the inspector of servers, by their names. `found`: what else is known of each."""
 
     async def run() -> None:
-        urls = {TARGET: url} | ({WORKER: worker} if worker else {})
+        urls = {TARGET: url, **others}
         plans = {
-            name: Plan(Settings(target=at, dialect=(DIALECT,), scenario=("greedy-stream",)))
+            name: Plan(Settings(target=at, dialect=(DIALECT,), scenario=scenario))
             for name, at in urls.items()
         }
-        targets = {name: await reach(plan) for name, plan in plans.items()}
+        reached = {name: await reach(plan) for name, plan in plans.items()}
+        targets = {
+            name: replace(known, found=replace(known.found, **(found or {}).get(name, {})))
+            for name, known in reached.items()
+        }
         async with contextlib.AsyncExitStack() as open_:
             address = await open_.enter_async_context(Inspector(Inspected(plans[TARGET], targets, folder)))
             client = httpx.AsyncClient(verify=False, trust_env=False, timeout=120)

@@ -17,10 +17,11 @@ from recorded import streamed, whole
 from tokenwire.demo_server import demo_server
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.inspecting import exchanges, inspector
-from tokenwire.inspecting.bench import Answer, Bench, Question
-from tokenwire.inspecting.exchanges import WORKER
+from tokenwire.inspecting.bench import TARGET, TWIN, WORKER, Answer, Bench, Question
 from tokenwire.inspecting.form import form
 from tokenwire.inspecting.keeping import keep
+from tokenwire.record import Delivery
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\u2028&amp;"
@@ -139,7 +140,40 @@ def test_intervals_are_held_beside_each_other_and_a_target_beside_its_worker(tmp
         assert "no sglang-generate at nowhere" in (await page.send(BODY, to="nowhere"))["error"]
 
     with demo_server() as url, demo_server(("token-lost",)) as worker:
-        inspected(url, tmp_path, talk, worker)
+        inspected(url, tmp_path, talk, worker=worker)
+
+
+def test_a_target_is_held_beside_its_twin_and_what_was_found_is_kept_for_both(tmp_path: Path) -> None:
+    async def talk(page: Page) -> None:
+        (ours,), (theirs,) = [await page.send(BODY, to=name) for name in (TARGET, TWIN)]
+        assert "First difference: choice 0, token 5 is" in (beside := await page.ended(ours, theirs))
+        assert "no sentence is violated" in beside
+        lines = await page.post("keep", {"numbers": [ours, theirs], "name": "both"})
+        for number, url in enumerate((target, twin)):
+            assert f"{url}/generate" in lines[number]
+            assert lines[number - 2].startswith(f"tokenwire check --target {url} ")
+
+    with demo_server() as target, demo_server(("token-lost",)) as twin:
+        inspected(target, tmp_path, talk, twin=twin)
+
+
+def test_a_server_that_generates_is_asked_for_its_results_too(tmp_path: Path) -> None:
+    dialect = load_dialects()["openai-embeddings"]
+
+    async def talk(page: Page) -> None:
+        assert f"<option>{dialect.name}</option>" in (await page.client.get(page.address)).text
+        presets = (await page.client.get(f"{page.address}presets")).json()
+        assert {name.split("/")[0] for name in presets} == {DIALECT, dialect.name}
+        asked = {"dialect": dialect.name, "body": json.dumps({"model": "ours", "input": ["a"]})}
+        sent = await page.post("send", {"requests": [asked, asked | {"to": TWIN}]})
+        assert f"by-hand/{sent[0]}: status 404" in await page.ended(*sent)
+        ours, theirs, *_ = await page.post("keep", {"numbers": sent, "name": "both"})
+        assert '"model":"ours"' in ours
+        assert '"model":"theirs"' in theirs
+
+    found = {TARGET: {"results": (dialect,), "model": "ours"}, TWIN: {"model": "theirs"}}
+    with demo_server() as url:
+        inspected(url, tmp_path, talk, found=found, scenario=("greedy-stream", "results"), twin=url)
 
 
 def test_presets_are_what_scenarios_would_ask(tmp_path: Path) -> None:
@@ -205,6 +239,29 @@ def test_two_answers_are_aligned_and_the_first_difference_is_named() -> None:
     assert "their tokens and texts are the same" in same["html"]
 
 
+@pytest.mark.parametrize("shown", [0, 1])
+def test_a_gateway_is_judged_beside_its_worker_and_nobody_beside_a_twin(shown: int) -> None:
+    """The gateway lost a field. Two servers that differ are no server that does not repeat itself."""
+    bench = Bench(load_dialects())
+    gateway, told = whole("g"), whole("w")
+    told = replace(told, reads=(Read(0.1, told.body[:-1] + b', "beyond": 1}'),))
+
+    def violated(other: str) -> list[str]:
+        sides = [Answer(gateway, DIALECT), Answer(told, DIALECT, to=other)]
+        return bench(Question(sides[shown], 1, sides[1 - shown]))["violated"]
+
+    assert violated(WORKER) == ["gateway-keeps-every-field"]
+    assert violated(TWIN) == []
+
+
+def test_each_server_is_read_as_it_says_that_it_delivers() -> None:
+    said = {TARGET: Advertised(delivery=Delivery.CUMULATIVE), TWIN: Advertised(delivery=Delivery.INCREMENTAL)}
+    bench = Bench(load_dialects(), said)
+    stream = replace(streamed("s"), reads=(Read(0.1, b'data: {"output_ids": [7]}\n\n' * 2),))
+    counted = {name: bench(Question(Answer(stream, DIALECT, to=name)))["tokens"] for name in said}
+    assert counted == {TARGET: 1, TWIN: 2}
+
+
 def test_half_a_document_violates_nothing_and_half_a_stream_only_what_it_shows() -> None:
     bench = Bench(load_dialects())
     document = whole("w")
@@ -228,7 +285,8 @@ def test_half_a_document_violates_nothing_and_half_a_stream_only_what_it_shows()
 def test_what_is_kept_has_a_name_of_its_own(tmp_path: Path) -> None:
     found = streamed("by-hand/1", forgets_an_id=True)
     for name in ("Lost id!", "lost-id", "../lost id"):
-        lines = keep(tmp_path, name, [found], "http://127.0.0.1:1", ("--model", "m"))
+        url = "http://127.0.0.1:1"
+        lines = keep(tmp_path, name, [(found, url)], [url], ("--model", "m"))
         assert lines[-1].startswith("tokenwire check --target http://127.0.0.1:1 --model m --scenario-file")
     names = {path.name for path in tmp_path.iterdir()}
     assert {"lost-id.yaml", "lost-id-2.yaml", "lost-id-3.expected.yaml"} <= names

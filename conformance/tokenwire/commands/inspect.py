@@ -17,7 +17,7 @@ from tokenwire.asking.parroting import find_parrot
 from tokenwire.asking.planning import planned
 from tokenwire.asking.run import Plan, Reached, reach
 from tokenwire.commands.command import command, has_desktop
-from tokenwire.inspecting.exchanges import TARGET, WORKER
+from tokenwire.inspecting.bench import TARGET, TWIN, WORKER
 from tokenwire.inspecting.inspector import Inspected, Inspector
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
@@ -41,6 +41,8 @@ async def _until_ended(plan: Plan, folder: Path, *, show: bool) -> None:
     if worker := plan.settings.worker:
         behind = replace(plan, settings=replace(plan.settings, target=worker), headers=())
         targets[WORKER] = await _reached(behind)
+    if twin := plan.settings.twin:
+        targets[TWIN] = await _reached(planned(replace(plan.settings, target=twin, file_headers=())))
     known = targets[TARGET]
     parrot = await find_parrot(known.found, known.sender, plan.tokenizer)
     async with Inspector(Inspected(plan, targets, folder, parrot)) as url:
@@ -77,4 +79,5 @@ app = command(
     _inspect,
     "tokenwire inspect --target http://127.0.0.1:30000",
     "tokenwire inspect --target http://127.0.0.1:8000 --worker http://127.0.0.1:30000",
+    "tokenwire inspect --target http://new:30000 --twin http://old:30000",
 )

@@ -6,7 +6,7 @@ It works in a process of its own: the times of what arrives stay true, however l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tokenwire.dialects.dialect import Dialect
@@ -17,10 +17,13 @@ from tokenwire.record import Stream
 from tokenwire.report.answer_view import answer_view
 from tokenwire.requirement import Requirement
 from tokenwire.target.advertised import Advertised
+from tokenwire.target.determinism import side_by_side
 from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.watch.judging import single_answer_requirements
 from tokenwire.wire.exchange import Exchange
 
+TARGET, WORKER, TWIN = "target", "worker", "twin"
+"""The servers that a page may ask: the one it is about, the one behind it, and another deployment."""
 _WHILE_IT_COMES, _AT_THE_END = 60, 240
 """The most events that a view holds."""
 
@@ -32,6 +35,7 @@ class Answer:
     exchange: Exchange
     dialect: str
     under_way: bool = False
+    to: str = TARGET
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Bench:
-    """What is known of the target."""
+    """What is known of the target, and what each server says of itself."""
 
     dialects: Mapping[str, Dialect]
-    advertised: Advertised = field(default_factory=Advertised)
+    advertised: Mapping[str, Advertised] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None
     pieces: Sequence[bytes] = ()
     """The bytes of each id, where the vocabulary is known."""
@@ -59,8 +63,7 @@ class Bench:
         """The counts of an answer for its row, and its view."""
         stream = self._read(question.answer)
         beside = self._read(question.beside) if question.beside is not None else None
-        run = Run(tuple(filter(None, (stream, beside))), self.advertised, tokenizer=self.tokenizer)
-        judgements = judge([run], self._rows(question, stream))
+        judgements = judge([self._run(question, stream, beside)], self._rows(question, stream))
         bad = [row.requirement.id for row in judgements if row.verdict in {Verdict.FAIL, Verdict.WARN}]
         tokens = sum(len(choice.output_ids or ()) for choice in stream.choices)
         text = "".join(choice.text or "" for choice in stream.choices)
@@ -77,6 +80,19 @@ class Bench:
             root=question.root,
         )
 
+    def _run(self, question: Question, stream: Stream, beside: Stream | None) -> Run:
+        """What is judged: a comparison across servers says nothing of one of them, but of a gateway."""
+        run = Run((stream,), self._said(question.answer), tokenizer=self.tokenizer)
+        if question.beside is None or beside is None:
+            return run
+        sides = {question.answer.to: stream, question.beside.to: beside}
+        if len(sides) == 1:
+            return replace(run, streams=(stream, beside))
+        if sides.keys() == {TARGET, WORKER}:
+            pairs = side_by_side([sides[WORKER]], [sides[TARGET]], lambda _: ("", ""))
+            return replace(run, beside=tuple(pairs), worker_asked=True)
+        return run
+
     def _rows(self, question: Question, stream: Stream) -> list[Requirement] | None:
         """What is judged: what one answer can violate, and all of two that have ended. Half a document is no
         answer yet.
@@ -88,7 +104,10 @@ class Bench:
 
     def _read(self, answer: Answer) -> Stream:
         dialect = self.dialects[answer.dialect]
-        return dialect.read(answer.exchange, delivery_hint=self.advertised.delivery)
+        return dialect.read(answer.exchange, delivery_hint=self._said(answer).delivery)
+
+    def _said(self, answer: Answer) -> Advertised:
+        return self.advertised.get(answer.to, Advertised())
 
     def _spell(self, ids: Sequence[int]) -> bytes | None:
         if not self.pieces or not all(type(token) is int and 0 <= token < len(self.pieces) for token in ids):

@@ -13,14 +13,14 @@ from tokenwire.asking.run import Reached
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.control import load_controls
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.inspecting.bench import Answer, Bench, Question
+from tokenwire.inspecting.bench import TARGET, Answer, Bench, Question
 from tokenwire.processes import Helper
 from tokenwire.usage_error import UsageError
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, as_started
+from tokenwire.wire.json_pointer import find, put
 
 SCENARIO = "by-hand"
-TARGET, WORKER = "target", "worker"
 _MOST_ROWS = 200
 _MOST_BYTES = 64 << 20
 """Of all answers that are kept; the oldest are forgotten first."""
@@ -59,7 +59,7 @@ class Asked:
 
     @property
     def answer(self) -> Answer:
-        return Answer(self.exchange, self.dialect.name, under_way=not (self.ended or self.refused))
+        return Answer(self.exchange, self.dialect.name, not (self.ended or self.refused), self.to)
 
     def row(self) -> dict[str, Any]:
         """What the table of the page shows."""
@@ -95,7 +95,7 @@ class Exchanges:
 
     @property
     def dialects(self) -> Mapping[str, Dialect]:
-        return {dialect.name: dialect for dialect in self.targets[TARGET].found.speaks}
+        return {dialect.name: dialect for dialect in self.targets[TARGET].found.asked}
 
     def send(self, dialect: str, body: str, to: str = TARGET) -> int:
         """Send a request; its number. Raises UsageError."""
@@ -105,7 +105,8 @@ class Exchanges:
             raise UsageError(f"{_MOST_WAITING} requests wait already; let some of them end")
         endpoint = self.dialects[dialect].endpoint
         try:  # JSON is sent as the suite writes it, whatever else as it is
-            request = HttpRequest(endpoint.methods[0], endpoint.path, strict_json.loads(body))
+            said = self._addressed(strict_json.loads(body), self.dialects[dialect], to)
+            request = HttpRequest(endpoint.methods[0], endpoint.path, said)
         except ValueError:
             request = HttpRequest(endpoint.methods[0], endpoint.path, None, body.encode(errors="replace"))
         self._count += 1
@@ -114,6 +115,13 @@ class Exchanges:
         asked.task = asyncio.create_task(self._ask(asked))
         self._forget()
         return asked.number
+
+    def _addressed(self, body: Any, dialect: Dialect, to: str) -> Any:
+        """Another server may call the model by another name."""
+        ours, theirs = (self.targets[name].found.model for name in (TARGET, to))
+        if dialect.request.model is not None and find(body, dialect.request.model) == ours:
+            put(body, dialect.request.model, theirs)
+        return body
 
     async def _ask(self, asked: Asked) -> None:
         try:

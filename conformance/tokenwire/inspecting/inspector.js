@@ -153,7 +153,7 @@
     switch (at("twice").value) {
       case "whole": return [other("stream", true), other("stream", undefined)];
       case "interval": return [other("stream_interval", 1), other("stream_interval", 8)];
-      case "worker": return [as, { ...as, to: "worker" }];
+      case "worker": case "twin": return [as, { ...as, to: at("twice").value }];
     }
     return [as];
   }
@@ -213,7 +213,7 @@
     made.classList.toggle("now", row.number === shown || row.number === beside);
     const time = (seconds) => (seconds === null ? "" : `${(1000 * seconds).toFixed(0)} ms`);
     const violated = row.violated ? (row.violated.length ? row.violated.join(", ") : "nothing") : "";
-    const state = `${row.state}${row.status && row.status !== 200 ? ` ${row.status}` : ""}${row.to === "worker" ? ", worker" : ""}`;
+    const state = `${row.state}${row.status && row.status !== 200 ? ` ${row.status}` : ""}${row.to === "target" ? "" : `, ${row.to}`}`;
     const last = make("td");
     const button = (words, does, aria) => {
       const made = make("button", words, { type: "button", onclick: does });

@@ -15,8 +15,8 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from tokenwire.asking.run import Plan, Reached
-from tokenwire.inspecting.bench import Bench
-from tokenwire.inspecting.exchanges import TARGET, Exchanges
+from tokenwire.inspecting.bench import TARGET, TWIN, Bench
+from tokenwire.inspecting.exchanges import Exchanges
 from tokenwire.inspecting.form import form
 from tokenwire.inspecting.keeping import keep
 from tokenwire.inspecting.presets import presets
@@ -41,7 +41,7 @@ class Inspected:
 
     plan: Plan
     targets: Mapping[str, Reached]
-    """The target, and the worker behind it where one is named."""
+    """The target; the worker behind it, and its twin, where they are named."""
     folder: Path
     parrot: Speaker | None = None
     """Makes prompts for a target that is a parrot; None for others."""
@@ -70,8 +70,8 @@ class Inspector:
         known = tokenizer.known.words if isinstance(tokenizer, LocalTokenizer) else None
         words = parrot.words if (parrot := self._inspected.parrot) is not None else known
         bench = Bench(
-            {dialect.name: dialect for dialect in found.speaks},
-            found.advertised,
+            {dialect.name: dialect for dialect in found.asked},
+            {name: reached.found.advertised for name, reached in self._inspected.targets.items()},
             tokenizer,
             words.pieces if words is not None else (),
         )
@@ -94,12 +94,12 @@ class Inspector:
     async def _page(self, _: str) -> tuple[str, str]:
         script = player() + files("tokenwire.inspecting").joinpath("inspector.js").read_text("utf-8")
         found = self._reached.found
-        data = {"forms": [form(dialect, found.model) for dialect in found.speaks]}
+        data = {"forms": [form(dialect, found.model) for dialect in found.asked]}
         page = template("tokenwire.inspecting", "page.html.jinja").render(
             target=self._inspected.plan.settings.target,
             server=found.advertised,
-            worker=len(self._inspected.targets) > 1,
-            dialects=[dialect.name for dialect in found.speaks],
+            targets=self._inspected.targets,
+            dialects=[dialect.name for dialect in found.asked],
             policy=policy(script) + _LOCAL,
             script=Markup(script),
             data=htmlsafe_json_dumps(data),
@@ -127,10 +127,17 @@ class Inspector:
         return await self._exchanges.abort(int(wanted["number"]))
 
     async def _keep(self, wanted: Mapping[str, Any]) -> list[str]:
-        kept = [self._exchanges.known[int(number)].exchange for number in wanted["numbers"]]
-        plan = self._inspected.plan
+        kept = [self._exchanges.known[int(number)] for number in wanted["numbers"]]
+        urls = {name: reached.found.url for name, reached in self._inspected.targets.items()}
+        exchanges = [(asked.exchange, urls[asked.to]) for asked in kept]
+        checked = [urls[name] for name in (TARGET, TWIN) if any(asked.to == name for asked in kept)]
         return await asyncio.to_thread(
-            keep, self._inspected.folder, str(wanted["name"]), kept, plan.settings.target, plan.asked_with
+            keep,
+            self._inspected.folder,
+            str(wanted["name"]),
+            exchanges,
+            checked or [urls[TARGET]],
+            self._inspected.plan.asked_with,
         )
 
     async def _events(self, wanted: Mapping[str, str]) -> AsyncIterator[Any]:

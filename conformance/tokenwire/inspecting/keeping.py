@@ -19,24 +19,30 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 
 
 def keep(
-    folder: Path, name: str, exchanges: Sequence[Exchange], url: str, asked_with: Sequence[str] = ()
+    folder: Path,
+    name: str,
+    exchanges: Sequence[tuple[Exchange, str]],
+    urls: Sequence[str],
+    asked_with: Sequence[str] = (),
 ) -> list[str]:
-    """Write exchanges down; the lines of a shell that use the files. Raises OSError, UsageError."""
+    """Write exchanges down, each given with the URL of its server; the lines of a shell that use the files
+    and check `urls`. Raises OSError, UsageError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = _free(folder, _UNSAFE.sub("-", name.lower()).strip("-") or "found")
     capture, scenario = folder / f"{name}.jsonl.gz", folder / f"{name}.yaml"
-    lines = (json.dumps(line) for exchange in exchanges for line in exchange_lines(exchange))
+    lines = (json.dumps(line) for exchange, _ in exchanges for line in exchange_lines(exchange))
     capture.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     for case in judged(capture):
         case.update()
-    requests = {f"request-{number}": kept.request for number, kept in enumerate(exchanges, 1)}
+    requests = {f"request-{number}": kept.request for number, (kept, _) in enumerate(exchanges, 1)}
     scenario.write_text(as_scenario_file(name, "Found by hand.", requests), "utf-8")
-    check = ["tokenwire", "check", "--target", url, *asked_with, "--scenario-file", str(scenario)]
+    asked = (*asked_with, "--scenario-file", str(scenario))
     return [
-        *(curl(exchange, url) for exchange in exchanges),
+        *(curl(exchange, url) for exchange, url in exchanges),
         shlex.join(["tokenwire", "replay", str(capture)]),
         shlex.join(["tokenwire", "replay", "--diff", str(capture)]),
-        shlex.join(check),
+        *(shlex.join(["tokenwire", "check", "--target", url, *asked]) for url in urls),
     ]
 
 

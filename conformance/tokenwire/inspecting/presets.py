@@ -32,9 +32,9 @@ def presets(found: Preflight, parrot: Speaker | None, settings: Settings) -> dic
 
 
 async def _rehearsed(found: Preflight, parrot: Speaker | None, settings: Settings) -> dict[str, HttpRequest]:
-    noting = _Noting(found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+    noting = _Noting(found.asked, found.advertised.context_length or SMALLEST_CONTEXT)
     for scenario in chosen(replace(settings, gentle=True)):
-        for dialect in found.speaks:
+        for dialect in found.asked:
             talk = Conversation(
                 scenario.name,
                 dialect,
