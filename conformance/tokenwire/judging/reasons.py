@@ -54,11 +54,19 @@ def scenarios_for() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(scenarios) for name, scenarios in table.items()}
 
 
-class _Funnel(NamedTuple):
-    """How many answers of a run came how far on the way to a verdict on one requirement."""
+class _Stage(NamedTuple):
+    """What came so far on the way to a verdict, in words, how many of them, and of what."""
 
-    stages: tuple[tuple[str, int], ...]
-    """Each stage in words, and how many came so far. The first are the exchanges that asked for it."""
+    words: str
+    count: int
+    unit: str = "answers"
+
+
+class _Funnel(NamedTuple):
+    """How much of a run came how far on the way to a verdict on one requirement."""
+
+    stages: tuple[_Stage, ...]
+    """The first are the exchanges that asked. An answer is in several pairs: only counts of one unit fall."""
     left_out: tuple[LeftOut, ...] = ()
     """What came through all stages and was not judged."""
     witnesses: int = 0
@@ -66,10 +74,12 @@ class _Funnel(NamedTuple):
 
     def words(self, condition: str | None) -> str:
         """Where it became empty, with what came so far."""
-        counts = [count for _, count in self.stages]
+        counts = [stage.count for stage in self.stages]
         end = counts.index(0) + 1 if 0 in counts else len(counts)
-        alike = groupby(self.stages[:end], key=itemgetter(1))
-        passed = ", ".join(f"{count} {' and '.join(stage for stage, _ in stages)}" for count, stages in alike)
+        alike = groupby(self.stages[:end], key=itemgetter(1, 2))
+        passed = ", ".join(
+            f"{count} {' and '.join(stage.words for stage in stages)}" for (count, _), stages in alike
+        )
         if self.left_out:
             reasons = (
                 f"{some.times} left out: {some.reason} (first {some.exchange})" for some in self.left_out
@@ -102,31 +112,30 @@ def _funnel(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) ->
     return _Funnel(tuple(_stages(requirement, run)), asked.built.left_out, every.built.witnesses)
 
 
-def _stages(requirement: Requirement, run: Run) -> Iterator[tuple[str, int]]:
+def _stages(requirement: Requirement, run: Run) -> Iterator[_Stage]:
     check, scenarios = CHECKS[requirement.id], scenarios_for().get(requirement.id, ())
     if requirement.oracle == _ACROSS_TARGETS:
-        yield "pairs of a worker's answer and the gateway's", len(run.pairs_beside)
-        yield (
-            "where both were seen to repeat themselves",
-            sum(pair.repeats for pair in run.pairs_beside),
-        )
+        yield _Stage("pairs of a worker's answer and the gateway's", len(run.pairs_beside), "pairs")
+        repeated = sum(pair.repeats for pair in run.pairs_beside)
+        yield _Stage("where both were seen to repeat themselves", repeated, "pairs")
         return
 
     def asks(stream: Answer) -> bool:
         return not scenarios or stream.exchange.scenario in scenarios
 
     left = list(filter(asks, run.streams))
-    yield "asked", len(left)
+    yield _Stage("asked", len(left))
     left = [stream for stream in left if stream.exchange.status is not None]
-    yield "answered", len(left)
+    yield _Stage("answered", len(left))
     undisturbed = {stream.exchange.name for stream in run.answers if may_observe(requirement, stream, run)}
     left = [stream for stream in left if stream.exchange.name in undisturbed]
-    yield "undisturbed", len(left)
+    yield _Stage("undisturbed", len(left))
     if check.on_comparison is not None:
-        yield "pairs for one request", sum(asks(pair.other) for pair in pairs_for(requirement, run))
+        compared = sum(asks(pair.other) for pair in pairs_for(requirement, run))
+        yield _Stage("pairs of them for one request", compared, "pairs")
     for words, passes in check.about.stages():
         left = [stream for stream in left if passes(run.traits[stream.exchange.name])]
-        yield words, len(left)
+        yield _Stage(words, len(left))
 
 
 def not_asked(requirement: Requirement, run: Run) -> str:
