@@ -181,7 +181,12 @@ def _judged_once(capture: str) -> Column:
 
 
 def results(captures: Iterable[str] | None = None) -> list[Column]:
-    """All captures, or these, in the order of the manifest."""
+    """All captures, or these, in the order of the manifest.
+
+    Where TOKENWIRE_RESULTS is "kept", those alone that have been judged already.
+    """
     wanted = [name for name in manifest() if captures is None or name in set(captures)]
+    if os.environ.get("TOKENWIRE_RESULTS") == "kept":
+        wanted = [name for name in wanted if _kept(name).exists()]
     with ProcessPoolExecutor(min(4, os.cpu_count() or 1), mp_context=get_context("spawn")) as processes:
         return list(processes.map(_judged_once, wanted))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
-import sys
 from urllib.parse import urlsplit
 
 import loopback
@@ -159,16 +157,15 @@ def test_abort_all_ends_the_samples_of_everybody(start_reference):
 
 
 def test_a_server_that_is_told_to_end_ends_its_streams():
-    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--model", "builtin:tiny"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        url = server.stdout.readline().split()[-1]
+    with served_forked() as (url, server):
         body = {"input_ids": [72], "stream": True, "sampling_params": FOREVER}
         with loopback.stream("POST", f"{url}/generate", json=body) as response:
             lines = response.iter_lines()
             next(lines)
             server.terminate()
             *_, last, done = [line for line in lines if line]
-        assert server.wait(timeout=120) == -signal.SIGTERM
+        server.join()
+        assert server.exitcode == -signal.SIGTERM
     assert json.loads(last[6:])["meta_info"]["finish_reason"]["type"] == "abort"
     assert done == "data: [DONE]"
 
