@@ -536,6 +536,13 @@ class Asked(RequestFields):
         return self.greedy and not self.other_sampling
 
     @property
+    def stoppable(self) -> bool:
+        """Whether anything but its budget may end a choice: an end, a stop, or a constraint that is met."""
+        demanded = self.tools is not None and self.tools.demand == "required"
+        stops = self.stop or self.stop_token_ids or self.stop_regex
+        return bool(not self.ignore_eos or stops or self.constraints or demanded)
+
+    @property
     def truncated(self) -> bool:
         """Whether a part of the distribution is not sampled from."""
         return (self.top_k or 0) > 0 or (self.top_p or 1.0) < 1.0 or (self.min_p or 0.0) > 0.0

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from channel_answers import BODY, CALL, CITY, PING, piece, whole
+from letter_tokenizer import FIRST, SPECIAL, LetterTokenizer
 from pair import Pair
 from wire_answers import answered
 
+from tokenwire.checks.check import Target
 from tokenwire.record import Stream
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
@@ -34,6 +36,17 @@ def _refused(status: int, **body: Any) -> Stream:
     return answered("sglang-chat", {**BODY, "tools": None, **body}, answer, status=status)
 
 
+WORD_IDS = (FIRST, FIRST + 1, FIRST + 2)
+
+
+def with_ids(*ids: int, text: str = "abc", **sampling: Any) -> Stream:
+    """An answer to the expression `abc` that an id ended, as /generate tells it."""
+    info = {"id": "a", "finish_reason": {"type": "stop", "matched": ids[-1]}, "prompt_tokens": 1}
+    answer = {"text": text, "output_ids": ids, "meta_info": {**info, "completion_tokens": len(ids)}}
+    body = {"text": "hi", "sampling_params": {"max_new_tokens": 9, "regex": "abc", **sampling}}
+    return answered("sglang-generate", body, answer)
+
+
 CONSTRAINT_PAIRS = [
     Pair("finished-text-is-a-word", _said(_WORD), _said(_OTHER), None, _TEXT),
     Pair(
@@ -51,6 +64,15 @@ CONSTRAINT_PAIRS = [
         None,
         _TEXT,
         why="a stop of the request cut it",
+    ),
+    Pair(
+        "finished-text-is-a-word",
+        with_ids(*WORD_IDS, SPECIAL, ignore_eos=True),
+        with_ids(*WORD_IDS, SPECIAL, FIRST, ignore_eos=True),
+        None,
+        "/output_ids",
+        Target(tokenizer=LetterTokenizer()),
+        why="an id stands behind the end of the word",
     ),
     Pair(
         "reasoning-keeps-the-constraint",

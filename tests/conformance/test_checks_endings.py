@@ -18,9 +18,12 @@ from abort_and_invariance_pairs import (
     aborted,
     several,
 )
+from constraint_pairs import WORD_IDS
 from control_calls import abort, at
+from letter_tokenizer import SPECIAL, LetterTokenizer
 from stream_builder import ABORT, LENGTH, Reply, change, incremental, named, refusal, with_exchange
 from test_checks_pairs import look, why_left_out
+from wire_answers import answered
 
 from tokenwire.checks.check import Target
 from tokenwire.wire.exchange import Ending
@@ -124,3 +127,22 @@ def test_an_id_that_comes_back_after_all_timers_is_no_witness_that_it_is_free() 
     assert look("ended-id-is-free-again", late) == []
     (why,) = why_left_out("ended-id-is-free-again", late)
     assert why == "its id came back later than 2 s after its first request had ended"
+
+
+def test_the_end_of_a_word_ends_an_answer_that_ignores_ends() -> None:
+    """The server need not name an id for it."""
+    body = {"text": "hi", "sampling_params": {"max_new_tokens": 9, "ignore_eos": True}}
+    answer = {"text": "abc", "output_ids": WORD_IDS, "meta_info": {"finish_reason": {"type": "stop"}}}
+    assert [seen.holds for seen in look("stop-has-a-cause", answered("sglang-generate", body, answer))] == [False]
+    body["sampling_params"]["regex"] = "abc"
+    assert look("stop-has-a-cause", answered("sglang-generate", body, answer)) == []
+
+
+def test_where_no_text_is_told_the_ids_say_the_word() -> None:
+    body = {"token_ids": [5], "sampling_params": {"max_tokens": 9, "structured_outputs": {"regex": "abc"}}}
+    for ids, holds in ((WORD_IDS, True), (WORD_IDS[:2], False)):
+        choice = {"index": 0, "logprobs": None, "finish_reason": "stop", "token_ids": [*ids, SPECIAL]}
+        stream = answered("vllm-generate", body, {"request_id": "a", "choices": [choice]})
+        found = look("finished-text-is-a-word", stream, Target(tokenizer=LetterTokenizer()))
+        assert {seen.holds for seen in found} == {holds}
+        assert why_left_out("finished-text-is-a-word", stream)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from recorded import IDS, document
 
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
@@ -325,3 +326,16 @@ def test_the_probes_behind_a_death_are_no_requests_that_it_cut() -> None:
     (death,) = run(*PROBES, culprit, *looks).deaths
     assert death.words.startswith("the server died of this request (unreachable: Remote")
     assert "were cut" not in death.words
+
+
+def test_a_control_call_that_was_cut_is_what_the_server_died_of() -> None:
+    """Not the request that met nobody behind it; unless a bad request was under way."""
+    of = exchange("one/update", 1.0, 2.0, how=(None, Ending.TRUNCATED, "RemoteDisconnected()"))
+    call = ControlCall(replace(of, request=HttpRequest("POST", "/update_weights_from_disk")), Action.UPDATE)
+    gone = [exchange(f"one/{n}", 3.0 + n, how=NOBODY) for n in range(2)]
+    for bad, name in ([], of.name), ([exchange("bad/id", 1.0, 2.0, [-1], SILENCE)], "sglang-generate/bad/id"):
+        died = replace(run(*PROBES, *bad, *gone), calls=(call,))
+        [death] = died.deaths
+        assert death.name == name
+        judged = judge([died], [load_requirements()[BROKEN]])
+        assert {seen.place.exchange for found in judged for seen in found.violations[:1]} >= {name}

@@ -121,8 +121,7 @@ check_rows(
 def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """What an abort ended before its budget, and that nothing else could end, says so."""
     asked = stream.asked
-    stoppable = not asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex
-    if stoppable or not _single(stream) or not _aborts(stream, target):
+    if asked.stoppable or not _single(stream) or not _aborts(stream, target):
         return
     for choice in () if stream.refused else stream.choices:
         count = count_of(stream, choice)

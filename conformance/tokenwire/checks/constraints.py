@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tokenwire.checks.about import ANY, about
 from tokenwire.checks.check import Target, check_finished, check_rows
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.channels import CALLED, SPENT, Channels, said_of
+from tokenwire.checks.reading.channels import CALLED, SPENT, Channels, said_of, taken_apart
 from tokenwire.checks.refusals import Refused, observe_refusal
 from tokenwire.constraint import Constraint, UntoldError
 from tokenwire.dialects.dialect import is_chat
@@ -21,7 +21,7 @@ _CHAT = about(finished=True, ended=True, chat=True)
 def _held(place: Place, constraint: Constraint, *texts: str, cut: bool = False) -> Iterator[Observation]:
     """Whether one of the texts is a word of a constraint, or begins one; nothing that cannot be told."""
     if not texts:
-        yield left_out(place, "the constraint may speak of markup, and nothing tells what was sampled")
+        yield left_out(place, "nothing tells what was sampled, of which the constraint may speak")
         return
     what = "the beginning of a word" if cut else "a word"
     expected = f"{what} of {constraint.kind} {str(constraint.value)[:80]}"
@@ -36,13 +36,26 @@ def _held(place: Place, constraint: Constraint, *texts: str, cut: bool = False) 
 
 def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Target) -> list[str]:
     """The content of a choice, and what was sampled where the constraint may speak of markup; nothing where
-    that is not told.
+    that is not told. Of an endpoint without text, what its ids say.
     """
+    if choice.text is None and not is_chat(stream):
+        return [*_spelled(choice, stream, target)]
     content = choice.text or ""
     if constraint.kind not in ("regex", "grammar") or "<" not in constraint.value or not is_chat(stream):
         return [content]
     sampled = said_of(stream, choice, target.markup, target.tokenizer)
     return [] if sampled is None else [content, sampled.text]
+
+
+def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
+    """What the ids of a choice say, special ones too: all of them, and those before the one that ended it."""
+    ids = choice.output_ids
+    if target.tokenizer is None or not ids or not all(type(token) is int for token in ids):
+        return
+    for said in () if taken_apart(stream, choice) else (ids, ids[:-1]):
+        text = target.tokenizer.decode(tuple(said), skip_special_tokens=False) if said else ""
+        if text is not None:
+            yield text
 
 
 def _constraint(choice: Choice, stream: Stream) -> Constraint | None:
@@ -67,6 +80,9 @@ def _words(choice: Choice, stream: Stream, target: Target, *, reasons: bool) -> 
         return
     texts, cut = _texts(constraint, choice, stream, target), _cut_by_its_request(choice, stream)
     yield from _held(choice.last_at("text"), constraint, *texts, cut=cut)
+    spelled = [] if reasons or cut else [*_spelled(choice, stream, target)]
+    if spelled and not any("<" in text for text in texts):
+        yield from _held(choice.last_at("output_ids"), constraint, *spelled)
 
 
 @check_finished("finished-text-is-a-word", _WHOLE)

@@ -14,7 +14,7 @@ from tokenwire.checks.reading.fields import end_place, start_place
 from tokenwire.checks.reading.refusals import is_bad, put_off, was_refused
 from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import names_of
-from tokenwire.record import Answer
+from tokenwire.record import Answer, Place
 from tokenwire.target.death import DIED, failure
 from tokenwire.target.determinism import known_by
 from tokenwire.wire.exchange import Ending
@@ -170,7 +170,8 @@ def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Targe
     if not any(stream.answered for stream in streams):
         return
     for death in target.deaths:
-        yield expect(end_place(death.of), "a record or a refusal", DIED, death.words, holds=False)
+        place = end_place(death.of) if death.call is None else Place(death.name)
+        yield expect(place, "a record or a refusal", DIED, death.words, holds=False)
     looked_at = []
     for stream in streams:
         if stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:

@@ -143,8 +143,6 @@ def _finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observati
 @check("stop-has-a-cause", ANSWERED)
 def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A stop needs a stop condition, and the id that it names has to be there."""
-    asked = stream.asked
-    unstoppable = asked.ignore_eos and not (asked.stop or asked.stop_token_ids or asked.stop_regex)
     for choice in stream.choices:
         ids = choice.output_ids
         for emission in choice.emissions:
@@ -155,7 +153,7 @@ def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
             if finish.type == "stop" and integer(finish.matched) is not None and ids:
                 message = f"stopped by id {finish.matched}, but the last output id is {ids[-1]!r}"
                 yield expect(place, finish.matched, ids[-1], message)
-            elif finish.matched is None and unstoppable:
+            elif finish.matched is None and not stream.asked.stoppable:
                 message = "the finish reason is stop, but the request had no stop condition"
                 holds = finish.type != "stop"
                 yield expect(place, "length or abort", finish.type, message, holds=holds)

@@ -57,9 +57,9 @@ class Run:
 
     @cached_property
     def deaths(self) -> tuple[Death, ...]:
-        """The ends of the server, each with the request that it most likely died of."""
+        """The ends of the server, each with the request or call that it most likely died of."""
         through_the_gateway = (pair.other for pair in self.beside)
-        return deaths((*self.streams, *through_the_gateway), self._suspicion)
+        return deaths((*self.streams, *through_the_gateway), self._suspicion, self.calls)
 
     @cached_property
     def clouded(self) -> frozenset[str]:

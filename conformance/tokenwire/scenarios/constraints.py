@@ -26,6 +26,11 @@ _WORDS: Mapping[str, Any] = {
 }
 _BAD: Mapping[str, Any] = {"json_schema": {"type": "nonsense"}, "regex": "(["}
 _TOKENS = 80
+_BEYOND_THE_WORD: Mapping[str, Mapping[str, Any]] = {
+    "ignores-ends": {"ignore_eos": True},
+    "least-tokens": {"min_new_tokens": 40},
+}
+"""What else a request may say that does not let a word end."""
 _CUT = 3
 _OTHER = "maybe"
 """A word of none of them."""
@@ -47,7 +52,8 @@ def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
 @scenario()
 def _constraints(talk: Conversation) -> Steps:
     """Texts that have to be JSON of a schema, match an expression, be derived from a grammar or be one of
-    two, of a model that would say another: whole, streamed and cut; and behind what a parrot reasons.
+    two, of a model that would say another: whole, streamed, cut, and where the answer is not to end with the
+    word; and behind what a parrot reasons.
     """
     plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
     ask = spoken(talk, _OTHER, plain)
@@ -56,6 +62,10 @@ def _constraints(talk: Conversation) -> Steps:
         if asked is not None:
             yield forms(asked, kind) if kind in _BAD else {kind: asked}
             yield {f"{kind}-cut": replace(asked, max_new_tokens=_CUT)}
+    for label, beyond in _BEYOND_THE_WORD.items():
+        asked = constrained(talk, replace(ask, **beyond), regex=_WORDS["regex"])
+        if asked is not None:
+            yield {f"regex-{label}": asked}
     says, think = talk.dialect.request.says, load_markup()[0]["think"]
     if says is not None and says.thinking and talk.parrot is not None:
         thought = f"{think.opens}\nhm\n{think.closes}"

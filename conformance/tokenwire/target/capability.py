@@ -101,7 +101,8 @@ def _says_what_is_forced(stream: Stream) -> bool:
 
 def _is_constrained(stream: Stream) -> bool:
     """Whether a choice is a word of the constraint of its request."""
-    asked, texts = stream.asked, (choice.text or "" for choice in stream.choices if choice.finish is not None)
+    asked, finished = stream.asked, (choice for choice in stream.choices if choice.finish is not None)
+    texts = (choice.text for choice in finished if choice.text is not None)
     try:
         return len(asked.constraints) == 1 and any(map(asked.constraints[0].admits, texts))
     except UntoldError:

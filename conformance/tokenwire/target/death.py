@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Answer
-from tokenwire.wire.exchange import Ending
+from tokenwire.wire.exchange import Ending, ExchangeHead
 
 VITALS = "vitals"
 """The scenario of a small good request that tells whether the server still answers."""
@@ -57,15 +58,18 @@ class Death:
     """When the last sign of life came, in seconds of the Unix epoch."""
     ended: float | None = None
     """When the first request failed for it."""
+    call: ExchangeHead | None = None
+    """The control call that it most likely died of, rather than of a request."""
 
     @property
     def name(self) -> str:
-        return self.of.exchange.name
+        return (self.call or self.of.exchange).name
 
     @property
     def words(self) -> str:
         """What happened, as a clause."""
-        how = failure(self.of) or "it answered, and then answered nothing else"
+        silent = "it answered, and then answered nothing else"
+        how = _no_answer(self.call) if self.call is not None else failure(self.of) or silent
         probes = (VITALS, RESTARTED)  # the suite's own, sent when the server was dead
         others = {name for name in self.cut if not any(f"/{probe}/" in name for probe in probes)} - {
             self.name
@@ -82,11 +86,15 @@ def failure(stream: Answer) -> str:
     """How the server itself failed at a request, in words; empty where it did not."""
     exchange = stream.exchange
     if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
-        return f"{exchange.ending}: {exchange.detail or 'no reason known'}"
+        return _no_answer(exchange)
     if exchange.ending in {Ending.OUTGROWN, Ending.TIMEOUT}:
         return f"{exchange.ending}: {exchange.detail or 'no end'}"
     wrong = [code for code in codes_of(stream) if code >= 500 and code not in NO_ROOM]
     return f"status {wrong[0]}" if wrong else ""
+
+
+def _no_answer(exchange: ExchangeHead) -> str:
+    return f"{exchange.ending}: {exchange.detail or 'no reason known'}"
 
 
 def codes_of(stream: Answer) -> list[int]:
@@ -190,24 +198,36 @@ def clouded(streams: Iterable[Answer], suspicion: Suspicion) -> frozenset[str]:
     return frozenset(found)
 
 
-def deaths(streams: Iterable[Answer], suspicion: Suspicion) -> tuple[Death, ...]:
+def deaths(
+    streams: Iterable[Answer], suspicion: Suspicion, calls: Iterable[ControlCall] = ()
+) -> tuple[Death, ...]:
     """The ends of the server in a run, in order. `suspicion` tells how bad a request is, by a rank."""
+    unanswered = [
+        call.exchange
+        for call in calls
+        if call.exchange.ending in _BROKEN and not call.exchange.detail.startswith(_NOT_LISTENING)
+    ]
     lives = list(_lives(streams))
     found: list[Death] = []
     for number, life in reversed(list(enumerate(lives))):
         killers = [_question(death.of) for death in found]
-        death = _end(life, suspicion, killers, final=number + 1 == len(lives))
+        death = _end(life, suspicion, killers, unanswered, final=number + 1 == len(lives))
         if death is not None:
             found.append(death)
     return tuple(reversed(found))
 
 
 def _end(
-    life: Sequence[_Timed], suspicion: Suspicion, killers: Sequence[tuple[str, str]], *, final: bool
+    life: Sequence[_Timed],
+    suspicion: Suspicion,
+    killers: Sequence[tuple[str, str]],
+    unanswered: Sequence[ExchangeHead],
+    *,
+    final: bool,
 ) -> Death | None:
     """The death that a life ended in; None where it did not, or where that cannot be told.
 
-    `killers`: requests that a later life ended in.
+    `killers`: requests that a later life ended in; `unanswered`: control calls that were cut.
     """
     signs = [sent for sent in life if sent.sign is not None]
     if not signs:
@@ -229,7 +249,19 @@ def _end(
     cut |= {of.stream.exchange.name}
     strangers = any(sent.talk != of.talk and sent.stream.exchange.scenario != VITALS for sent in left)
     early = strangers or suspicion(of.stream) >= ORDINARY
-    return Death(of.stream, max(1, len(under_way)), frozenset(cut), early, final, since, until)
+    call = next((call for call in unanswered if _met(call, since, until)), None)
+    call = call if suspicion(of.stream) >= ORDINARY else None
+    suspects = max(1, len(under_way))
+    return Death(of.stream, suspects, frozenset(cut), early, final, since, until, call)
+
+
+def _met(call: ExchangeHead, since: float, until: float) -> bool:
+    """Whether a call was under way between the last sign of life and the first failure."""
+    try:
+        begun = datetime.fromisoformat(call.started).timestamp()
+    except ValueError:
+        return False
+    return begun <= until and begun + call.duration >= since
 
 
 def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
