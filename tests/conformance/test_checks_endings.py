@@ -133,7 +133,9 @@ def test_the_end_of_a_word_ends_an_answer_that_ignores_ends() -> None:
     """The server need not name an id for it."""
     body = {"text": "hi", "sampling_params": {"max_new_tokens": 9, "ignore_eos": True}}
     answer = {"text": "abc", "output_ids": WORD_IDS, "meta_info": {"finish_reason": {"type": "stop"}}}
-    assert [seen.holds for seen in look("stop-has-a-cause", answered("sglang-generate", body, answer))] == [False]
+    assert [seen.holds for seen in look("stop-has-a-cause", answered("sglang-generate", body, answer))] == [
+        False
+    ]
     body["sampling_params"]["regex"] = "abc"
     assert look("stop-has-a-cause", answered("sglang-generate", body, answer)) == []
 
