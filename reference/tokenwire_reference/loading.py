@@ -13,11 +13,13 @@ import transformers
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tokenwire_reference.core.attention import ATTENTION_NAME, UnsupportedModelError, paged_attention
+from tokenwire_reference.core.hooks import Adapters
 from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes, run_packed
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.extras.builtin import BUILTIN_PREFIX, build_builtin
 from tokenwire_reference.extras.diffusion import DIFFUSION, DiffusionModel
 from tokenwire_reference.extras.hidden_state import HiddenStateTap
+from tokenwire_reference.extras.low_rank import LowRankAdapters
 from tokenwire_reference.extras.packed_linear import pack_linear_layers
 from tokenwire_reference.extras.routing import RoutedExperts
 from tokenwire_reference.extras.scripted import SCRIPTED, ScriptedModel
@@ -33,6 +35,7 @@ def load_model(
     context_length: int | None = None,
     tokenizer: bool = True,
     script: str | None = None,
+    lora: bool = False,
 ) -> Model:
     """Load `builtin:<name>`, or the directory of a causal language model.
 
@@ -40,7 +43,7 @@ def load_model(
     shorten the context that the model was built for. Nothing is ever downloaded. Raises
     UnsupportedModelError, with the reason, for a model that would run wrongly, FileNotFoundError for a
     directory that is not there, and ValueError for options that do not fit. `script` is a file for
-    `builtin:scripted`.
+    `builtin:scripted`; `lora` lets requests run with adapters.
     """
     if model == SCRIPTED:
         return ScriptedModel(script=script, context_length=context_length, tokenizer=tokenizer)
@@ -81,6 +84,7 @@ def load_model(
         shapes=probe_shapes(module),
         hidden_states=HiddenStateTap(module),
         experts=RoutedExperts(module),
+        adapters=LowRankAdapters(module) if lora else Adapters(),
         tapes=tapes,
         gpu_cache=TritonPagedAttention if device == "cuda" else None,
     )

@@ -68,6 +68,7 @@ def serve(args: ServerArgs) -> None:
             context_length=args.context_length,
             tokenizer=not args.skip_tokenizer_init,
             script=args.script,
+            lora=args.enable_lora or bool(args.lora_paths),
         )
         for _ in range(args.dp_size)
     )
@@ -136,6 +137,7 @@ def assemble(
         runner=runner,
         manager=manager,
         disaggregation=_disaggregation(args, engine),
+        adapters={name: model.adapters.read(name, path) for name, path in args.adapters},
         facts=_facts(model, args.page_size),
     )
 

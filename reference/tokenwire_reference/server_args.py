@@ -98,6 +98,12 @@ class ServerArgs:
     disaggregation_timeout_seconds: float = _flag(
         30.0, "Seconds in which the other half must have come.", between=(0.001, 86400)
     )
+    enable_lora: bool = _flag(False, "Let low-rank adapters be loaded while the server runs.")
+    lora_paths: list[str] | None = _flag(  # noqa: RUF009 - None is the default
+        None,
+        "NAME=PATH of a low-rank adapter, as PEFT writes it, or NAME=builtin:SEED; once for each.",
+        names=("--lora-paths", "--lora-modules"),
+    )
     speculative_algorithm: str | None = _flag(
         None, "Draft tokens and verify them: NGRAM.", choices=(None, "NGRAM")
     )
@@ -181,6 +187,8 @@ class ServerArgs:
             )
         if not self.host:
             raise ValueError("--host is empty; name an address, 127.0.0.1 for this machine only")
+        if wrong := [given for given in self.lora_paths or () if not all(given.partition("="))]:
+            raise ValueError(f"--lora-paths is {wrong[0]!r}; write NAME=PATH")
         for name in ("api_key", "admin_api_key"):
             key = getattr(self, name)
             if key is not None and not (key and all("!" <= character <= "~" for character in key)):
@@ -205,6 +213,11 @@ class ServerArgs:
             )
         if self.hicache_storage_dir is not None and not self.enable_hierarchical_cache:
             raise ValueError("--hicache-storage-dir needs --enable-hierarchical-cache, which fills it")
+
+    @property
+    def adapters(self) -> list[tuple[str, str]]:
+        """Name and path of each adapter that is loaded at the start."""
+        return [(name, path) for name, _, path in (given.partition("=") for given in self.lora_paths or ())]
 
     @property
     def model_name(self) -> str:

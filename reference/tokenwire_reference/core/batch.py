@@ -37,9 +37,11 @@ class Batch:
     segments: Sequence[Segment] = ()
     """Where all this comes from."""
     all_rows_wanted: bool = False
-    """Whether every live row wants its logits, in order, and no hidden state: so do all decodes."""
+    """Whether every live row wants its logits, in order, no more, and no adapter: so do most decodes."""
     wants_hidden_states: bool = False
     """Whether any row wants its hidden state."""
+    adapted: bool = False
+    """Whether any request runs with an adapter."""
 
     def __post_init__(self) -> None:
         self.input_ids, self.positions, self.slots, self.seat_of = self.packed.unbind()
@@ -96,7 +98,8 @@ def pack(
         slots.extend([pages[p // page_size] * page_size + p % page_size for p in span])
         seat_of.extend([sequence.seat] * len(span))
     live = len(ids)
-    all_rows_wanted = len(rows) == live and not wants_hidden_states
+    adapted = any(segment.sequence.request.adapter is not None for segment in segments)
+    all_rows_wanted = len(rows) == live and not wants_hidden_states and not adapted
     rows.extend([0] * (pad(max(len(rows), 1)) - len(rows)))
     padding = array("q", [0]) * (pad(live) - live)
     no_seat = array("q", [-1]) * len(padding)
@@ -110,5 +113,6 @@ def pack(
         segments=segments,
         all_rows_wanted=all_rows_wanted,
         wants_hidden_states=wants_hidden_states,
+        adapted=adapted,
     )
     return batch, wanted

@@ -6,6 +6,7 @@ The core runs with the defaults alone; `assembly` hooks in what lies in `extras`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tokenwire_reference.core.attention import PagedCache
     from tokenwire_reference.core.batch import Batch
     from tokenwire_reference.core.model import Model
-    from tokenwire_reference.core.request import Request
+    from tokenwire_reference.core.request import Adapter, Request
 
 
 class DeviceBrokenError(RuntimeError):
@@ -55,6 +56,20 @@ class Experts:
 
     def in_base64(self, chosen: Tensor) -> str:
         """Experts of some positions as a client gets them."""
+        raise NotImplementedError
+
+
+class Adapters:
+    """Lets rows of a pass go through other weights. This one knows no adapter."""
+
+    available = False
+
+    def read(self, name: str, path: str) -> Adapter:
+        """Read an adapter from a directory. Raises ValueError, with the reason, for what is none."""
+        raise ValueError(f"{path} cannot be loaded as adapter {name!r}; start the server with --enable-lora")
+
+    def applied(self, batch: Batch) -> AbstractContextManager[None]:
+        """Within it, each row of a pass over the batch has the weights of its request."""
         raise NotImplementedError
 
 

@@ -20,7 +20,7 @@ from tokenwire_reference.core.attention import (
 )
 from tokenwire_reference.core.batch import Batch
 from tokenwire_reference.core.drafting import Drafter
-from tokenwire_reference.core.hooks import Experts, HiddenStates
+from tokenwire_reference.core.hooks import Adapters, Experts, HiddenStates
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.row_sizes import ROW_MULTIPLE, stable_row_sizes
 
@@ -49,6 +49,7 @@ class LoadedModel:
     """Numbers of rows at which every linear layer gives a row the same bits; set by `probe_row_sizes`."""
     hidden_states: HiddenStates = field(default_factory=HiddenStates)
     experts: Experts = field(default_factory=Experts)
+    adapters: Adapters = field(default_factory=Adapters)
     tapes: Recorded | None = None
     """What passes on the CPU are played by, if anything."""
     gpu_cache: Callable[..., PagedCache] | None = None
@@ -94,6 +95,9 @@ class LoadedModel:
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:
         inputs = batch.input_ids, batch.positions, batch.logit_rows
+        if batch.adapted:
+            with self.adapters.applied(batch):
+                return run_packed(self.module, cache, *inputs)
         # A tape keeps no hidden states and no choice of experts.
         if self.tapes is None or batch.wants_hidden_states or self.experts.available:
             return run_packed(self.module, cache, *inputs)

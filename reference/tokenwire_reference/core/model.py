@@ -10,7 +10,7 @@ from torch import Tensor
 from tokenwire_reference.core.attention import PagedCache
 from tokenwire_reference.core.batch import Batch
 from tokenwire_reference.core.drafting import Drafter
-from tokenwire_reference.core.hooks import Experts, HiddenStates
+from tokenwire_reference.core.hooks import Adapters, Experts, HiddenStates
 from tokenwire_reference.core.request import Request
 
 
@@ -45,6 +45,9 @@ class Model(Protocol):
 
     @property
     def experts(self) -> Experts: ...
+
+    @property
+    def adapters(self) -> Adapters: ...
 
     @property
     def row_sizes(self) -> tuple[int, ...]:

@@ -28,6 +28,17 @@ class Constraint(Protocol):
         """For one request."""
 
 
+class Adapter(Protocol):
+    """Small changes of a model's weights, which some requests run with."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cache_key(self) -> str:
+        """Equal for adapters under which the same prefix has the same keys and values."""
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How to choose tokens and when to stop. Names and defaults are SGLang's."""
@@ -158,6 +169,8 @@ class Request:
     extra_key: str | None = None
     cache_salt: str | None = None
     """Requests share cached prefixes only under an equal key and an equal salt."""
+    adapter: Adapter | None = None
+    """None: the model as it is."""
     return_ranks: bool = False
     """With logprobs: also the rank of each token, 1 for the likeliest."""
     return_sampling_mask: bool = False
@@ -206,6 +219,11 @@ class Request:
     num_retractions: int = 0
     drafts: DraftCounts | None = None
     """None where the engine has no drafts."""
+
+    @property
+    def prefix_secrets(self) -> tuple[str | None, ...]:
+        """What requests must have equal to share cached prefixes."""
+        return self.extra_key, self.cache_salt, self.adapter and self.adapter.cache_key
 
     @property
     def cached_tokens(self) -> int:

@@ -138,8 +138,7 @@ class Scheduler:
                 f"request {sequence.request.rid} may need {sequence.positions} positions of the KV cache, "
                 f"which holds {self.pool.capacity}; lower max_new_tokens or raise max_total_tokens"
             )
-        request = sequence.request
-        sequence.keys = PrefixKeys(self.pool.page_size, request.extra_key, request.cache_salt)
+        sequence.keys = PrefixKeys(self.pool.page_size, *sequence.request.prefix_secrets)
         self._sequences[sequence.request.rid] = sequence
         self.waiting.append(sequence)
 

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from starlette.types import Lifespan
 
 from tokenwire_reference.doors import (
+    adapters,
     embeddings,
     info,
     items,
@@ -32,11 +33,15 @@ from tokenwire_reference.doors.served import Served, served_by
 
 CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 SGLANG_ROUTES = [
+    Route("/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
+    Route("/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
     Route(CHAT_PATH, sglang.chat.chat_completions, methods=["POST"]),
     Route(COMPLETIONS_PATH, sglang.completions.completions, methods=["POST"]),
     Route("/v1/classify", scores.classify, methods=["POST"]),
 ]
 VLLM_ROUTES = [
+    Route("/v1/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
+    Route("/v1/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
     Route(CHAT_PATH, vllm.chat.chat_completions, methods=["POST"]),
     Route(COMPLETIONS_PATH, vllm.completions.completions, methods=["POST"]),
     Route("/classify", scores.classify, methods=["POST"]),

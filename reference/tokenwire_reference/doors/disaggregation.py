@@ -172,7 +172,7 @@ class Prefill(Disaggregation):
 
     def _pages(self, request: Request) -> Pages:
         pool, cache = self.engine.scheduler.pool, self.engine.cache
-        keys = PrefixKeys(pool.page_size, request.extra_key, request.cache_salt)
+        keys = PrefixKeys(pool.page_size, *request.prefix_secrets)
         keys.grow(request.prompt_token_ids)
         wanted = keys.pages(0, len(request.prompt_token_ids))
         held = pool.hold_prefix(wanted)

@@ -13,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.doors.adapters import adapter_of
 from tokenwire_reference.doors.answering import answer_whole
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
@@ -31,7 +32,7 @@ async def embeddings(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body, prompts = await read_inputs(http_request, served)
     prompts = _truncated(prompts, body.get("truncate_prompt_tokens"), served)
-    requests = embedding_requests(prompts, served)
+    requests = embedding_requests(prompts, body, served)
     return await answer_whole(
         http_request, served, requests, group=None, write=lambda results: _listed(results, body, served)
     )
@@ -71,7 +72,7 @@ async def encode(http_request: HttpRequest) -> Response:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
     prompts, is_batch = await understood(http_request, lambda: read_prompts(body[name], name, served))
     rid = body.get("rid")
-    requests = embedding_requests(prompts, served, _rids(rid, len(prompts), is_batch=is_batch))
+    requests = embedding_requests(prompts, body, served, _rids(rid, len(prompts), is_batch=is_batch))
 
     def write(results: Sequence[Emission]) -> Json:
         with_ids = bool(body.get("return_prompt_token_ids"))
@@ -118,13 +119,17 @@ def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> lis
 
 
 def embedding_requests(
-    prompts: Sequence[Sequence[int]], served: Served, rids: Sequence[str] | None = None
+    prompts: Sequence[Sequence[int]],
+    body: Mapping[str, Any],
+    served: Served,
+    rids: Sequence[str] | None = None,
 ) -> list[Request]:
     """A request for each prompt; without ids, each gets a new one. Raises RefusalError for one too long."""
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
+    adapter = adapter_of(body, served)
     return [
-        Request(rid=rid, prompt_token_ids=tuple(prompt), sampling=_NOTHING_SAMPLED, wants_embedding=True)
+        Request(rid, tuple(prompt), _NOTHING_SAMPLED, wants_embedding=True, adapter=adapter)
         for rid, prompt in zip(rids or [uuid.uuid4().hex for _ in prompts], prompts, strict=True)
     ]
 

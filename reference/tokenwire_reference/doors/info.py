@@ -84,16 +84,17 @@ async def model_info(http_request: HttpRequest) -> Response:
 
 
 async def models(http_request: HttpRequest) -> Response:
-    """Answer with the one model, in the shape of OpenAI's list."""
+    """Answer with the model and its adapters, in the shape of OpenAI's list."""
     served = served_by(http_request)
-    return json_answer({"object": "list", "data": [_model_card(served)]})
+    names = (served.args.model_name, *served.adapters)
+    return json_answer({"object": "list", "data": [_model_card(name, served) for name in names]})
 
 
 async def model(http_request: HttpRequest) -> Response:
-    """Answer with the one model, or say that there is no other."""
+    """Answer with the model or an adapter of it, or say that there is no other."""
     served = served_by(http_request)
     name = http_request.path_params["name"]
-    if name != served.args.model_name:
+    if name != served.args.model_name and name not in served.adapters:
         message = f"there is no model {name!r} here; this server has {served.args.model_name!r}"
         error = {
             "message": message,
@@ -102,17 +103,18 @@ async def model(http_request: HttpRequest) -> Response:
             "code": "model_not_found",
         }
         return json_answer({"error": error}, 404)
-    return json_answer(_model_card(served))
+    return json_answer(_model_card(name, served))
 
 
-def _model_card(served: Served) -> dict[str, Any]:
+def _model_card(name: str, served: Served) -> dict[str, Any]:
+    base = served.args.model_name
     return {
-        "id": served.args.model_name,
+        "id": name,
         "object": "model",
         "created": int(served.started),
         "owned_by": "tokenwire-reference",
-        "root": served.args.model_path,
-        "parent": None,
+        "root": served.args.model_path if name == base else name,
+        "parent": None if name == base else base,
         "max_model_len": served.model.context_length,
     }
 

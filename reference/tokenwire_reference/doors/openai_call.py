@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.adapters import adapter_of
 from tokenwire_reference.doors.limits import refuse_many_samples
 from tokenwire_reference.doors.sampling_fields import with_own_seed
 from tokenwire_reference.doors.served import Served
@@ -47,6 +48,7 @@ class OpenAICall:
         """
         n, stream = sampling.n, bool(body.get("stream"))
         refuse_many_samples(prompts, n)
+        adapter = adapter_of(body, served)
         single = not is_batch and n * len(prompts) == 1
         options = body.get("stream_options") or {}
         return cls(
@@ -59,6 +61,7 @@ class OpenAICall:
                     prompt_token_ids=prompt,
                     sampling=with_own_seed(sampling, j),
                     stream=stream,
+                    adapter=adapter,
                     **wanted,
                 )
                 for i, prompt in enumerate(map(tuple, prompts))

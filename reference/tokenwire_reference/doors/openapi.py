@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tokenwire_reference import __version__
-from tokenwire_reference.doors import embeddings, items, scores, sglang, tokenization, vllm
+from tokenwire_reference.doors import adapters, embeddings, items, scores, sglang, tokenization, vllm
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import OPEN_PATHS
 from tokenwire_reference.doors.schemas import request_schema
@@ -39,6 +39,8 @@ BODIES: Mapping[Callable[..., Any], str] = {
     sglang.control.pause_generation: "pause-request",
     sglang.control.open_session: "open-session-request",
     sglang.control.close_session: "close-session-request",
+    adapters.load_adapter: "load-adapter-request",
+    adapters.unload_adapter: "unload-adapter-request",
     sglang.control.continue_generation: "continue-request",
 }
 """The schema that the bodies of each endpoint are held against."""

@@ -50,6 +50,7 @@ DISAGGREGATED: Mapping[str, Any] = {
 }
 """What a router adds to a request that two servers share."""
 _TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
+_NAME = {"type": "string", "minLength": 1}
 _CONTROL: Mapping[str, Any] = {
     "score-request": {"text_1": {"type": "string"}, "text_2": _TEXTS, "model": {"type": "string"}},
     "rerank-request": {
@@ -67,9 +68,11 @@ _CONTROL: Mapping[str, Any] = {
     },
     "close-session-request": {"session_id": {"type": ["string", "null"]}},
     "continue-request": {},
+    "load-adapter-request": {"lora_name": _NAME, "lora_path": _NAME},
+    "unload-adapter-request": {"lora_name": _NAME},
     "disaggregated-request": DISAGGREGATED,
 }
-"""The fields of bodies that the specification has no schema for; a list among them is required."""
+"""The fields of bodies that the specification has no schema for; lists and names among them are required."""
 
 
 @cache
@@ -79,7 +82,9 @@ def request_schema(name: str) -> Schema:
     Raises FileNotFoundError where there is none.
     """
     if (fields := _CONTROL.get(name)) is not None:
-        required = [field for field, value in fields.items() if value.get("type") == "array"]
+        required = [
+            field for field, value in fields.items() if value.get("type") == "array" or value is _NAME
+        ]
         schema = {"type": "object", "properties": fields, "required": required}
     else:
         schema = _with_more(name, load_schema(name))

@@ -64,7 +64,7 @@ async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, st
         answer: dict[str, Any] = write(scores, body)
         return answer | model_and_usage(results, body, served)
 
-    requests = embedding_requests(texts, served)
+    requests = embedding_requests(texts, body, served)
     return await answer_whole(http_request, served, requests, group=None, write=written)
 
 
@@ -78,7 +78,7 @@ async def classify(http_request: HttpRequest) -> Response:
         answer = {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "data": data}
         return answer | model_and_usage(results, body, served)
 
-    requests = embedding_requests(prompts, served)
+    requests = embedding_requests(prompts, body, served)
     return await answer_whole(http_request, served, requests, group=None, write=write)
 
 

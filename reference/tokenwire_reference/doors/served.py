@@ -12,6 +12,7 @@ from starlette.requests import Request as HttpRequest
 
 from tokenwire_reference.core.engine_runner import EngineRunner
 from tokenwire_reference.core.ranks import Ranks
+from tokenwire_reference.core.request import Adapter
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.doors.sessions import Sessions
@@ -39,6 +40,8 @@ class Served:
     manager: RequestManager
     disaggregation: Disaggregation | None = None
     """What is done with requests that two servers share; None for a server that does all by itself."""
+    adapters: dict[str, Adapter] = field(default_factory=dict)
+    """By the names that requests have for them."""
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server was told to end: what runs may finish, and nothing new is taken."""
     sessions: Sessions = field(default_factory=Sessions)

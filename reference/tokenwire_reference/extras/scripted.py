@@ -27,7 +27,7 @@ from torch import Tensor
 
 from tokenwire_reference.core.attention import PagedTensors
 from tokenwire_reference.core.batch import Batch
-from tokenwire_reference.core.hooks import Experts, HiddenStates
+from tokenwire_reference.core.hooks import Adapters, Experts, HiddenStates
 from tokenwire_reference.core.request import Request, SequenceError
 from tokenwire_reference.core.sampling import MASK32, gumbel_noise
 from tokenwire_reference.extras.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
@@ -144,6 +144,7 @@ class ScriptedModel:
     module = None
     hidden_states = HiddenStates()
     experts = Experts()
+    adapters = Adapters()
     vocab_size = VOCAB_SIZE
     eos_token_ids = frozenset({IM_END})
     device = torch.device("cpu")

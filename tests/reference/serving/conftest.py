@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from transformers import AutoTokenizer
 
 from tokenwire_reference.core.engine_runner import EngineThread
+from tokenwire_reference.core.hooks import Adapters
 from tokenwire_reference.core.load import EngineLoad, QueueFullError
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import FinishReason, Request, Row
@@ -140,6 +141,7 @@ class ScriptedModel:
     vocab_size: int = 2000
     context_length: int = 512
     eos_token_ids: frozenset[int] = frozenset({2})
+    adapters: Adapters = Adapters()  # noqa: RUF009 - it has no state
 
 
 @dataclass(frozen=True)

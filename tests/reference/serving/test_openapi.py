@@ -54,8 +54,12 @@ def test_each_body_is_held_against_the_schema_that_is_published(
     monkeypatch.setattr(body, "_validator", lambda name: held.append(name) or validator(name))
     published = document(api_dialect=dialect)
     posted = {path: methods["post"] for path, methods in published["paths"].items() if "post" in methods}
-    classify = {"sglang": "/v1/classify", "vllm": "/classify"}[dialect]
-    bodies = SMALLEST | {classify: {"input": [5]}}
+    classify, root = {"sglang": ("/v1/classify", ""), "vllm": ("/classify", "/v1")}[dialect]
+    bodies = SMALLEST | {
+        classify: {"input": [5]},
+        f"{root}/load_lora_adapter": {"lora_name": "a", "lora_path": "b"},
+        f"{root}/unload_lora_adapter": {"lora_name": "a"},
+    }
     assert set(posted) - WITHOUT_BODY == set(bodies)
     for path, smallest in bodies.items():
         [content] = posted[path]["requestBody"]["content"].values()

@@ -33,6 +33,7 @@ from tokenwire_reference.server_args import ServerArgs
         ({"near_ties": 1.5}, "it must be 0.0 to 1.0"),
         ({"max_total_tokens": 15}, "less than one page of 16"),
         ({"host": ""}, "--host is empty"),
+        ({"lora_paths": ["builtin:1"]}, "--lora-paths is 'builtin:1'; write NAME=PATH"),
         ({"api_key": ""}, "--api-key is empty"),
         ({"admin_api_key": "two words"}, "--admin-api-key is empty or not of visible"),
     ],

@@ -30,7 +30,7 @@ _UNSUPPORTED = (
         "return_routed_experts",
         "session_id",
     ),
-    *("return_flat_raw_output_top_logprobs", "custom_logit_processor", "lora_path"),
+    *("return_flat_raw_output_top_logprobs", "custom_logit_processor"),
     *("continue_final_message", "session_params"),
 )
 

@@ -21,7 +21,7 @@ from tokenwire_reference.doors.sglang.sampling import read_sampling
 DEFAULT_MAX_TOKENS = 16
 
 _UNSUPPORTED = (
-    *("suffix", "return_hidden_states", "return_routed_experts", "custom_logit_processor", "lora_path"),
+    *("suffix", "return_hidden_states", "return_routed_experts", "custom_logit_processor"),
     "session_params",
 )
 

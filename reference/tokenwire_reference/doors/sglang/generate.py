@@ -11,6 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.request import Request
+from tokenwire_reference.doors.adapters import adapter_named
 from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
@@ -29,7 +30,7 @@ from tokenwire_reference.doors.sglang.sampling import read_sampling
 from tokenwire_reference.extras.images import put_images, takes_images
 
 _UNSUPPORTED = (
-    *("input_embeds", "video_data", "audio_data", "lora_path", "session_id"),
+    *("input_embeds", "video_data", "audio_data", "session_id"),
     "return_indexer_topk",
     *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
     *("max_thinking_tokens", "watermark"),
@@ -38,7 +39,7 @@ _UNSUPPORTED = (
 _OF_LOGPROBS: Mapping[str, Any] = {"top_logprobs_num": 0, "token_ids_logprob": [], "logprob_start_len": -1}
 _FOR_EACH = (
     *("return_logprob", "top_logprobs_num", "logprob_start_len", "return_sampling_mask"),
-    *("extra_key", "cache_salt"),
+    *("extra_key", "cache_salt", "lora_path"),
 )
 """Fields with one value for all prompts, or a list of them."""
 
@@ -146,7 +147,7 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
     if len(counts) > 1:
         raise RefusalError(f"n differs between the prompts of a batch: {sorted(counts)}; send one n for all")
     n = counts.pop()
-    wanted = _wanted(body, len(prompts))
+    wanted = _wanted(body, len(prompts), served)
     refuse_many_samples(prompts, n)
     rids = _rids(body.get("rid"), len(prompts), n, is_batch)
     stream = body.get("stream", False)
@@ -211,9 +212,10 @@ def _distinct(values: Iterable[Any]) -> Iterable[Any]:
     return {id(value): value for value in values}.values()
 
 
-def _wanted(body: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def _wanted(body: Mapping[str, Any], count: int, served: Served) -> list[dict[str, Any]]:
     """What a body asks for beside the output, for each prompt, by field of `Request`."""
     columns = {name: _for_each(body.get(name), name, count) for name in _FOR_EACH}
+    columns["adapter"] = [adapter_named(name, served) for name in columns.pop("lora_path")]
     ids = body.get("token_ids_logprob") or ()
     nested = ids and isinstance(ids[0], list)
     lists = _for_each(ids, "token_ids_logprob", count) if nested else [tuple(ids)] * count

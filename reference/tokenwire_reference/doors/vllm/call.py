@@ -103,7 +103,7 @@ def call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:
 def refuse_other_models(body: Mapping[str, Any], served: Served) -> None:
     """Raise RefusalError for a model that is not served here."""
     name = body.get("model")
-    if name and name != served.args.model_name:
+    if name and name != served.args.model_name and name not in served.adapters:
         raise RefusalError(
             f"the model {name!r} does not exist here; this server has {served.args.model_name!r}",
             type="NotFoundError",

@@ -1,0 +1,71 @@
+"""Adapters by their names: which a request runs with, and how they come and go while the server runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response
+
+from tokenwire_reference.core.request import Adapter
+from tokenwire_reference.doors.body import hold_against_schema, read_object
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.json_answer import json_answer
+from tokenwire_reference.doors.keys import refuse_control
+from tokenwire_reference.doors.served import Served, served_by
+
+
+def adapter_named(name: str | None, served: Served) -> Adapter | None:
+    """The adapter of this name; None where none is named. Raises RefusalError for one that is not there."""
+    if not name:
+        return None
+    if name not in served.adapters:
+        loaded = ", ".join(served.adapters) or "none"
+        raise RefusalError(f"the adapter {name!r} is not loaded; loaded are: {loaded}", param="lora_path")
+    return served.adapters[name]
+
+
+def adapter_of(body: Mapping[str, Any], served: Served) -> Adapter | None:
+    """The adapter that a body names: as `lora_path`, as its model, or behind the model and a colon.
+
+    Raises RefusalError for one that is not there.
+    """
+    model = body.get("model") or ""
+    if model in served.adapters:
+        return served.adapters[model]
+    base = f"{served.args.model_name}:"
+    behind = model.removeprefix(base) if model.startswith(base) else ""
+    return adapter_named(behind or body.get("lora_path"), served)
+
+
+async def load_adapter(http_request: HttpRequest) -> Response:
+    """Load an adapter under a name that none has."""
+    refuse_control(http_request)
+    served = served_by(http_request)
+    body = hold_against_schema(await read_object(http_request), "load-adapter-request")
+    name, path = body["lora_name"], body["lora_path"]
+    if name in served.adapters or name == served.args.model_name:
+        raise RefusalError(f"there is {name!r} already; unload it, or choose another name", param="lora_name")
+    try:
+        served.adapters[name] = served.model.adapters.read(name, path)
+    except ValueError as error:
+        raise RefusalError(str(error), param="lora_path") from error
+    return _done(served, f"Success: LoRA adapter '{name}' added successfully.")
+
+
+async def unload_adapter(http_request: HttpRequest) -> Response:
+    """Forget an adapter. Requests that run with it go on."""
+    refuse_control(http_request)
+    served = served_by(http_request)
+    body = hold_against_schema(await read_object(http_request), "unload-adapter-request")
+    name = body["lora_name"]
+    adapter_named(name, served)
+    del served.adapters[name]
+    return _done(served, f"Success: LoRA adapter '{name}' removed successfully.")
+
+
+def _done(served: Served, words: str) -> Response:
+    if served.args.api_dialect == "vllm":
+        return PlainTextResponse(words)
+    return json_answer({"success": True, "error_message": "", "loaded_adapters": list(served.adapters)})
