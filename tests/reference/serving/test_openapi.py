@@ -64,7 +64,8 @@ def test_each_body_is_held_against_the_schema_that_is_published(
     for path, smallest in bodies.items():
         [content] = posted[path]["requestBody"]["content"].values()
         held.clear()
-        assert answer(scripted_engine([[5]]), path, smallest, api_dialect=dialect).status_code == 200
+        status = answer(scripted_engine([[5]]), path, smallest, api_dialect=dialect).status_code
+        assert status == (400 if "lora" in path else 200)  # a script has no adapters
         assert [f"#/components/schemas/{name}" for name in held] == [content["schema"]["$ref"]]
         jsonschema.Draft202012Validator({**content["schema"], **published}).validate(smallest)
 
