@@ -350,7 +350,7 @@ def prove_one(
                     proof.accepted.append(
                         f"{story}, interval {interval}, {mode}, {cut}: emission {at}: {words}"
                     )
-                elif verdict.at is not None and verdict.at < at + len(instead):
+                elif verdict.index is not None and verdict.index < at + len(instead):
                     left.pop()
                     decided[window] += 1
             undecided[window] = left

@@ -125,7 +125,7 @@ def assemble(
             runner.delivered(rows)
         manager.deliver(rows)
 
-    ranks = [_rank(args, each, loop, bring) for each in (model, *others)]
+    ranks = [_rank(args, model_of_rank, loop, bring) for model_of_rank in (model, *others)]
     engine, first = ranks[0]
     runner = Ranks([runner for _, runner in ranks]) if others else first
     manager = RequestManager(runner, model.tokenizer)

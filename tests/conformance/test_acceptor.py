@@ -91,8 +91,8 @@ def test_a_dropped_emission_is_refused(
     assume(last or (rules.mode is INCREMENTAL and _carries_something(emissions[at])))
     acceptance = accept(record, emissions[:at] + emissions[at + 1 :], rules)
     assert not acceptance.legal
-    assert acceptance.at is not None
-    assert acceptance.at >= at, "the emissions before the gap are legal"
+    assert acceptance.index is not None
+    assert acceptance.index >= at, "the emissions before the gap are legal"
 
 
 @given(deliveries(), st.data())
@@ -105,7 +105,7 @@ def test_a_repeated_emission_is_refused(
     last = at == len(emissions) - 1
     assume(last or (rules.mode is INCREMENTAL and _carries_something(emissions[at])))
     acceptance = accept(record, [*emissions[: at + 1], *emissions[at:]], rules)
-    assert (acceptance.legal, acceptance.at) == (False, at + 1)
+    assert (acceptance.legal, acceptance.index) == (False, at + 1)
 
 
 @given(deliveries(), st.data())
@@ -121,7 +121,7 @@ def test_swapped_emissions_are_refused(
     assume(_carries_something(first) or rules.mode is not INCREMENTAL)  # nothing may follow the finish
     acceptance = accept(record, [*emissions[:at], second, first, *emissions[at + 2 :]], rules)
     assert not acceptance.legal
-    assert acceptance.at in {at, at + 1}
+    assert acceptance.index in {at, at + 1}
 
 
 @given(deliveries(), st.sampled_from(["logprobs", "mirror"]), st.sampled_from([-1, 1]), st.data())
@@ -136,7 +136,7 @@ def test_a_series_out_of_lockstep_is_refused(
     edited = entries[:-1] if by < 0 else [*entries, entries[-1]]
     emissions[at] = replace(emissions[at], series={**emissions[at].series, name: edited})
     acceptance = accept(record, emissions, rules)
-    assert (acceptance.legal, acceptance.at, acceptance.field) == (False, at, name)
+    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, at, name)
 
 
 @given(deliveries(), st.data())
@@ -152,7 +152,7 @@ def test_a_series_shifted_by_one_is_refused(
         emissions[at], series={**emissions[at].series, "mirror": [entry + 1 for entry in entries]}
     )
     acceptance = accept(record, emissions, rules)
-    assert (acceptance.legal, acceptance.at, acceptance.field) == (False, at, "mirror")
+    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, at, "mirror")
 
 
 @given(deliveries(), st.data())
@@ -168,7 +168,7 @@ def test_a_changed_id_is_refused(
     ids[position] = data.draw(st.sampled_from([7, str(ids[position]), float(ids[position]), None]))
     emissions[at] = replace(emissions[at], output_ids=ids)
     acceptance = accept(record, emissions, rules)
-    assert (acceptance.legal, acceptance.at, acceptance.field) == (False, at, "output_ids")
+    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, at, "output_ids")
 
 
 @given(deliveries())
@@ -177,12 +177,12 @@ def test_a_late_or_missing_finish_is_refused(delivery: tuple[Record, list[Delive
     record, emissions, rules = delivery
     unfinished = [*emissions[:-1], replace(emissions[-1], finish=None)]
     without = accept(record, unfinished, replace(rules, interval=None))
-    assert (without.legal, without.at, without.field) == (False, len(emissions), "finish")
+    assert (without.legal, without.index, without.field) == (False, len(emissions), "finish")
     early = [replace(emission, finish="length") for emission in emissions[:1]] + emissions[1:]
     acceptance = accept(record, early, rules)
     assert not acceptance.legal
     more = next(at for at, item in enumerate(emissions[1:], 1) if _carries_something(item) or item.finish)
-    assert acceptance.at in {0, 1, more}
+    assert acceptance.index in {0, 1, more}
 
 
 def rules(mode: Delivery = INCREMENTAL, **options: Any) -> Rules:
@@ -278,7 +278,7 @@ _TEXT = _RECORD.text or ""
 )
 def test_why_it_is_illegal(emissions: list[Delivered], rule: Rules, at: int, reason: str) -> None:
     acceptance = accept(_RECORD, emissions, rule)
-    assert (acceptance.legal, acceptance.at) == (False, at)
+    assert (acceptance.legal, acceptance.index) == (False, at)
     assert reason in acceptance.reason
 
 
@@ -322,7 +322,7 @@ def test_a_series_that_only_one_side_has() -> None:
 def test_ids_that_never_came() -> None:
     emissions = deliver(_RECORD, [2, 5], [2, 6], INCREMENTAL)
     acceptance = accept(_RECORD, emissions, rules())
-    assert (acceptance.at, acceptance.field) == (1, "output_ids")
+    assert (acceptance.index, acceptance.field) == (1, "output_ids")
     assert acceptance.reason == "finishes after 5 of 6 output ids"
 
 

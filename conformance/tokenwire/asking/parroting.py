@@ -17,7 +17,7 @@ from tokenwire.record import Stream
 from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
 from tokenwire.wire.exchange import exchange_name
 
-_SAID = 24
+_ANSWER_TOKENS = 24
 _LONG, _SHORT = 1060, 320
 """Lengths of the probe; the short one is for small contexts."""
 _LAGS = (1024, 512, 256, 128)
@@ -67,12 +67,14 @@ def _repeats_itself(first: Stream) -> bool:
 def _probe(dialect: Dialect, *, short: bool) -> Ask:
     if dialect.takes_ids:
         ids = _probe_ids(_SHORT if short else _LONG)
-        return Ask(input_ids=(ids,), max_new_tokens=_SAID, ignore_eos=True, return_token_ids=dialect.chat)
+        return Ask(
+            input_ids=(ids,), max_new_tokens=_ANSWER_TOKENS, ignore_eos=True, return_token_ids=dialect.chat
+        )
     words = LESSON.split()[:_WORDS]
     text = " ".join(word if place % 5 else f"{word} {MARKERS[1]}" for place, word in enumerate(words))
     if dialect.chat:
-        return Ask(messages=({"role": "user", "content": text},), max_new_tokens=_SAID)
-    return Ask(text=(text,), max_new_tokens=_SAID)
+        return Ask(messages=({"role": "user", "content": text},), max_new_tokens=_ANSWER_TOKENS)
+    return Ask(text=(text,), max_new_tokens=_ANSWER_TOKENS)
 
 
 @cache
@@ -93,8 +95,8 @@ def _probe_ids(length: int) -> Ids:
     for lag in _LAGS:
         if lag < length:
             begin = length - lag
-            script = [next(letters), next(letters), *islice(words, _SAID - 2)]
-            ids[begin : begin + _SAID] = script
+            script = [next(letters), next(letters), *islice(words, _ANSWER_TOKENS - 2)]
+            ids[begin : begin + _ANSWER_TOKENS] = script
     return tuple(ids)
 
 

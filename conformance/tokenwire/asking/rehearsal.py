@@ -161,7 +161,7 @@ def _of_kind(table: Mapping[str, Any], field: str, value: str) -> dict[str, Any]
     holder, star, rest = row[field].partition("/*")
     put(written, parse(holder), [{parse(rest)[0]: value}] if star else value)
     first, *others = kind.split()
-    beside = [at for at in table["kind"] if parse(at)[:-1] == parse(row[field])[:-1]]
+    beside = [pointer for pointer in table["kind"] if parse(pointer)[:-1] == parse(row[field])[:-1]]
     for pointer, name in zip((table["kind"][0], *beside), (first, *others), strict=False):
         put(written, parse(pointer), name)
     return written

@@ -118,7 +118,7 @@ def _written(answer: Stream | None) -> Scoring:
     choice = only_choice(answer)
     if choice is None:
         return ()
-    return [position for _, told in reported_along(choice) for position in told.positions]
+    return [position for _, reported in reported_along(choice) for position in reported.positions]
 
 
 def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
@@ -126,10 +126,10 @@ def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
     choice = only_choice(answer)
     if choice is None:
         return ()
-    own, top, ranked = (prompt_series(choice, name) for name in (PROMPT, PROMPT_TOP, RANKED))
-    if own is not None:
-        tops = top[1].positions if top is not None else [None] * len(own[1].tokens)
-        read = [Position(*both) for both in zip(own[1].tokens, tops, strict=False)]
+    sampled, top, ranked = (prompt_series(choice, name) for name in (PROMPT, PROMPT_TOP, RANKED))
+    if sampled is not None:
+        tops = top[1].positions if top is not None else [None] * len(sampled[1].tokens)
+        read = [Position(*both) for both in zip(sampled[1].tokens, tops, strict=False)]
     else:
         positions = ranked[1].positions if ranked is not None else []
         asked = answer.asked.input_ids[0] if answer is not None and answer.asked.input_ids else ()
@@ -137,9 +137,9 @@ def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
             Position(next((entry for entry in entries or () if entry.id == token), None), entries)
             for token, entries in zip(asked, positions, strict=False)
         ]
-    told = read[-len(ids) :]
-    named = [position.sampled.id if position.sampled is not None else None for position in told]
-    return told if named == list(ids) else ()
+    scored = read[-len(ids) :]
+    named = [position.sampled.id if position.sampled is not None else None for position in scored]
+    return scored if named == list(ids) else ()
 
 
 def _ids(scoring: Scoring) -> tuple[int, ...]:

@@ -155,7 +155,12 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
         fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"
     for name in sorted(choice.series_names):
         entries = as_list(choice.series(name))
-        if not fault and name in _own(choice) and entries is not None and len(entries) != len(ids):
+        if (
+            not fault
+            and name in _per_token_series(choice)
+            and entries is not None
+            and len(entries) != len(ids)
+        ):
             fault = f"{name} has {len(entries)} entries for {len(ids)} output ids"
     if not fault and not ids:
         return
@@ -164,7 +169,7 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
     yield expect(place, expected, fault or f"{len(ids)} output ids, counted", fault, holds=not fault)
 
 
-def _own(choice: Choice) -> frozenset[str]:
+def _per_token_series(choice: Choice) -> frozenset[str]:
     """The series that have an entry for each output id wherever they are told."""
     return frozenset(name for name in choice.series_names if "logprob" in name) | choice.customized
 
@@ -281,7 +286,7 @@ def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> 
         )
 
 
-def _looks(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
+def _loads(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
     """The loads that were told in a scenario's talk with one dialect, in the order of asking."""
     talk = (scenario, dialect)
     calls = [c for c in target.calls if (c.exchange.scenario, c.exchange.named_dialect) == talk and c.load]
@@ -320,9 +325,9 @@ def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Targ
     that is read later and shows them gone says nothing of when they went.
     """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
-    looks = _looks(target, scenario, dialect)
+    loads = _loads(target, scenario, dialect)
     moment = max(over(answer.exchange) or 0.0 for answer in left)
-    before = [call for call in looks if (over(call.exchange) or 0.0) <= moment]
+    before = [call for call in loads if (over(call.exchange) or 0.0) <= moment]
     neighbours = [
         stream
         for stream in streams
@@ -337,7 +342,7 @@ def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Targ
     if busy <= len(left):
         return  # not all of them were seen at once, with the neighbour
     more, end = _more_tokens(neighbour, moment, over), over(neighbour.exchange) or 0.0
-    later = [call for call in looks[looks.index(running) + 1 :] if call.load is not None]
+    later = [call for call in loads[loads.index(running) + 1 :] if call.load is not None]
     while_clocked = [call for call in later if (began(call.exchange) or 0.0) <= end]
     freed = [c for c in while_clocked if _live(c) <= busy - len(left)]
     in_time = [c for c in freed if more(c) <= TOKENS_AFTER_LEAVING]

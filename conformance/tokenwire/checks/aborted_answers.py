@@ -24,7 +24,7 @@ _COUNTERS = ("prompt_tokens", "completion_tokens")
 
 
 @read_once
-def _told_ids(stream: Stream) -> dict[int, str]:
+def _reported_ids(stream: Stream) -> dict[int, str]:
     """The request id that each choice began with, by its index."""
     every = ((choice.index, choice.details("request_id")) for choice in stream.choices)
     first = (
@@ -38,7 +38,7 @@ def _aborts(stream: Stream, target: Target) -> list[ControlCall]:
     """The aborts that name a request, by the client's id or by one that the answer carries, while it ran."""
     if not target.aborts:
         return []
-    names = {*names_of(stream), *_told_ids(stream).values()}
+    names = {*names_of(stream), *_reported_ids(stream).values()}
     start, end = began(stream.exchange), over(stream.exchange)
     return [
         call
@@ -148,7 +148,7 @@ def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observa
 @check("abort-of-a-choice-is-of-that-alone", about(ended=True))
 def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
     """Where every choice has an id of its own, that id is a name for the choice and not for its siblings."""
-    reported = _told_ids(stream)
+    reported = _reported_ids(stream)
     distinct = len(set(reported.values())) == len(stream.choices) > 1
     if not distinct or known_as(stream) in reported.values():
         return

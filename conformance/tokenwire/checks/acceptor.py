@@ -62,7 +62,7 @@ class Acceptance:
     """Whether a delivery is legal, and if not, where and why."""
 
     legal: bool
-    at: int | None = None
+    index: int | None = None
     """Index of the first illegal emission; the number of emissions where one is missing at the end."""
     field: str = ""
     """`output_ids`, `text`, `completion_tokens`, `finish` or the name of a series: what is illegal there."""

@@ -45,7 +45,7 @@ def _finished(stream: Stream) -> Iterator[Channels]:
                 yield Channels.of(stream, choice)
 
 
-def _said(stream: Stream, channels: Channels, target: Target) -> MarkedText | None:
+def _marked_text(stream: Stream, channels: Channels, target: Target) -> MarkedText | None:
     return said_of(stream, channels.choice, target.markup, target.tokenizer)
 
 
@@ -85,7 +85,9 @@ def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], targ
     stream holds may be the very fault of the stream.
     """
     sides = tuple(zip((comparison.baseline, comparison.other), pair, strict=True))
-    stated = [known for stream, channels in sides if (known := _said(stream, channels, target)) is not None]
+    stated = [
+        known for stream, channels in sides if (known := _marked_text(stream, channels, target)) is not None
+    ]
     if stated:
         return next((known.disputed for known in stated if known.disputed), "")
     ours, theirs = (_disputed_by_its_channels(stream, channels, target) for stream, channels in sides)
@@ -109,7 +111,7 @@ def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[O
 def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> bool:
     """Whether chance may explain a difference: not where the tokens say the same."""
     sides = zip((comparison.baseline, comparison.other), pair, strict=True)
-    first, second = (_said(stream, channels, target) for stream, channels in sides)
+    first, second = (_marked_text(stream, channels, target) for stream, channels in sides)
     same = first is not None and second is not None and first.text == second.text
     return not same and goes_apart((pair[0].choice, pair[1].choice))
 
@@ -196,7 +198,7 @@ def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterato
 def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
     """Markers that a parser takes a choice apart by are in none of its channels."""
     for channels in _finished(stream):
-        stated = _said(stream, channels, target)
+        stated = _marked_text(stream, channels, target)
         if stated is None or not stated.settled or not channels.choice.parsed:
             continue
         markers = target.markup.markers(thoughts=bool(channels.reasoning), calls=bool(channels.calls))
@@ -212,7 +214,7 @@ def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observ
 def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """What the tokens of a choice say stands in its channels, but for the markers."""
     for channels in _finished(stream):
-        stated = _said(stream, channels, target)
+        stated = _marked_text(stream, channels, target)
         if stated is not None and stated.settled and _has_markup(stated, channels):
             yield _held(channels, stated)
 
@@ -261,7 +263,7 @@ def _alike(due: Any, reported: Any) -> bool:
 def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """Text that is held back because a stop may begin in it stays in its channel."""
     for channels in _finished(stream):
-        stated = _said(stream, channels, target)
+        stated = _marked_text(stream, channels, target)
         whole = stated is not None and not stated.stopped and stated.reading.cut is None
         if stated is not None and whole and stated.settled and _has_markup(stated, channels):
             yield _held(channels, stated)
@@ -341,7 +343,7 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
     for channels in _finished(stream):
         if not channels.called:
             continue
-        stated = _said(stream, channels, target)
+        stated = _marked_text(stream, channels, target)
         if stated is not None and not stated.settled:
             continue
         for call in channels.calls:
@@ -358,7 +360,7 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
 def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """A choice that its budget ended within a tool call does not finish as if the call were complete."""
     for channels in _finished(stream):
-        stated, finish = _said(stream, channels, target), channels.choice.finish
+        stated, finish = _marked_text(stream, channels, target), channels.choice.finish
         if stated is None or finish is None or not stated.spent or not stated.reading.cut:
             continue
         message = f"the budget ended the choice within a tool call, and it finished with {finish.type!r}"
@@ -369,7 +371,7 @@ def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observatio
 def _stop_within_a_call_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
     """A choice that a stop string ended within a tool call does not finish as if the call were complete."""
     for channels in _finished(stream):
-        stated = _said(stream, channels, target)
+        stated = _marked_text(stream, channels, target)
         stopped = stated is not None and (stated.stopped or stated.unfound) and not stated.spent
         if stated is not None and stopped and stated.reading.cut:
             message = "a stop string ended the choice within a tool call, and it finished with 'tool_calls'"
@@ -464,7 +466,7 @@ def _counted(stream: Stream, finished: list[Channels]) -> int | None:
 @check("choices-are-parsed-alone", _TAKEN_APART)
 def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observation]:
     """Choices of one answer that say the same are taken apart alike."""
-    finished = [(channels, _said(stream, channels, target)) for channels in _finished(stream)]
+    finished = [(channels, _marked_text(stream, channels, target)) for channels in _finished(stream)]
     if len(finished) < 2:
         return
     for (ours, first), (theirs, second) in combinations(finished, 2):

@@ -203,7 +203,7 @@ def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Itera
     """A long whole answer still has all its ids and entries, counted by its completion_tokens."""
     if stream.asked.max_new_tokens == 0:
         return
-    count, untold = _told_count(stream, choice), untold_count(stream, choice)
+    count, untold = _reported_count(stream, choice), untold_count(stream, choice)
     if count is None and untold is not None:  # lists of completions have entries for all of them
         count, names = untold, LISTS & choice.series_names
     else:
@@ -213,7 +213,7 @@ def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Itera
             yield seen
 
 
-def _told_count(stream: Stream, choice: Choice) -> int | None:
+def _reported_count(stream: Stream, choice: Choice) -> int | None:
     """How many tokens an answer says that a choice has: beside the choice, or in the usage of a single one
     that carries ids.
     """

@@ -42,7 +42,7 @@ from tokenwire.target.capability import least_inner_step
 from tokenwire.target.determinism import Comparison
 
 _SOURCE = "the worker's answer"
-_TOLD = 5
+_MOST_NAMED = 5
 """How many lost fields one finding names."""
 
 
@@ -105,7 +105,7 @@ def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Itera
         seen = expect(
             end_place(gateway),
             f"the {len(ours)} fields of {_SOURCE}",
-            paths[:_TOLD] or f"the {len(ours)} fields of {_SOURCE}",
+            paths[:_MOST_NAMED] or f"the {len(ours)} fields of {_SOURCE}",
             f"{len(paths)} fields of {_SOURCE} are lost, the first is {paths[0] if paths else ''}",
             holds=not paths,
             related=(ours[paths[0]] if paths else start_place(worker),),

@@ -167,7 +167,7 @@ def _calm_and_preempted(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | 
         yield calm, preempted, "the answer without preemption"
 
 
-def _told(stream: Answer) -> tuple[object, ...]:
+def _details_asked(stream: Answer) -> tuple[object, ...]:
     """What a request asks to be told, beside its result."""
     return asked_alike(stream, *LOGPROBS, *EXTRAS)
 
@@ -180,13 +180,15 @@ def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | Non
     """The whole answer that was asked to tell most, and others; streams are held against one of these."""
     for beginning in beginnings(streams):
         group = [
-            (_told(answer), _most_asked(answer), answer) for answer in beginning if not answer.asked.stream
+            (_details_asked(answer), _most_asked(answer), answer)
+            for answer in beginning
+            if not answer.asked.stream
         ]
         if len(group) < 2:
             continue
-        all_told, _, most = max(group, key=itemgetter(1))
+        all_details, _, most = max(group, key=itemgetter(1))
         for reported, _, stream in group:
-            if reported != all_told:
+            if reported != all_details:
                 most = most.load()  # read once for all that are held against it
                 yield most, stream, f"the answer of {most.exchange.name}, which only asked for more fields"
 

@@ -114,7 +114,7 @@ def deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     walk = _walk(stream)
     repeated = walk.joined() if walk is not None else ()
     rows: Iterator[Row] = (
-        (event, pointer, said == joined, joined, said) for event, pointer, said, joined in repeated
+        (event, pointer, stated == joined, joined, stated) for event, pointer, stated, joined in repeated
     )
     yield from in_wire_order(
         expect_each(rows, "the event says {actual!r}, and its deltas join to {expected!r}")
@@ -146,7 +146,9 @@ def closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Itera
         return
     due = [_identity(item, final.same) for _, item in sorted(closed.items())]
     actual = [_identity(item, final.same) for item in repeated]
-    wrong = next((at for at, pair in enumerate(zip(due, actual, strict=False)) if pair[0] != pair[1]), None)
+    wrong = next(
+        (index for index, pair in enumerate(zip(due, actual, strict=False)) if pair[0] != pair[1]), None
+    )
     message = (
         f"item {wrong} of the response is not the one that was closed"
         if wrong is not None
@@ -202,12 +204,12 @@ def cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observat
     final = grammar.final if grammar is not None else None
     if final is None:
         return
-    at = f"{final.object}{final.items}" if stream.asked.stream else final.items
+    pointer = f"{final.object}{final.items}" if stream.asked.stream else final.items
     for choice in finished_choices(stream):
         emission = choice.emissions[-1]
-        items = find(emission.event.data, parse(at))
+        items = find(emission.event.data, parse(pointer))
         if choice.finish is not None and choice.finish.type == _CUT and isinstance(items, list) and items:
-            place = emission.event.at(f"{at}/{len(items) - 1}/status")
+            place = emission.event.at(f"{pointer}/{len(items) - 1}/status")
             status = find(items[-1], ("status",))
             message = f"the budget cut the last item, and its status is {status!r}"
             yield expect(place, "incomplete", None if status is ABSENT else status, message)
@@ -237,7 +239,7 @@ _OF_THOUGHTS = ("thinking", "reasoning", "chat_template_kwargs", "system", "inst
 
 
 @select
-def _told_in_messages(stream: Stream) -> bool:
+def _answers_messages(stream: Stream) -> bool:
     """The answers to messages that may be the same at several endpoints."""
     dialect, asked = dialect_of(stream), stream.asked
     talks = dialect is not None and dialect.chat and stream.answered and ended(stream)
@@ -275,7 +277,7 @@ def _across_endpoints(
 @check_run("endpoints-agree-on-channels")
 def endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A conversation is taken apart alike at every endpoint that takes messages."""
-    greedy = (stream for stream in _told_in_messages(streams) if stream.asked.greedy)
+    greedy = (stream for stream in _answers_messages(streams) if stream.asked.greedy)
     for first, second in _across_endpoints(greedy, lambda answer: (_conversation(answer), _limits(answer))):
         whole = (first.load(), second.load())
         (ours,), (theirs,) = ([Channels.of(stream, choice) for choice in stream.choices] for stream in whole)
@@ -303,7 +305,7 @@ def _texts_go_apart(first: Choice, second: Choice) -> bool:
 @check_run("endpoints-agree-on-counts")
 def endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A conversation has as many tokens at every endpoint that takes messages."""
-    for first, second in _across_endpoints(_told_in_messages(streams), _conversation):
+    for first, second in _across_endpoints(_answers_messages(streams), _conversation):
         yield from _same_prompt(first, second, f"at {first.exchange.request.path}")
 
 
@@ -340,12 +342,12 @@ def _turn(stream: Stream) -> _Turn | None:
     data = stream.events[0].data if stream.answered and not stream.asked.stream else {}
     if "messages" in body:
         turns = as_list(body["messages"]) or []
-        said: Any = [turn.get("content") for turn in turns if isinstance(turn, Mapping)]
+        sent: Any = [turn.get("content") for turn in turns if isinstance(turn, Mapping)]
         given: Any = [data["content"]] if data.get("content") else []
     else:
-        said, given = body.get("input"), data.get("output")
+        sent, given = body.get("input"), data.get("output")
     previous = str(body.get("previous_response_id") or "")
-    return _Turn(str(data.get("id")), previous, _digests(said), _digests(given))
+    return _Turn(str(data.get("id")), previous, _digests(sent), _digests(given))
 
 
 def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, _Turn]]:

@@ -152,9 +152,9 @@ def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Obser
 def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
     """Where each id begins in the text; None of one that the text does not show by itself."""
     for token, before, after in zip(right.ids, ("", *right.texts), right.texts, strict=False):
-        said = after[len(before) :]
-        alone = words.pieces[token].decode("utf-8", "replace").startswith(said)
-        yield len(before) if said and alone and len(before) < len(right.text) else None
+        piece = after[len(before) :]
+        alone = words.pieces[token].decode("utf-8", "replace").startswith(piece)
+        yield len(before) if piece and alone and len(before) < len(right.text) else None
 
 
 def _same_beginning(due: int | None, reported: object) -> bool:
@@ -188,27 +188,27 @@ def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
 
 @dataclass(frozen=True)
 class _Position:
-    """Where the likeliest are asked for: after a text, an id of which is said or stands there."""
+    """Where the likeliest are asked for: after a text, an id of which is sampled or stands there."""
 
     right: _Right
-    said: int
+    sampled: int
     token: int
     """The id that stands at the position: itself, but in a prompt."""
     count: int
 
-    def is_told(self, entries: Logprobs | None) -> bool:
+    def is_right_for(self, entries: Logprobs | None) -> bool:
         """Whether entries are the likeliest: by value, each with its own id where it has one."""
         law, is_right = self.right.law, self.right.number
         if entries is None:
             return False
         numbers = [entry.number for entry in entries]
         known = sorted((number for number in numbers if number is not None), reverse=True)
-        right = [logprob for _, logprob in law.top(self.said, self.count + 1)]
-        stands = law.logprob(self.said, self.token)
+        right = [logprob for _, logprob in law.top(self.sampled, self.count + 1)]
+        stands = law.logprob(self.sampled, self.token)
         for entry in entries:
             token = integer(entry.id)
             if token is not None and not (
-                0 <= token < law.vocab_size and is_right(law.logprob(self.said, token), entry.value)
+                0 <= token < law.vocab_size and is_right(law.logprob(self.sampled, token), entry.value)
             ):
                 return False
         if len(known) < len(entries) or not known:
@@ -226,11 +226,11 @@ class _Position:
     @property
     def shown(self) -> list[Entry]:
         """What is right, for a reader."""
-        return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.said, self.count)]
+        return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.sampled, self.count)]
 
 
 def _same_ranked(due: _Position, reported: Logprobs | None) -> bool:
-    return due.is_told(reported)
+    return due.is_right_for(reported)
 
 
 def _observed_ranks(
@@ -281,7 +281,7 @@ def _script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterato
 
 
 def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Chosen ids among the top logprobs, behind the one that is said; by value, as their ids are not told."""
+    """Chosen ids among the top logprobs, behind the sampled one; by value, as their ids are not told."""
     asked = stream.asked.chosen_in_top
     for known, right in _with_logprobs(stream, target) if asked else ():
         law = right.law

@@ -48,7 +48,7 @@ MIRRORED_POSITION = "mirror_position"
 """What the mirror sampler attaches to each token beside the id that it chose: the position of its choice."""
 
 
-def _own(choice: Choice) -> frozenset[str]:
+def _standard_series(choice: Choice) -> frozenset[str]:
     return choice.series_names - choice.customized
 
 
@@ -473,7 +473,7 @@ def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observa
 
 def _has_logprobs(choice: Choice) -> bool:
     has_object = any(value is not None for value in choice.details("logprobs"))
-    return has_object or any(map(is_logprob_series, _own(choice)))
+    return has_object or any(map(is_logprob_series, _standard_series(choice)))
 
 
 def _has_top(choice: Choice) -> bool:
@@ -499,7 +499,7 @@ def _holds(emission: Emission, name: str) -> bool:
     return any(mapping.get(name) is not None for mapping in mappings)
 
 
-def _is_told(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
+def _carries_wanted(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
     """Whether a choice has what was asked for, or the document has it beside the choices."""
     if not choice.held.isdisjoint(wanted.names):
         return True
@@ -520,7 +520,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
             lambda c: any(isinstance(detail, Mapping) for detail in c.details("meta_info")),
         )
     for wanted in asked.wanted:
-        yield (wanted.names or wanted.pointers)[0], partial(_is_told, stream, wanted)
+        yield (wanted.names or wanted.pointers)[0], partial(_carries_wanted, stream, wanted)
     if not asked.uniform:
         return
     if asked.logprob_start is not None:

@@ -166,7 +166,7 @@ def _undisturbed(stream: Stream) -> dict[int, Choice]:
     return {choice.index: choice for choice in finished_choices(stream)}
 
 
-def _told_of_prompt(stream: Stream) -> tuple[object, ...]:
+def _reported_of_prompt(stream: Stream) -> tuple[object, ...]:
     """What a request asks to be told of its prompt."""
     asked = stream.asked
     return (asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.echo, asked.uniform)
@@ -178,7 +178,7 @@ def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) ->
     whole, stream = comparison.baseline, comparison.other
     if whole.delivery is not Delivery.WHOLE or not streamed(stream):
         return
-    if _told_of_prompt(whole) != _told_of_prompt(stream):
+    if _reported_of_prompt(whole) != _reported_of_prompt(stream):
         return
     ours, theirs = _undisturbed(whole), _undisturbed(stream)
     for index in sorted(ours.keys() & theirs.keys()):
@@ -288,7 +288,7 @@ def _prompt_logprobs_rescore_the_output(
     for index, scoring in enumerate(_scored(streams)):
         if scoring.sent_ids and scoring.prompt:
             same = scored.setdefault((scoring.stream.dialect, hash(scoring.prompt)), {})
-            same.setdefault(scoring.said, []).append((index, scoring))
+            same.setdefault(scoring.content_group, []).append((index, scoring))
             sizes.add(len(scoring.prompt))
     for whole in related_streams(streams) if scored else ():
         prompt, ids = whole.prompt or (), whole.ids or ()
@@ -299,13 +299,13 @@ def _prompt_logprobs_rescore_the_output(
             (index, scoring)
             for sent in longer
             for same in scored.get((whole.stream.dialect, hash(sent)), {}).values()
-            for index, scoring in (same[:1] if whole.said in known else same)
+            for index, scoring in (same[:1] if whole.content_group in known else same)
             if scoring.prompt == sent
         ]
         sampled = sampled_logprobs(whole.choice) if found else []
         if len(sampled) != len(ids):
             continue
-        known.add(whole.said)
+        known.add(whole.content_group)
         for _, scoring in sorted(found, key=itemgetter(0)):
             reported = prompt_logprobs(scoring.stream, scoring.choice)
             if reported is None:

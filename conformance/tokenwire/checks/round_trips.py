@@ -57,7 +57,7 @@ class Whole:
         return related[1] if related else None
 
     @property
-    def said(self) -> int:
+    def content_group(self) -> int:
         """Equal for answers to one request that say the same: what holds of one holds of each."""
         related = _related(self.stream)
         return related[2] if related else 0
@@ -100,10 +100,10 @@ def related_streams(streams: tuple[Answer, ...]) -> list[Whole]:
 
 def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
     """Of answers to one request that say the same the first, and how many they are."""
-    times = Counter(whole.said for whole in wholes)
+    times = Counter(whole.content_group for whole in wholes)
     firsts: dict[int, Whole] = {}
     for first in wholes:
-        firsts.setdefault(first.said, first)
+        firsts.setdefault(first.content_group, first)
     return [(first, times[stated]) for stated, first in firsts.items()]
 
 

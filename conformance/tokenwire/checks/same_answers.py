@@ -311,7 +311,7 @@ def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterato
             or (goes_apart(pair) and accept(record_of(theirs), delivered, loose).legal)
         )
         last = len(theirs.emissions) - 1
-        emission = theirs.emissions[last if verdict.at is None else min(verdict.at, last)]
+        emission = theirs.emissions[last if verdict.index is None else min(verdict.index, last)]
         field = verdict.field or "output_ids"
         yield expect(
             emission.at(field),

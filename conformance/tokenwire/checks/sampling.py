@@ -121,7 +121,7 @@ def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) ->
     yield expect(place, f"at least {least}", len(ids), message, holds=len(ids) >= least)
 
 
-def _tokens_told(choice: ChoiceFacts) -> list[str]:
+def _tokens_reported(choice: ChoiceFacts) -> list[str]:
     """The texts of the tokens of a choice, as its logprobs name them, without those that are no whole
     characters: several ids share one.
     """
@@ -142,7 +142,7 @@ def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> 
         asked = stream.asked
         for choice in finished_choices(stream):
             ids: list[Any] = [token for token in choice.output_ids or [] if _is_id(token)]
-            tokens = ids or _tokens_told(choice)
+            tokens = ids or _tokens_reported(choice)
             if not tokens:
                 continue
             token, times = Counter(tokens).most_common(1)[0]

@@ -20,15 +20,10 @@ from tokenwire.checks.reading.fields import (
 )
 from tokenwire.checks.reading.refusals import was_refused, words_of
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Answer, Choice, Emission, Stream, integer
+from tokenwire.record import Answer, Choice, Stream, integer
 
 FIELD = "prompt_token_ids"
 REQUEST = "the input_ids of the request"
-
-
-def _told(choice: Choice) -> tuple[Emission, list[Any]] | None:
-    """The first emission of a choice that carries prompt_token_ids as a list, and that list."""
-    return first_prompt_ids(choice)
 
 
 def _ran(stream: Stream, choice: Choice) -> bool:
@@ -46,7 +41,7 @@ def told_once_for_all(stream: Answer) -> bool:
 def _as_sent(stream: Stream) -> Iterator[Observation]:
     """Look whether each choice has the ids of its own prompt, where the request sent ids."""
     for choice in finished_choices(stream):
-        reported, sent = _told(choice), prompt_of(stream, choice.index)
+        reported, sent = first_prompt_ids(choice), prompt_of(stream, choice.index)
         if reported is not None and sent is not None:
             emission, ids = reported
             yield observe_sequence(emission.at(FIELD), "prompt id", expected=sent, actual=ids, source=REQUEST)
@@ -94,7 +89,7 @@ def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Targe
     """As many prompt ids as prompt_tokens says."""
     if not (stream.asked.n > 0):
         return
-    reported = _told(choice)
+    reported = first_prompt_ids(choice)
     count = choice.counter("prompt_tokens")
     if count is None and stream.asked.prompts == 1 and isinstance(stream.usage, Mapping):
         count = integer(stream.usage.get("prompt_tokens"))
@@ -115,7 +110,7 @@ def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obs
         return
     of_prompt: dict[int, list[Any]] = {}
     for choice in finished_choices(stream):
-        reported, prompt = _told(choice), choice.index // max(asked.n, 1)
+        reported, prompt = first_prompt_ids(choice), choice.index // max(asked.n, 1)
         if reported is None and told_once_for_all(stream):
             continue
         if reported is None:
@@ -152,7 +147,7 @@ def _prompt_ids_only_on_request(choice: Choice, stream: Stream, _target: Target)
 def _prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who reads a stream knows the prompt before the first output."""
     for choice in stream.choices:
-        reported = _told(choice)
+        reported = first_prompt_ids(choice)
         if reported is not None:
             late = [emission is reported[0] for emission in choice.emissions].index(True)
             message = f"{FIELD} of choice {choice.index} stand in emission {late}, not in the first"
@@ -195,7 +190,7 @@ def _prompt_ids_spell_the_text(choice: Choice, stream: Stream, target: Target) -
     tokenizer, text = target.tokenizer, _sent_text(stream)
     if tokenizer is None or text is None:
         return
-    reported = _told(choice)
+    reported = first_prompt_ids(choice)
     ids = tuple(reported[1]) if reported is not None else ()
     if reported is None or not all(type(decoded) is int for decoded in ids):
         return

@@ -141,7 +141,7 @@ def _weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) ->
             yield expect(spans.emission.at("weight_version"), last.get("version"), version, message)
 
 
-class _Told(NamedTuple):
+class _Array(NamedTuple):
     """An array of an emission."""
 
     rule: ArrayRule
@@ -164,7 +164,7 @@ class _Told(NamedTuple):
             return str(error)
 
 
-def _arrays(stream: Stream) -> Iterator[_Told]:
+def _arrays(stream: Stream) -> Iterator[_Array]:
     """The arrays of the choices that came to an end of which it is known how many rows they need."""
     rules = arrays_of(stream)
     for choice in finished_choices(stream):
@@ -172,8 +172,8 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
             prompt = emission.counters.get("prompt_tokens")
             sent = prompt_of(stream, choice.index)
             prompt_tokens = prompt if type(prompt) is int else None if sent is None else len(sent)
-            said = choice.output_ids
-            run = None if sent is None or said is None else [*sent, *said[: max(emission.after - 1, 0)]]
+            ids = choice.output_ids
+            run = None if sent is None or ids is None else [*sent, *ids[: max(emission.after - 1, 0)]]
             for rule in rules:
                 value = emission.details.get(rule.name)
                 if value is None or prompt_tokens is None or not emission.counted:
@@ -183,8 +183,8 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
                 cached = emission.counter("cached_tokens")
                 due = rule.due(stream.exchange.request.body, prompt_tokens, emission.after, cached)
                 if due is not None:
-                    ids = said if rule.rows is Rows.OUTPUT else run and run[len(run) - due :]
-                    yield _Told(rule, emission, value, due, ids)
+                    ids = ids if rule.rows is Rows.OUTPUT else run and run[len(run) - due :]
+                    yield _Array(rule, emission, value, due, ids)
 
 
 @select
@@ -271,7 +271,7 @@ def _neighbouring_states_differ(stream: Stream, _target: Target) -> Iterator[Obs
             yield expect(source.place, "other numbers", f"{len(equal)} equal", message, holds=not equal)
 
 
-def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Told, Array]]:
+def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Array, Array]]:
     """The arrays of this name that can be read, cut into rows."""
     for source in _arrays(stream):
         array = source.read() if source.rule.name == name else ""
@@ -283,7 +283,7 @@ def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Told, Array]]:
 @check_run("array-rows-are-of-their-tokens")
 def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The experts of a token do not depend on how many tokens follow it."""
-    longest: dict[object, tuple[_Told, Array, list[Any]]] = {}
+    longest: dict[object, tuple[_Array, Array, list[Any]]] = {}
     for answer in _with_arrays(streams):
         stream, prompt = answer.load(), prompt_of(answer.load(), 0)
         if prompt is None or len(stream.choices) != 1 or not stream.asked.likeliest:

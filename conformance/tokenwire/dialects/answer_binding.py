@@ -192,16 +192,16 @@ class AnswerBinding:
             yield Delivered(event, emissions, usage if isinstance(usage, dict) else None, pointer)
 
     @cached_property
-    def _at(self) -> str:
+    def _pointer(self) -> str:
         return join(*self.choices)
 
     def emissions(self, event: Event, *, of_all: bool = False) -> Iterator[Emission]:
         """What the data of an event delivers, choice by choice; nothing where it holds no bound field."""
         found = find(event.data, self.choices)
         if isinstance(found, list):
-            items = [(position, f"{self._at}/{position}", item) for position, item in enumerate(found)]
+            items = [(position, f"{self._pointer}/{position}", item) for position, item in enumerate(found)]
         else:
-            items = [(0, self._at, found)]
+            items = [(0, self._pointer, found)]
         document = [
             (field, value)
             for field in self.document

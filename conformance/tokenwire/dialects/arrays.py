@@ -122,14 +122,14 @@ def _numbers(value: Any) -> Iterator[float]:
     """All numbers in nested lists, in their order. Raises ValueError for anything else."""
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += reversed(one)
-        elif isinstance(one, (int, float)) and not isinstance(one, bool):
-            yield one
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += reversed(item)
+        elif isinstance(item, (int, float)) and not isinstance(item, bool):
+            yield item
         else:
             raise ValueError(  # noqa: TRY004 - a value from the wire
-                f"it holds a {type(one).__name__} among its numbers"
+                f"it holds a {type(item).__name__} among its numbers"
             )
 
 

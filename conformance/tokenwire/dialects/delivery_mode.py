@@ -37,7 +37,7 @@ def _extended(emissions: Sequence[Emission]) -> Iterator[Delivery]:
             yield Delivery.CUMULATIVE if extends else Delivery.INCREMENTAL
 
 
-def infer_delivery(choices: Iterable[Sequence[Emission]], said: Delivery | None = None) -> Delivery:
+def infer_delivery(choices: Iterable[Sequence[Emission]], advertised: Delivery | None = None) -> Delivery:
     """The delivery mode that fits most pairs of neighbouring emissions of a stream's choices.
 
     The ids of each pair are held against completion_tokens, and ids and text against those before; what only
@@ -50,9 +50,9 @@ def infer_delivery(choices: Iterable[Sequence[Emission]], said: Delivery | None 
     proof = Counter(vote for emissions in choices for vote in _counted(emissions))
     if len(proof) == 1 and proof.total() >= _CLEAR:  # what it looks like cannot change that
         return next(iter(proof))
-    looks = Counter(vote for emissions in choices for vote in _extended(emissions))
-    tally = proof + Counter({mode: votes for mode, votes in looks.items() if not proof or mode in proof})
-    if said is not None and (tally[said] or tally.total() < _CLEAR):
-        return said
+    extended = Counter(vote for emissions in choices for vote in _extended(emissions))
+    tally = proof + Counter({mode: votes for mode, votes in extended.items() if not proof or mode in proof})
+    if advertised is not None and (tally[advertised] or tally.total() < _CLEAR):
+        return advertised
     cumulative = tally[Delivery.CUMULATIVE] > tally[Delivery.INCREMENTAL]
     return Delivery.CUMULATIVE if cumulative else Delivery.INCREMENTAL

@@ -283,8 +283,8 @@ class Dialect:
 
     def limited(self, name: str, count: int) -> dict[str, Any]:
         """What a body says so that inputs are truncated, or the best are told; nothing without a field."""
-        at = self.request.limits.get(name)
-        return {str(at[-1]): count} if at else {}
+        keys = self.request.limits.get(name)
+        return {str(keys[-1]): count} if keys else {}
 
     def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
         """The request that says what the ask wants, or why the endpoint has no way to say it.

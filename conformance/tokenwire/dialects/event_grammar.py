@@ -82,7 +82,9 @@ class Repetition:
         if not self.entry:
             return "".join(found)
         entries = (entry for value in found for entry in value)
-        return [[part for at in self.entry for part in gather(entry, parse(at))] for entry in entries]
+        return [
+            [part for pointer in self.entry for part in gather(entry, parse(pointer))] for entry in entries
+        ]
 
 
 @dataclass(frozen=True)
@@ -321,8 +323,8 @@ class Walk:
             whole: Any = list(chain.from_iterable(pieces)) if row.entry else "".join(map(str, pieces))
             for kind, event in frame.events if pieces else ():
                 for pointer in row.again.get(kind, ()):
-                    if (said := row.joined(event.data, pointer)) is not None:
-                        yield event, pointer.partition("/*")[0], said, whole
+                    if (stated := row.joined(event.data, pointer)) is not None:
+                        yield event, pointer.partition("/*")[0], stated, whole
 
 
 @cache

@@ -171,9 +171,9 @@ class ItemBinding:
                 if (value := find(part, keys)) is not ABSENT:
                     details[name] = value
                     pointers[name] = place + join(*keys)
-            ended, at = binding.finish.read(part) if binding.finish is not None else (None, "")
-            if at:
-                finish, pointers["finish"] = ended, place + at
+            ended, pointer = binding.finish.read(part) if binding.finish is not None else (None, "")
+            if pointer:
+                finish, pointers["finish"] = ended, place + pointer
         if not (channels or calls or series or "finish" in pointers):
             return None
         if finish is not None and finish.type == "stop" and self.calls_finish and (calls or progress.calls):

@@ -57,21 +57,21 @@ class Form:
     def spelled(self, *calls: tuple[str, Mapping[str, Any]]) -> str:
         """Some calls as a model writes them; empty where the form has no spelling here."""
 
-        def one(name: str, arguments: Mapping[str, Any]) -> str:
+        def written(name: str, arguments: Mapping[str, Any]) -> str:
             reported = {
                 key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 for key, value in arguments.items()
             }
-            each = (
+            parameters = (
                 self.parameter.replace("KEY", key).replace("VALUE", value) for key, value in reported.items()
             )
-            stated = self.writes.replace("NAME", name).replace("PARAMETERS", "".join(each))
+            stated = self.writes.replace("NAME", name).replace("PARAMETERS", "".join(parameters))
             return stated.replace("ARGUMENTS", json.dumps(arguments, ensure_ascii=False))
 
         if self.holds == "python":
             named = (f"{n}({', '.join(f'{key}={value!r}' for key, value in a.items())})" for n, a in calls)
             return f"[{', '.join(named)}]"
-        return self.between.join(one(*call) for call in calls)
+        return self.between.join(written(*call) for call in calls)
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,9 @@ class Says:
 
     def body(self, text: str, way: int) -> dict[str, Any]:
         """What a body says so that the output is this text."""
-        said = copy.deepcopy(dict(self.beside[way]))
-        put(said, self.pattern, re.sub(r"[][\\^$.|?*+(){}/-]", r"\\\g<0>", text))
-        return said
+        body = copy.deepcopy(dict(self.beside[way]))
+        put(body, self.pattern, re.sub(r"[][\\^$.|?*+(){}/-]", r"\\\g<0>", text))
+        return body
 
     def text(self, body: Any) -> str | None:
         """The one text that a body lets the model say; None where it says no such thing."""
@@ -103,16 +103,16 @@ class _ToolBinding:
 
     def choosing(self, choice: str, name: str = "") -> dict[str, Any]:
         """What a body says for `none`, `required` or `named` calls."""
-        said: dict[str, Any] = {}
-        put(said, self.choice, _filled_in(self.chooses[choice], {"NAME": name}))
-        return said
+        body: dict[str, Any] = {}
+        put(body, self.choice, _filled_in(self.chooses[choice], {"NAME": name}))
+        return body
 
     def one_at_most(self) -> dict[str, Any]:
         """What a body says for one call at most."""
-        said: dict[str, Any] = {}
-        for at, value in self.alone.items():
-            put(said, at, value)
-        return said
+        body: dict[str, Any] = {}
+        for keys, value in self.alone.items():
+            put(body, keys, value)
+        return body
 
     def names(self, body: Any) -> tuple[str, ...] | None:
         """The names of the tools that a body offers; None where it says none."""
@@ -132,16 +132,16 @@ class _ToolBinding:
         schemas = {name: find(tool, self.parameters) for name, tool in by_name.items()}
         # A tool that is named is one that has to be called, too.
         demands = {
-            str(_kind(said)): "none" if wanted == "none" else "required"
-            for wanted, said in self.chooses.items()
+            str(_kind(value)): "none" if wanted == "none" else "required"
+            for wanted, value in self.chooses.items()
         }
         word = _kind(choice)
-        named = (find(choice, at) for at in (("function", "name"), ("name",)))
+        named = (find(choice, keys) for keys in (("function", "name"), ("name",)))
         return ToolRule(
             names or (),
             demand="auto" if word in (ABSENT, None) else demands.get(str(word), str(word)),
             name=next((name for name in named if isinstance(name, str)), ""),
-            alone=any(find(body, at) == value for at, value in islice(self.alone.items(), 1)),
+            alone=any(find(body, keys) == value for keys, value in islice(self.alone.items(), 1)),
             parameters={
                 name: Constraint(f"the schema of {name}", "json_schema", schema)
                 for name, schema in schemas.items()
@@ -179,21 +179,21 @@ class _ConstraintBinding:
     def read(self, body: Any) -> tuple[Constraint, ...]:
         return tuple(
             constraint
-            for at, kind in self.places.items()
-            if (value := find(body, at)) not in (ABSENT, None, False)
-            and (constraint := _constraint(str(at[-1]), kind, value)) is not None
+            for keys, kind in self.places.items()
+            if (value := find(body, keys)) not in (ABSENT, None, False)
+            and (constraint := _constraint(str(keys[-1]), kind, value)) is not None
         )
 
     def written(self, kind: str, value: Any) -> dict[str, Any] | None:
         """What a body says for a constraint; None where the endpoint has no place for it."""
-        said: dict[str, Any] = {}
+        body: dict[str, Any] = {}
         if kind == "json_schema" and self.schema_as is not None:
-            put(said, self.schema_as.at, _filled_in(self.schema_as.as_, {"SCHEMA": value}))
-            return said
-        at = next((place for place, of_kind in self.places.items() if of_kind == kind), ())
-        if at:
-            put(said, at, json.dumps(value) if kind == "json_schema" else value)
-        return said or None
+            put(body, self.schema_as.at, _filled_in(self.schema_as.as_, {"SCHEMA": value}))
+            return body
+        keys = next((place for place, of_kind in self.places.items() if of_kind == kind), ())
+        if keys:
+            put(body, keys, json.dumps(value) if kind == "json_schema" else value)
+        return body or None
 
 
 def _constraint(name: str, kind: str, value: Any) -> Constraint | None:
@@ -319,18 +319,18 @@ class RequestBinding:
     def limits(self) -> Mapping[str, Keys]:
         """Where a request says how much of an input is kept, and how many results are answered."""
         places = {"truncate": self.truncate, "most": self.most}
-        return {name: at for name, at in places.items() if at is not None}
+        return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
     def penalties(self) -> Mapping[str, Keys]:
         """Where the fields of `PENALTIES` stand."""
         places = {name: getattr(self, name) for name in PENALTIES}
-        return {name: at for name, at in places.items() if at is not None}
+        return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
     def wanted(self) -> Mapping[Keys, Wanted]:
         """What the fields of `asks` ask for."""
-        return {at: _wanted(at, names) for at, names in self.asks.items()}
+        return {keys: _wanted(keys, names) for keys, names in self.asks.items()}
 
     @cached_property
     def constraint(self) -> _ConstraintBinding:
@@ -362,7 +362,7 @@ class RequestBinding:
         if ask.input_ids and not ask.messages:
             for keys, value in self.beside_input_ids.items():
                 put(body, keys, copy.deepcopy(value))
-        for name, value in _said(ask).items():
+        for name, value in _fields_of(ask).items():
             if name in self.always or name in self.never or (name in _OF_STREAMS and not ask.stream):
                 continue
             if name in self.counts:
@@ -408,22 +408,22 @@ class RequestBinding:
 
         None where the words name nothing that could be said otherwise.
         """
-        said = set(re.findall(r"\w+", refusal.lower()))
+        words = set(re.findall(r"\w+", refusal.lower()))
         for name, places in self.fields.items():
-            others = [at for at in places[1:] if at[-1] in said]
-            if others and places[0][-1] in said:
-                wanted = (others[0], *(at for at in places if at is not others[0]))
+            others = [keys for keys in places[1:] if keys[-1] in words]
+            if others and places[0][-1] in words:
+                wanted = (others[0], *(keys for keys in places if keys is not others[0]))
                 what = f"{others[0][-1]} instead of {places[0][-1]}"
                 return dataclasses.replace(self, fields={**self.fields, name: wanted}), what
-        if "temperature" in said and "temperature" in self.fields and "temperature" not in self.never:
+        if "temperature" in words and "temperature" in self.fields and "temperature" not in self.never:
             return dataclasses.replace(self, never=self.never | {"temperature"}), "no temperature"
-        if "model" in said and self.model is None:
+        if "model" in words and self.model is None:
             return dataclasses.replace(self, model=parse("/model")), "a model"
         return None
 
     def without(self, form: str) -> RequestBinding:
         """The binding of an endpoint that takes no prompt in one of its forms."""
-        prompt = {name: at for name, at in self.prompt.items() if name != form}
+        prompt = {name: keys for name, keys in self.prompt.items() if name != form}
         return dataclasses.replace(self, prompt=prompt)
 
     def read(self, request: HttpRequest) -> Asked:
@@ -439,7 +439,7 @@ class RequestBinding:
         by_field |= {
             name: row.word in (as_list(find(body, row.in_)) or ()) for name, row in self.listed.items()
         }
-        penalties = {name: find(body, at) for name, at in self.penalties.items()}
+        penalties = {name: find(body, keys) for name, keys in self.penalties.items()}
         found = self._prompts_found(body)
         input_ids, listed = _id_prompts(found.get("input_ids"))
         text = found.get("text", found.get("messages"))
@@ -455,7 +455,7 @@ class RequestBinding:
             values.pop("chosen_ids", None)
         if values.get("logprob_start", -1) < 0 or not (logprobs or "logprob_start" in self.counts):
             values.pop("logprob_start", None)
-        limits = {name: integer(find(body, at)) for name, at in self.limits.items()}
+        limits = {name: integer(find(body, keys)) for name, keys in self.limits.items()}
         implied = {name: self._asks(by_field, name) for name in _IMPLIED}
         implied["logprob_texts"] = implied["logprob_texts"] and logprobs
         asked = Asked(
@@ -468,7 +468,7 @@ class RequestBinding:
             budgets=_budgets(by_field.get("max_new_tokens")),
             greedy=_is_greedy(by_field),
             chosen_in_top=in_top,
-            wanted=tuple(wanted for at, wanted in self.wanted.items() if find(body, at) is True),
+            wanted=tuple(wanted for keys, wanted in self.wanted.items() if find(body, keys) is True),
             constraints=self.constraint.read(body),
             tools=self.tool.rule(body) if self.tool is not None else None,
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
@@ -476,14 +476,16 @@ class RequestBinding:
             uniform=_uniform(by_field),
             truncate=limits.get("truncate"),
             most=limits.get("most"),
-            sent=self._said(body, stated, found),
+            sent=self._sent_fields(body, stated, found),
         )
         prompt = self._prompts_sent(found, asked)
         if prompt is None:
             return asked
         model = find(body, self.model) if self.model is not None else None
         prompt_key = _canonical([model or None, prompt])
-        cache_keys = {at[-1]: value for at in self.cache_keys if (value := find(body, at)) not in _NO_KEY}
+        cache_keys = {
+            keys[-1]: value for keys in self.cache_keys if (value := find(body, keys)) not in _NO_KEY
+        }
         rest = self._rest(body)
         key, ids_key = self._keys(body, by_field, asked, prompt, rest)
         form, sampling = self._form_and_sampling(rest)
@@ -519,16 +521,16 @@ class RequestBinding:
     def _form_and_sampling(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What shapes how tokens are told, by its name, and what shapes the tokens."""
         sampling = copy.deepcopy(dict(rest))
-        form = {str(at[-1]): value for at in self.forms if (value := find(rest, at)) is not ABSENT}
-        for at in self.forms:
-            remove(sampling, at)
+        form = {str(keys[-1]): value for keys in self.forms if (value := find(rest, keys)) is not ABSENT}
+        for keys in self.forms:
+            remove(sampling, keys)
         return form, sampling
 
     def _is_constrained(self, rest: Mapping[str, Any]) -> bool:
         """Whether more shapes the tokens than biases and the frequency penalty."""
         more = copy.deepcopy(dict(rest))
-        for at in self.penalties.values():
-            remove(more, at)
+        for keys in self.penalties.values():
+            remove(more, keys)
         return bool(more)
 
     @cached_property
@@ -558,21 +560,21 @@ class RequestBinding:
                     break
         return stated
 
-    def _said(
+    def _sent_fields(
         self, body: Mapping[str, Any], stated: Mapping[str, tuple[str, list[Any]]], prompts: Iterable[str]
     ) -> dict[str, SentField]:
         """Every bound field and prompt that the body itself says."""
         beside = [(name, self.prompt[name]) for name in prompts] + [
             (name, count.at) for name, count in self.counts.items()
         ]
-        gathered = [(name, str(at[-1]), _gather(body, at)) for name, at in beside]
-        said: dict[str, SentField] = {}
+        gathered = [(name, str(keys[-1]), _gather(body, keys)) for name, keys in beside]
+        sent_fields: dict[str, SentField] = {}
         by_names = [(name, *sent) for name, sent in stated.items()]
         for name, wire_name, values in (*by_names, *gathered):
             there = tuple(value for value in values if value is not ABSENT)
             if there:
-                said.setdefault(name, SentField(wire_name, there))
-        return said
+                sent_fields.setdefault(name, SentField(wire_name, there))
+        return sent_fields
 
     def _prompts_found(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The prompts that stand in a body, by their form.
@@ -580,7 +582,7 @@ class RequestBinding:
         Where one field takes text and ids, what is neither a text nor texts is read as ids.
         """
         places = (*self.prompt_else.items(), *self.prompt.items())
-        found = {name: value for name, at in places if (value := find(body, at)) is not ABSENT}
+        found = {name: value for name, keys in places if (value := find(body, keys)) is not ABSENT}
         if self.prompt.get("text") == self.prompt.get("input_ids"):
             other = "input_ids" if _is_text(found.get("text")) else "text"
             found.pop(other, None)
@@ -644,10 +646,10 @@ class RequestBinding:
         if asked.greedy:
             shaping = {name: value for name, value in shaping.items() if name not in _NOTHING_TO_GREEDY}
         key = _canonical([shaping, rest])
-        said = all(find(body, at) == value for at, value in self.same_ids_need.items())
+        same_ids = all(find(body, keys) == value for keys, value in self.same_ids_need.items())
         plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)
         alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy
-        if not (alone and said and plain and not rest and asked.max_new_tokens is not None):
+        if not (alone and same_ids and plain and not rest and asked.max_new_tokens is not None):
             return key, ""
         if asked.stop_regex or asked.min_new_tokens or asked.echo:
             return key, ""
@@ -683,25 +685,25 @@ class RequestBinding:
         return {name: value for name, value in rest.items() if value not in (None, {}, [])}
 
 
-def _wanted(at: Keys, names: str | list[str]) -> Wanted:
+def _wanted(keys: Keys, names: str | list[str]) -> Wanted:
     """What a field asks for. What begins with "/" stands beside the choices."""
     places = [names] if isinstance(names, str) else names
     pointers = tuple(place for place in places if place.startswith("/"))
-    return Wanted(at[-1], tuple(place for place in places if place not in pointers), pointers)
+    return Wanted(keys[-1], tuple(place for place in places if place not in pointers), pointers)
 
 
-def _said(ask: Ask) -> dict[str, Any]:
+def _fields_of(ask: Ask) -> dict[str, Any]:
     """The fields of an ask that have to be written, as JSON."""
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in sorted(RULES):
         value = getattr(ask, name)
         if value is not None and value != getattr(_NOTHING, name):
-            said[name] = list(value) if isinstance(value, tuple) else value
+            fields[name] = list(value) if isinstance(value, tuple) else value
     if ask.logit_bias:
-        said["logit_bias"] = {str(token): bias for token, bias in ask.logit_bias.items()}
-    if any(name in said for name in _NEED_LOGPROBS):
-        said["logprobs"] = True
-    return said
+        fields["logit_bias"] = {str(token): bias for token, bias in ask.logit_bias.items()}
+    if any(name in fields for name in _NEED_LOGPROBS):
+        fields["logprobs"] = True
+    return fields
 
 
 def _lay_over(body: dict[str, Any], raw: Mapping[str, Any]) -> None:

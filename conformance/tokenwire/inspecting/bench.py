@@ -82,7 +82,7 @@ class Bench:
 
     def _run(self, question: Question, stream: Stream, beside: Stream | None) -> Run:
         """What is judged: a comparison across servers says nothing of one of them, but of a gateway."""
-        run = Run((stream,), self._said(question.answer), tokenizer=self.tokenizer)
+        run = Run((stream,), self._advertised_by(question.answer), tokenizer=self.tokenizer)
         if question.beside is None or beside is None:
             return run
         sides = {question.answer.to: stream, question.beside.to: beside}
@@ -104,9 +104,9 @@ class Bench:
 
     def _read(self, answer: Answer) -> Stream:
         dialect = self.dialects[answer.dialect]
-        return dialect.read(answer.exchange, delivery_hint=self._said(answer).delivery)
+        return dialect.read(answer.exchange, delivery_hint=self._advertised_by(answer).delivery)
 
-    def _said(self, answer: Answer) -> Advertised:
+    def _advertised_by(self, answer: Answer) -> Advertised:
         return self.advertised.get(answer.to, Advertised())
 
     def _spell(self, ids: Sequence[int]) -> bytes | None:

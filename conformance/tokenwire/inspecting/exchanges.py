@@ -105,8 +105,8 @@ class Exchanges:
             raise UsageError(f"{_MOST_WAITING} requests wait already; let some of them end")
         endpoint = self.dialects[dialect].endpoint
         try:  # JSON is sent as the suite writes it, whatever else as it is
-            said = self._addressed(strict_json.loads(body), self.dialects[dialect], to)
-            request = HttpRequest(endpoint.methods[0], endpoint.path, said)
+            sent = self._addressed(strict_json.loads(body), self.dialects[dialect], to)
+            request = HttpRequest(endpoint.methods[0], endpoint.path, sent)
         except ValueError:
             request = HttpRequest(endpoint.methods[0], endpoint.path, None, body.encode(errors="replace"))
         self._count += 1

@@ -31,9 +31,9 @@ def form(dialect: Dialect, model: str) -> dict[str, Any]:
 
 
 def _fields(dialect: Dialect) -> Iterator[dict[str, Any]]:
-    said = read_yaml(spec_root() / "fields.yaml")["request"]
+    rows = read_yaml(spec_root() / "fields.yaml")["request"]
     for name, keys in dialect.request.written.items():
-        row = said.get(name, {"type": "", "says": ""})
+        row = rows.get(name, {"type": "", "says": ""})
         rule = RULES.get(name)
         kind = rule.kind if rule is not None else "text" if name in {"text", "model"} else "JSON"
         yield {

@@ -128,8 +128,8 @@ class PageServer:
             if method in {"GET", "HEAD"} and page is not None:
                 return _document(HTTPStatus.OK, *await page(rest))
             if method == "POST" and behind and name in self._deeds:
-                said = json.dumps(await self._deeds[name](json.loads(body)))
-                return _document(HTTPStatus.OK, JSON, said)
+                result = json.dumps(await self._deeds[name](json.loads(body)))
+                return _document(HTTPStatus.OK, JSON, result)
         except (UsageError, OSError, ValueError, LookupError, TypeError) as error:
             return _document(
                 HTTPStatus.BAD_REQUEST, JSON, json.dumps({"error": inert(str(error) or repr(error))})

@@ -19,7 +19,7 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _BRACKETED = re.compile(r"\[[^][]*\]|\{[^{}]*\}")
 _WITH_DIGITS = re.compile(r"[\w.+-]*\d[\w.+-]*(?<![.+-])")
 _REPEATED = re.compile(r"#(?:, #)+")
-_ONE = re.compile(r"(?<=# output )id\b")
+_SINGLE_ID = re.compile(r"(?<=# output )id\b")
 _LETTERS_OF_A_FINGERPRINT = 12
 
 
@@ -45,7 +45,7 @@ def lasting_words(text: str) -> str:
     before = ""
     while before != text:
         before, text = text, _BRACKETED.sub("…", text)
-    return _ONE.sub("ids", _REPEATED.sub("#, …", _WITH_DIGITS.sub("#", text)))
+    return _SINGLE_ID.sub("ids", _REPEATED.sub("#, …", _WITH_DIGITS.sub("#", text)))
 
 
 def _shape(value: Any) -> str:  # whatever stood on the wire

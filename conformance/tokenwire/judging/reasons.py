@@ -58,7 +58,7 @@ class _Stage(NamedTuple):
     """What came so far on the way to a verdict, in words, how many of them, and of what."""
 
     words: str
-    count: int
+    size: int
     unit: str = "answers"
 
 
@@ -74,7 +74,7 @@ class _Funnel(NamedTuple):
 
     def words(self, condition: str | None) -> str:
         """Where it became empty, with what came so far."""
-        counts = [stage.count for stage in self.stages]
+        counts = [stage.size for stage in self.stages]
         end = counts.index(0) + 1 if 0 in counts else len(counts)
         alike = groupby(self.stages[:end], key=itemgetter(1, 2))
         passed = ", ".join(

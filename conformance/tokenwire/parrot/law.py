@@ -96,13 +96,13 @@ class Parrot:
         """
         ids = list(prompt)
         for position in range(len(prompt), len(prompt) + count):
-            said = ids[position - self.lag(position)]
-            if position < len(prompt) + least and said in barred:
-                ranked = (token for token, _ in self.top(said, GROUP) if token not in barred)
-                said = next(ranked, -1)
-                if said < 0:
+            likeliest = ids[position - self.lag(position)]
+            if position < len(prompt) + least and likeliest in barred:
+                ranked = (token for token, _ in self.top(likeliest, GROUP) if token not in barred)
+                likeliest = next(ranked, -1)
+                if likeliest < 0:
                     return None
-            ids.append(said)
+            ids.append(likeliest)
         return tuple(ids[len(prompt) :])
 
     def digits_of(self, token: int) -> tuple[int, ...]:
@@ -113,26 +113,26 @@ class Parrot:
             places.append(digit)
         return tuple(places)
 
-    def logit(self, said: int, token: int) -> float:
+    def logit(self, likeliest: int, token: int) -> float:
         """The logit of an id where another one, or itself, is said."""
-        (here, *group), (there, *other) = self.digits_of(said), self.digits_of(token)
+        (here, *group), (there, *other) = self.digits_of(likeliest), self.digits_of(token)
         away = sum(mine != its for mine, its in zip(group, other, strict=True))
         return runner_up((there - here) % GROUP) - ELSEWHERE * away + bias(token)
 
-    def logprob(self, said: int, token: int) -> float:
+    def logprob(self, likeliest: int, token: int) -> float:
         """The logprob of an id where another one, or itself, is said.
 
         What all other groups have together is left out: it is less than a hundred millionth.
         """
-        return self.logit(said, token) - _normaliser(self, said)
+        return self.logit(likeliest, token) - _normaliser(self, likeliest)
 
-    def top(self, said: int, count: int) -> list[tuple[int, float]]:
+    def top(self, likeliest: int, count: int) -> list[tuple[int, float]]:
         """The likeliest ids where one is said, with their logprobs, likeliest first.
 
         They are of its group, so 32 at most: what lies below may be ordered otherwise in other types.
         """
-        ranked = sorted(self.group(said), key=lambda token: -self.logit(said, token))
-        return [(token, self.logprob(said, token)) for token in ranked[:count]]
+        ranked = sorted(self.group(likeliest), key=lambda token: -self.logit(likeliest, token))
+        return [(token, self.logprob(likeliest, token)) for token in ranked[:count]]
 
     def logprobs(self, ids: Sequence[int]) -> list[float]:
         """The logprob of each id of a text but the first, after all ids before it: of a prompt, for example.
@@ -140,11 +140,11 @@ class Parrot:
         Of an id that is not said there it is -20 and less, and as exact as the type of the weights.
         """
         positions = range(1, len(ids))
-        return [self.logprob(ids[at - self.lag(at)], ids[at]) for at in positions]
+        return [self.logprob(ids[position - self.lag(position)], ids[position]) for position in positions]
 
-    def group(self, said: int) -> range:
+    def group(self, likeliest: int) -> range:
         """The ids of the group that an id stands in."""
-        first = said - said % GROUP
+        first = likeliest - likeliest % GROUP
         return range(first, min(first + GROUP, self.vocab_size))
 
 
@@ -175,13 +175,13 @@ class Repeater:
         if len(prompt) < self.distance:
             return None
         period = prompt[-self.distance :]
-        said = tuple(period[at % self.distance] for at in range(count))
-        return None if any(token in barred for token in said[:least]) else said
+        likeliest = tuple(period[position % self.distance] for position in range(count))
+        return None if any(token in barred for token in likeliest[:least]) else likeliest
 
 
 Law = Parrot | Repeater
 
 
 @lru_cache(maxsize=1 << 16)
-def _normaliser(parrot: Parrot, said: int) -> float:
-    return math.log(math.fsum(math.exp(parrot.logit(said, token)) for token in parrot.group(said)))
+def _normaliser(parrot: Parrot, likeliest: int) -> float:
+    return math.log(math.fsum(math.exp(parrot.logit(likeliest, token)) for token in parrot.group(likeliest)))

@@ -89,7 +89,7 @@ def _as_ids(value: object) -> Ids | None:
 
 
 @dataclass(frozen=True)
-class _Said:
+class _KnownAnswer:
     """One answer to a known prompt, with the ids that came."""
 
     name: str
@@ -122,7 +122,7 @@ class _Said:
         return kept, broken
 
 
-def _said(streams: Iterable[Answer]) -> Iterator[_Said]:
+def _known_answers(streams: Iterable[Answer]) -> Iterator[_KnownAnswer]:
     """The likeliest answers to prompts that were sent as ids, or that came back."""
     for stream in streams:
         if not stream.answered or not stream.asked.likeliest or stream.asked.media:
@@ -132,7 +132,7 @@ def _said(streams: Iterable[Answer]) -> Iterator[_Said]:
             position = choice.index // max(stream.asked.n, 1)
             prompt, ids = sent[position] if position < len(sent) else None, _as_ids(choice.output_ids)
             if prompt and ids:
-                yield _Said(stream.exchange.name, prompt, ids)
+                yield _KnownAnswer(stream.exchange.name, prompt, ids)
 
 
 @dataclass
@@ -152,17 +152,17 @@ class _Weight:
             self.most, self.name = kept, name
 
 
-def _law(said: Callable[[], Iterable[_Said]], foreign: bool) -> tuple[Law, str] | None:
+def _law(answers: Callable[[], Iterable[_KnownAnswer]], foreign: bool) -> tuple[Law, str] | None:
     """The law that the fewest ids break, with an exchange that shows it; None if they follow none."""
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
         far = Counter(
-            d for answer in said() for d in answer.nearest[len(answer.prompt) :] if d >= _LEAST_DISTANCE
+            d for answer in answers() for d in answer.nearest[len(answer.prompt) :] if d >= _LEAST_DISTANCE
         )
         laws += (Repeater(distance) for distance, _ in far.most_common(1))
     best: tuple[int, Law, str] | None = None
     weights = [_Weight() for _ in laws]
-    for answer in said():
+    for answer in answers():
         for law, weight in zip(laws, weights, strict=True):
             weight.add(answer.name, *answer.weigh(law))
     for law, weight in zip(laws, weights, strict=True):
@@ -229,11 +229,11 @@ def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _E
 def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -> KnownModel | None:
     """The model behind answers, where it is a parrot and its vocabulary one of ours, or that of `other`."""
     streams = list(streams)
-    said = next(_said(streams), None)
-    reported = _ended_texts(streams, with_ids=said is not None)
+    first = next(_known_answers(streams), None)
+    reported = _ended_texts(streams, with_ids=first is not None)
     candidates: Sequence[tuple[Law, str]]
-    if said is not None:
-        found = _law(lambda: _said(streams), foreign=other is not None)
+    if first is not None:
+        found = _law(lambda: _known_answers(streams), foreign=other is not None)
         candidates = [found] if found else []
     else:
         candidates = (
@@ -243,17 +243,17 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
         return None
     best: tuple[int, KnownModel] | None = None
     for words, encode, ours in _vocabularies(other):
-        prompts = [[] if said else _prompts(answer.stream, encode, ours) for answer in reported]
+        prompts = [[] if first else _prompts(answer.stream, encode, ours) for answer in reported]
         for law, name in candidates:
             sized = Parrot(len(words.pieces), law.distance) if isinstance(law, Parrot) else law
             model = KnownModel(sized, words, encode, ours, name)
             right = [
-                int(_is_spelled(words, answer)) if said else _agreement(law, words, sent, answer)
+                int(_is_spelled(words, answer)) if first else _agreement(law, words, sent, answer)
                 for answer, sent in zip(reported, prompts, strict=True)
             ]
             kept, broken = sum(map(bool, right)), right.count(0)
-            silent = bool(said) and not reported  # the ids of the usual vocabulary, where no text tells
-            enough = kept > broken if said else 2 * kept > broken  # so long a text is not right by chance
+            silent = bool(first) and not reported  # the ids of the usual vocabulary, where no text tells
+            enough = kept > broken if first else 2 * kept > broken  # so long a text is not right by chance
             if (enough or silent) and (best is None or sum(right) > best[0]):
                 seen = name or reported[right.index(max(right))].stream.exchange.name
                 best = sum(right), replace(model, seen_in=seen)

@@ -138,22 +138,22 @@ def truth(
     if not computable or budget is None or budget < 1 or not prompt or None in patterns:
         return None
     ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else words.ends)
-    said = law.answer(prompt, budget, ends, least)
-    if said is None or (asked.ignore_eos and words.ends.intersection(said[:least])):
+    ids = law.answer(prompt, budget, ends, least)
+    if ids is None or (asked.ignore_eos and words.ends.intersection(ids[:least])):
         return None  # servers differ in whether an end that is ignored is barred
     known = partial(Truth, law, barred=bool(least and ends))
-    pieces = [b"" if _is_hidden(token, words, asked) else words.pieces[token] for token in said]
+    pieces = [b"" if _is_hidden(token, words, asked) else words.pieces[token] for token in ids]
     texts = list(_texts(head, pieces))
 
     def in_runs(count: int, *, stop: str = "") -> tuple[str, ...]:
         if not words.fallback or head:
             return ()
-        text = words.text([token for token in said[:count] if not _is_hidden(token, words, asked)])
+        text = words.text([token for token in ids[:count] if not _is_hidden(token, words, asked)])
         end = text.find(stop) if stop else len(text)
         return (text[: end + len(stop) * asked.no_stop_trim],) if end >= 0 else ()
 
     unread = len(texts[unheeded - 1]) if 0 < unheeded <= len(texts) else 0
-    for place, (token, text) in enumerate(zip(said, texts, strict=True)):
+    for place, (token, text) in enumerate(zip(ids, texts, strict=True)):
         endings: dict[int | str, str] = {}
         matches: dict[str, tuple[str, ...]] = {}
         bare: frozenset[str] = frozenset()
@@ -172,11 +172,11 @@ def truth(
         if endings or matches:
             final = next(iter(endings.values()), text)
             return known(
-                said[: place + 1], final, (*texts[:place], final), "stop", endings, matches, bare, by_runs
+                ids[: place + 1], final, (*texts[:place], final), "stop", endings, matches, bare, by_runs
             )
     whole = head + b"".join(pieces)
     final = whole.decode("utf-8", "replace")
-    return known(said, final, (*texts[:-1], final), "length", bare=_bare(whole), by_runs=in_runs(len(said)))
+    return known(ids, final, (*texts[:-1], final), "length", bare=_bare(whole), by_runs=in_runs(len(ids)))
 
 
 def deaf_to_stops(asked: Asked) -> tuple[int, ...]:

@@ -159,7 +159,7 @@ def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
     byte_of = {letter: bytes([byte]) for byte, letter in enumerate(byte_letters())}
     added = {token["id"]: token for token in document["added_tokens"]}
 
-    def said(token: int, piece: str) -> bytes:
+    def bytes_of(token: int, piece: str) -> bytes:
         if token in added:
             return piece.encode()
         if byte_level:
@@ -174,7 +174,7 @@ def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
         if isinstance(vocabulary, dict)
         else [(position, row[0]) for position, row in enumerate(vocabulary)]
     )
-    spelled = {token: said(token, piece) for token, piece in known}
+    spelled = {token: bytes_of(token, piece) for token, piece in known}
     spelled |= {token: row["content"].encode() for token, row in added.items()}
     pieces = tuple(spelled.get(token, b"") for token in range(max(spelled) + 1))
     singles = {token for token, piece in known if re.fullmatch("<0x[0-9A-F]{2}>", piece)} if fallback else ()

@@ -26,7 +26,7 @@ INNER = 128
 """The width of the feed-forward part, which does nothing."""
 ROPE_THETA = 10.0
 """So small that every frequency of the rotary embedding tells near distances apart."""
-_OWN = 8.0
+_EMBEDDED = 8.0
 _COPIED = 16.0
 _KEY = 16.0
 _LEAD = 24.0
@@ -58,7 +58,7 @@ class _Shape:
     @property
     def own_constants(self) -> int:
         """With them the mean square of an embedding is 1."""
-        return self.hidden // int(_OWN**2) - len(self.parrot.digits)
+        return self.hidden // int(_EMBEDDED**2) - len(self.parrot.digits)
 
     @property
     def copied_constants(self) -> int:
@@ -87,35 +87,35 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
     value, output = np.zeros((2, hidden, hidden))
     offset = 0
     for place, size in enumerate(parrot.digits):
-        embedding[np.arange(parrot.vocab_size), offset + digits[place]] = _OWN
+        embedding[np.arange(parrot.vocab_size), offset + digits[place]] = _EMBEDDED
         head[:, shape.code + offset : shape.code + offset + size] = _readings(place, size)[digits[place]] / 4
         offset += size
     constants = slice(2 * shape.code, 2 * shape.code + shape.own_constants)
-    embedding[:, constants] = _OWN
+    embedding[:, constants] = _EMBEDDED
     copied = slice(shape.code, shape.code + shape.copied_constants)  # of the values: behind the code
     value_bias = np.zeros(hidden)
-    value_bias[copied] = _OWN
+    value_bias[copied] = _EMBEDDED
     for dimension in range(shape.code):
         value[dimension, dimension] = 1
-        output[shape.code + dimension, dimension] = _COPIED / _OWN
+        output[shape.code + dimension, dimension] = _COPIED / _EMBEDDED
     for count in range(shape.copied_constants):
-        output[constants.stop + count, copied.start + count] = _COPIED / _OWN
+        output[constants.stop + count, copied.start + count] = _COPIED / _EMBEDDED
     head[:, constants.stop] = np.array([bias(token) for token in range(parrot.vocab_size)]) / 4
     query, key = attention_biases(parrot.lags, positions_of(parrot.distance), head_size)
-    zero, one = np.zeros((hidden, hidden)), np.ones(hidden)
+    zeros, ones = np.zeros((hidden, hidden)), np.ones(hidden)
     layer, attention = "model.layers.0", "model.layers.0.self_attn"
     named = {
         "model.embed_tokens.weight": embedding,
         "lm_head.weight": head,
-        "model.norm.weight": one,
-        f"{layer}.input_layernorm.weight": one,
-        f"{layer}.post_attention_layernorm.weight": one,
+        "model.norm.weight": ones,
+        f"{layer}.input_layernorm.weight": ones,
+        f"{layer}.post_attention_layernorm.weight": ones,
         f"{layer}.mlp.gate_proj.weight": np.zeros((INNER, hidden)),
         f"{layer}.mlp.up_proj.weight": np.zeros((INNER, hidden)),
         f"{layer}.mlp.down_proj.weight": np.zeros((hidden, INNER)),
-        f"{attention}.q_proj.weight": zero,
+        f"{attention}.q_proj.weight": zeros,
         f"{attention}.q_proj.bias": np.tile(query, HEADS),
-        f"{attention}.k_proj.weight": zero,
+        f"{attention}.k_proj.weight": zeros,
         f"{attention}.k_proj.bias": np.tile(key, HEADS),
         f"{attention}.v_proj.weight": value,
         f"{attention}.v_proj.bias": value_bias,

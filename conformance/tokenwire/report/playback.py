@@ -264,9 +264,9 @@ def _held_back(choice: Choice, spell: Spell) -> str:
     ids, text = choice.output_ids, choice.text
     if not ids or text is None or choice.finish is not None:
         return ""
-    said, shown = spell(ids), text.encode(errors="replace")
-    if said is not None and said.startswith(shown):
-        return cut(inert(repr(said[len(shown) :])[1:]), _LONGEST_VALUE) if said != shown else ""
+    spelled, shown = spell(ids), text.encode(errors="replace")
+    if spelled is not None and spelled.startswith(shown):
+        return cut(inert(repr(spelled[len(shown) :])[1:]), _LONGEST_VALUE) if spelled != shown else ""
     quiet = 0
     for emission, before in zip(reversed(choice.emissions), (*choice.emissions[-2::-1], None), strict=True):
         earlier = before.text if before and choice.delivery is not Delivery.INCREMENTAL else ""

@@ -39,7 +39,7 @@ def _cache_keys(talk: Conversation) -> Steps:
     """A prompt that nobody has sent, twice under a salt, where the endpoint has any; then under another,
     under another key, and under none: only the second is cached.
     """
-    names = [at[-1] for at in talk.dialect.request.cache_keys]
+    names = [keys[-1] for keys in talk.dialect.request.cache_keys]
     ask = _unseen_prompt(talk)
     if names:
         salted = replace(ask, raw={names[0]: new_id()})

@@ -43,9 +43,9 @@ def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
         written = talk.dialect.request.constraint.written(kind, value)
         if written is None:
             return None
-        for name, said in written.items():
-            both = isinstance(said, dict) and isinstance(raw.get(name), dict)
-            raw[name] = raw[name] | said if both else said
+        for name, fields in written.items():
+            both = isinstance(fields, dict) and isinstance(raw.get(name), dict)
+            raw[name] = raw[name] | fields if both else fields
     return replace(ask, raw=raw)
 
 

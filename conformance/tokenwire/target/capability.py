@@ -433,7 +433,7 @@ def _seen(name: str, stream: Answer | None, absent: str) -> Capability:
     return Capability(name, stream is not None, words, seen=stream is not None)
 
 
-def _said(advertised: Advertised) -> dict[str, str]:
+def _advertised_words(advertised: Advertised) -> dict[str, str]:
     """What a server says that it has, each with where it says so in words."""
     stated: dict[str, str] = {}
     if advertised.mirrors:
@@ -480,7 +480,7 @@ def capabilities(
     found += seen.modes()
     found += _logprob_rules(seen.shown.get("logprobs"), advertised, declared)
     found += _controlled(seen.names, tuple(calls))
-    stated = _said(advertised)
+    stated = _advertised_words(advertised)
     return {
         capability.name: _with_sources(
             capability, stated.get(capability.name, ""), capability.name in declared

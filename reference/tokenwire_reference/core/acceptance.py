@@ -76,9 +76,9 @@ class TokenAcceptance:
         accepted, row = [], 0
         for rows in wanted:
             last = row + len(rows.sampled)
-            said = entries[row:last], customized_info[row:last]
+            attached = entries[row:last], customized_info[row:last]
             request = rows.segment.sequence.request
-            accepted.append(alone(request, _extend, rows.segment, token_ids[row:last], *said) or 0)
+            accepted.append(alone(request, _extend, rows.segment, token_ids[row:last], *attached) or 0)
             row = last
         return accepted
 

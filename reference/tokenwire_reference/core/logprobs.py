@@ -57,6 +57,6 @@ def _best(logprobs: Tensor, count: int) -> list[list[Entry]]:
     # Which of several equals `topk` finds is not said, so all that reach its least value are looked at.
     reached = logprobs >= logprobs.topk(count, dim=-1).values[:, -1:]
     best: list[list[Entry]] = [[] for _ in logprobs]
-    for (at, i), lp in zip(reached.nonzero().tolist(), logprobs[reached].tolist(), strict=True):
-        best[at].append([lp, i, None])
+    for (row, i), lp in zip(reached.nonzero().tolist(), logprobs[reached].tolist(), strict=True):
+        best[row].append([lp, i, None])
     return [sorted(row, key=lambda entry: (-entry[0], entry[1]))[:count] for row in best]

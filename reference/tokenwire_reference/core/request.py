@@ -248,13 +248,13 @@ class Request:
     def append(self, token_id: int, entries: Mapping[str, Any], customized_info: Mapping[str, Any]) -> None:
         """Add one sampled token with all that was said of it when it was sampled."""
         count = len(self.output_ids)
-        said = {**entries, **customized_info} if customized_info else entries
-        if not said.keys() <= self.series.keys():
+        values_of_token = {**entries, **customized_info} if customized_info else entries
+        if not values_of_token.keys() <= self.series.keys():
             # Another dictionary: a reader on another thread may go through the old one.
-            missing = {name: [None] * count for name in said if name not in self.series}
+            missing = {name: [None] * count for name in values_of_token if name not in self.series}
             self.series = {**self.series, **missing}
         for name, values in self.series.items():
-            values.append(said.get(name))
+            values.append(values_of_token.get(name))
         self.output_ids.append(token_id)
 
 

@@ -58,9 +58,9 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
             _penalise(values, row.sampling, row.times)
         if biases := row.sampling.logit_bias:
             # One operation for all: a thousand made each step of everybody wait.
-            at = torch.tensor(list(biases), device=values.device)
+            biased = torch.tensor(list(biases), device=values.device)
             values.index_add_(
-                0, at, torch.tensor(list(biases.values()), dtype=values.dtype).to(values.device)
+                0, biased, torch.tensor(list(biases.values()), dtype=values.dtype).to(values.device)
             )
         # Last: no bias brings back what may not come, or not yet.
         if row.allowed is not None:

@@ -113,16 +113,16 @@ def grammar_of(given: Mapping[str, Any]) -> str | None:
 
     Raises ValueError for one that is none, and for several.
     """
-    said = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
-    outputs = said.pop("structured_outputs", {"": None})
+    constraints = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
+    outputs = constraints.pop("structured_outputs", {"": None})
     if not isinstance(outputs, dict) or not outputs:
         raise ValueError(f"structured_outputs is {outputs!r}; it names one constraint")
-    said |= {name: value for name, value in outputs.items() if value not in (None, False)}
-    if said.get("response_format", {}) == {"type": "text"}:
-        del said["response_format"]
-    if len(said) > 1:
-        raise ValueError(f"{' and '.join(said)} are given; one text can be a word of one of them only")
-    return next((_source(name, value) for name, value in said.items()), None)
+    constraints |= {name: value for name, value in outputs.items() if value not in (None, False)}
+    if constraints.get("response_format", {}) == {"type": "text"}:
+        del constraints["response_format"]
+    if len(constraints) > 1:
+        raise ValueError(f"{' and '.join(constraints)} are given; one text can be a word of one of them only")
+    return next((_source(name, value) for name, value in constraints.items()), None)
 
 
 def _source(name: str, value: Any) -> str:

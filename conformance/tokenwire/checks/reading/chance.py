@@ -52,20 +52,20 @@ class _Position:
     """
 
 
-def _told_at(choice: Choice, position: int) -> _Position:
+def _reported_at(choice: Choice, position: int) -> _Position:
     found = _Position()
     for emission, _, several in logprobs_of(choice):
         for reported in several:
             index = position - emission.before
             if not 0 <= index < len(reported.positions):
                 continue
-            said, top = reported.positions[index].sampled, reported.positions[index].top or []
+            sampled, top = reported.positions[index].sampled, reported.positions[index].top or []
             read = [(entry.id, number) for entry in top if (number := entry.number) is not None]
             if len(read) > 1:
-                found.others = _of_others(read, said.number if said is not None else None)
-            if said is not None and (number := said.number) is not None:
+                found.others = _of_others(read, sampled.number if sampled is not None else None)
+            if sampled is not None and (number := sampled.number) is not None:
                 found.sampled = number
-                read.append((said.id, number))
+                read.append((sampled.id, number))
             found.by_id |= {token: number for token, number in read if integer(token) is not None}
     return found
 
@@ -88,7 +88,7 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
         return None
     told_ids = [ours[position] for choice in pair if (ours := choice.output_ids) and position < len(ours)]
     ids = [token for token in told_ids if integer(token) is not None]
-    reported = [_told_at(choice.load(), position) for choice in pair]
+    reported = [_reported_at(choice.load(), position) for choice in pair]
     if len(ids) == len(pair):
         first, second = ids
         both = [entries.by_id for entries in reported if first in entries.by_id and second in entries.by_id]

@@ -114,7 +114,7 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
     cut = max(ours, theirs, key=lambda channels: len(channels.contents))
     if not _fits(cut.contents, (theirs if cut is ours else ours).content):
         yield Difference("text", ours.content, theirs.content)
-    calls = [[_told(call) for call in channels.calls] for channels in (ours, theirs)]
+    calls = [[_name_and_arguments(call) for call in channels.calls] for channels in (ours, theirs)]
     cut_within = ours.ends_within_arguments or theirs.ends_within_arguments
     if cut_within and (ours.input_is_object or theirs.input_is_object):
         # An input that is an object cannot be written while its text is none: the name is all both can say.
@@ -133,7 +133,7 @@ def written(channels: Channels) -> list[list[Any]]:
     return [[call.name, call.arguments] for call in channels.calls]
 
 
-def _told(call: ToolCall) -> tuple[Any, Any]:
+def _name_and_arguments(call: ToolCall) -> tuple[Any, Any]:
     """What a call says, however it spells its arguments."""
     reported = as_object(call.arguments)
     return call.name, call.arguments.strip() if reported is None else reported

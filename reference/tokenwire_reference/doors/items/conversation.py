@@ -46,7 +46,7 @@ def of_messages(turns: Sequence[Mapping[str, Any]], system: Any = None) -> list[
         name = f"messages[{position}]"
         content = turn["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        said = [block for block in blocks if block.get("type") == "text"]
+        texts = [block for block in blocks if block.get("type") == "text"]
         for block in blocks:
             match block:
                 case {"type": "tool_use", "id": call_id, "name": str(called), "input": given}:
@@ -63,9 +63,9 @@ def of_messages(turns: Sequence[Mapping[str, Any]], system: Any = None) -> list[
                         param="messages",
                     )
         if turn["role"] == "assistant":
-            _add_text(messages, _text(said, name))
-        elif said:
-            messages.append({"role": turn["role"], "content": _text(said, name)})
+            _add_text(messages, _text(texts, name))
+        elif texts:
+            messages.append({"role": turn["role"], "content": _text(texts, name)})
     return messages
 
 

@@ -98,13 +98,13 @@ def _head(call: ItemCall) -> dict[str, Any]:
 def _message(choices: Sequence[Emission], call: ItemCall, served: Served) -> dict[str, Any]:
     channels = call.channels_of_choice()
     channels.consume(choices[0])
-    said = channels.message
+    message = channels.message
     blocks: list[dict[str, Any]] = []
-    if said.reasoning:
-        blocks.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
-    if said.content:
-        blocks.append({"type": "text", "text": said.content})
-    for item in said.calls:
+    if message.reasoning:
+        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+    if message.content:
+        blocks.append({"type": "text", "text": message.content})
+    for item in message.calls:
         block = {"type": "tool_use", "id": new_id("toolu"), "name": item.name}
         blocks.append({**block, "input": orjson.loads(item.arguments) if item.whole else {}})
     return {

@@ -209,14 +209,14 @@ class _Written:
     def _close(self, item: _Item | None, status: str) -> Iterator[Event]:
         if item is None:
             return
-        at = self._at(item)
+        place = self._at(item)
         if item.kind == "function_call":
             done = {"name": item.name, "arguments": item.text}
-            yield self._event("response.function_call_arguments.done", **at, **done)
+            yield self._event("response.function_call_arguments.done", **place, **done)
         else:
             more = {"logprobs": item.logprobs} if item.kind == "message" else {}
-            yield self._event(f"response.{_PART_OF[item.kind]}.done", **at, text=item.text, **more)
-            yield self._event("response.content_part.done", **at, part=item.part)
+            yield self._event(f"response.{_PART_OF[item.kind]}.done", **place, text=item.text, **more)
+            yield self._event("response.content_part.done", **place, part=item.part)
         done = item.written(status)
         yield self._event("response.output_item.done", output_index=item.index, item=done)
 

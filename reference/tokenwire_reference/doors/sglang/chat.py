@@ -58,15 +58,15 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
 
     def _choice(self, choice: Emission) -> dict[str, Any]:
         call, channels = self.call, self._channels[choice.index]
-        said = channels.message
+        channels_joined = channels.message
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": said.content,
-            "reasoning_content": said.reasoning or None,
+            "content": channels_joined.content,
+            "reasoning_content": channels_joined.reasoning or None,
         }
-        if said.calls:
+        if channels_joined.calls:
             message["tool_calls"] = [
-                _call(index, made.name, made.arguments) for index, made in enumerate(said.calls)
+                _call(index, made.name, made.arguments) for index, made in enumerate(channels_joined.calls)
             ]
         answer: dict[str, Any] = {
             "index": choice.index,
@@ -98,7 +98,7 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
         if emission.first:
             yield self._chunk([_delta(emission.index, role="assistant", content="")])
         logprobs = _logprobs(emission, call)
-        deltas = list(map(_said, channels.consume(emission)))
+        deltas = list(map(_delta_fields, channels.consume(emission)))
         if not deltas and logprobs and logprobs["content"]:
             deltas = [{"content": ""}]
         for place, delta in enumerate(deltas, 1):
@@ -120,7 +120,7 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
         return usage(consumed, cache_report=self.served.args.enable_cache_report)
 
 
-def _said(delta: Delta) -> dict[str, Any]:
+def _delta_fields(delta: Delta) -> dict[str, Any]:
     """What is new in a message."""
     match delta.channel:
         case Channel.CONTENT:

@@ -107,20 +107,20 @@ class _ChatAnswer(VllmAnswer):
         }
 
     def _choice(self, choice: Emission) -> dict[str, Any]:
-        said = self._channels[choice.index].message
+        joined = self._channels[choice.index].message
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": None if not said.content and (said.reasoning or said.calls) else said.content,
+            "content": None if not joined.content and (joined.reasoning or joined.calls) else joined.content,
             **dict.fromkeys(("refusal", "annotations", "audio", "function_call")),
         }
-        if said.calls:
+        if joined.calls:
             message["tool_calls"] = [
                 {**_opening(), "function": {"name": made.name, "arguments": made.arguments}}
-                for made in said.calls
+                for made in joined.calls
             ]
         return {
             "index": choice.index,
-            "message": message | {"reasoning": said.reasoning or None},
+            "message": message | {"reasoning": joined.reasoning or None},
             "logprobs": self._content(choice),
             **self._finish(choice),
             "token_ids": self.token_ids(choice),
@@ -134,19 +134,19 @@ class _ChatAnswer(VllmAnswer):
             prompt = self.prompt_token_ids(emission)
             role = self._delta(emission, {"role": "assistant", "content": ""}, None)
             chunks.append(self._chunk(role, emission, 0) | {"prompt_token_ids": prompt, "prompt_text": None})
-        said = self._said(self._channels[emission.index].consume(emission))
-        content = self._delta(emission, said, self._content(emission))
+        delta = self._joined_delta(self._channels[emission.index].consume(emission))
+        content = self._delta(emission, delta, self._content(emission))
         if emission.finish:
             content |= self._finish(emission)
         content["token_ids"] = self.token_ids(emission)
         chunks.append(self._chunk(content, emission, emission.completion_tokens))
         return chunks
 
-    def _said(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+    def _joined_delta(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         """What is new in a message, all channels in one delta: each call once, and content even if empty
         where nothing else can come.
         """
-        said: dict[str, Any] = {}
+        joined: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}
         for delta in deltas:
             if delta.channel is Channel.CALL:
@@ -155,10 +155,10 @@ class _ChatAnswer(VllmAnswer):
                 new = {**opening, "index": delta.call, "function": {**function, "arguments": ""}}
                 calls.setdefault(delta.call, new)["function"]["arguments"] += delta.text
             else:
-                said[delta.channel.value] = said.get(delta.channel.value, "") + delta.text
+                joined[delta.channel.value] = joined.get(delta.channel.value, "") + delta.text
         if calls:
-            said["tool_calls"] = list(calls.values())
-        return said if self._parses else {"content": "", **said}
+            joined["tool_calls"] = list(calls.values())
+        return joined if self._parses else {"content": "", **joined}
 
     def _finish(self, emission: Emission) -> dict[str, Any]:
         fields = self.call.finish_fields(emission)

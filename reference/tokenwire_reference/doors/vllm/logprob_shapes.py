@@ -185,10 +185,10 @@ class LogprobWriter:
             return None
         positions: list[dict[str, Any] | None] = [None]
         for token in _scored_prompt(emission, self._prompt_top):
-            said = {str(token.token_id): self._ranked(token.logprob, token.rank, token.token_id)}
+            entries = {str(token.token_id): self._ranked(token.logprob, token.rank, token.token_id)}
             for rank, (logprob, token_id) in enumerate(token.best, 1):
-                said.setdefault(str(token_id), self._ranked(logprob, rank, token_id))
-            positions.append(said)
+                entries.setdefault(str(token_id), self._ranked(logprob, rank, token_id))
+            positions.append(entries)
         return positions
 
     def _ranked(self, logprob: float, rank: int, token_id: int) -> dict[str, Any]:
