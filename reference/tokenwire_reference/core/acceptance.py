@@ -65,14 +65,7 @@ class TokenAcceptance:
         customized_info = self._customized_info(adjusted, sampling, token_ids)
         for row in rows_without_numbers(adjusted):
             customized_info[row] = ArithmeticError("the model's logits are no finite numbers")
-        entries = _scored(adjusted, token_ids, requests)
-        for row, masks in _masks(adjusted, sampling, token_ids, requests).items():
-            entries[row] = {**entries[row], **masks}
-        for row, request in enumerate(requests):
-            if request.return_hidden_states:
-                # The first token has the rows of the prompt, each later one its own.
-                states = request.hidden_rows[-1] if request.output_ids else request.hidden_rows
-                entries[row], request.hidden_rows = {**entries[row], HIDDEN_STATES: states}, []
+        entries = _entries(adjusted, sampling, token_ids, requests)
         accepted, row = [], 0
         for rows in wanted:
             last = row + len(rows.sampled)
@@ -140,31 +133,28 @@ def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
     return logits[[row for rows in sampled for row in rows.sampled]]
 
 
-def _scored(
-    adjusted: Tensor, token_ids: Sequence[int], requests: Sequence[Request]
-) -> list[Mapping[str, Any]]:
-    """The entries of each row's series; none where its request asked for none."""
+def _entries(
+    adjusted: Tensor, sampling: Sequence[SamplingRow], token_ids: Sequence[int], requests: Sequence[Request]
+) -> list[dict[str, Any]]:
+    """What goes into the series of each row's request with its token, by wire name: what it asked for."""
+    entries: list[dict[str, Any]] = [{} for _ in requests]
     asking = [row for row, request in enumerate(requests) if request.return_logprob]
-    entries: list[Mapping[str, Any]] = [{}] * len(requests)
     if asking:
         logits = adjusted if len(asking) == len(requests) else adjusted[asking]
         scored = logprobs.score(logits, [token_ids[row] for row in asking], [requests[row] for row in asking])
         for row, families in zip(asking, scored, strict=True):
             entries[row] = {f"output_{family}": entry for family, entry in families.items()}
-    return entries
-
-
-def _masks(
-    adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int], requests: Sequence[Request]
-) -> dict[int, dict[str, Any]]:
-    """What each row was chosen from, by row; only of rows whose request asked for it."""
     asking = [row for row, request in enumerate(requests) if request.return_sampling_mask]
-    if not asking:
-        return {}
-    found = support(adjusted[asking], [rows[row] for row in asking], [token_ids[row] for row in asking])
-    return {
-        row: {MASK: ids, MASK_LOGPROBS: logprob} for row, (ids, logprob) in zip(asking, found, strict=True)
-    }
+    if asking:
+        rows, chosen = [sampling[row] for row in asking], [token_ids[row] for row in asking]
+        for row, (ids, logprob) in zip(asking, support(adjusted[asking], rows, chosen), strict=True):
+            entries[row] |= {MASK: ids, MASK_LOGPROBS: logprob}
+    for row, request in enumerate(requests):
+        if request.return_hidden_states:
+            # The first token has the rows of the prompt, each later one its own.
+            states, request.hidden_rows = request.hidden_rows, []
+            entries[row][HIDDEN_STATES] = states[-1] if request.output_ids else states
+    return entries
 
 
 def _extend(

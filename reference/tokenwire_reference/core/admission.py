@@ -8,7 +8,7 @@ from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.model import Model
-from tokenwire_reference.core.request import HIDDEN_STATES, MASK, MASK_LOGPROBS, Request
+from tokenwire_reference.core.request import SERIES_ASKED_FOR, Request
 from tokenwire_reference.core.scheduler import Sequence
 from tokenwire_reference.core.stopping import StopRules
 
@@ -58,12 +58,11 @@ def sequence_of(
 
 
 def begin_series(sequence: Sequence) -> None:
-    """Give the logprob series that a request asked for, and that have no entry yet."""
+    """Give the series that a request asked for, and that have no entry yet."""
     request = sequence.request
     families = logprobs.families(request)
-    names = [MASK, MASK_LOGPROBS] if request.return_sampling_mask else []
-    names += [HIDDEN_STATES] if request.return_hidden_states else []
-    names += [f"output_{family}" for family in families]
+    names = [f"output_{family}" for family in families]
+    names += [name for flag, asked in SERIES_ASKED_FOR.items() if getattr(request, flag) for name in asked]
     request.series = {**request.series, **{name: [] for name in names}}
     for family in families:
         request.prompt_series[f"input_{family}"] = []

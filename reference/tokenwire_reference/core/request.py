@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from tokenwire_reference.core.kv import StoredPage
@@ -129,8 +130,13 @@ LOGPROB_FAMILIES = ("token_logprobs", "top_logprobs", "token_ids_logprobs", "tok
 """Wire names without `input_` or `output_`."""
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
 HIDDEN_STATES = "hidden_states"
+SERIES_ASKED_FOR: Mapping[str, Sequence[str]] = {
+    "return_sampling_mask": (MASK, MASK_LOGPROBS),
+    "return_hidden_states": (HIDDEN_STATES,),
+}
+"""By the field of a `Request`, and of a body, that asks for them: series beside logprobs, by wire name."""
 OWN_SERIES = frozenset(
-    (*(f"output_{family}" for family in LOGPROB_FAMILIES), MASK, MASK_LOGPROBS, HIDDEN_STATES)
+    (*(f"output_{family}" for family in LOGPROB_FAMILIES), *chain.from_iterable(SERIES_ASKED_FOR.values()))
 )
 """Series that no sampler backend may write: all others are customized info."""
 

@@ -340,3 +340,10 @@ def test_hidden_states_are_bounded(answer, scripted_engine):
     assert refused.status_code == 400
     assert "makes 160800 rows, more than 20000" in refused.text
     assert answer(scripted_engine(STEPS), "/generate", asked).status_code == 200
+
+
+def test_hidden_states_are_for_those_prompts_that_ask(answer, scripted_engine):
+    asked = {"input_ids": [[5], [6]], "return_hidden_states": [True, False]}
+    first, second = answer(scripted_engine(STEPS), "/generate", asked).json()
+    assert "hidden_states" in first["meta_info"]
+    assert "hidden_states" not in second["meta_info"]

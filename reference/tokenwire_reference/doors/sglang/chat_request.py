@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
+from tokenwire_reference.core.request import SERIES_ASKED_FOR
 from tokenwire_reference.doors.body import hold_against_schema
 from tokenwire_reference.doors.chat_channels import ChannelsAsked, read_channels
 from tokenwire_reference.doors.errors import UNCONVERTIBLE, RefusalError
@@ -86,8 +87,9 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
             f"top_logprobs {top_logprobs} is above the vocabulary of {served.model.vocab_size} tokens"
         )
     channels = read_channels(body, served)
-    if body.get("return_sampling_mask") and not body.get("return_meta_info"):
-        raise RefusalError("return_sampling_mask stands in meta_info; set return_meta_info to true, too")
+    asked = next((flag for flag in SERIES_ASKED_FOR if body.get(flag)), None)
+    if asked and not body.get("return_meta_info"):
+        raise RefusalError(f"what {asked} asks for stands in meta_info; set return_meta_info to true, too")
     prompt = _prompt(body, channels, served)
     sampling = read_sampling(native_sampling_fields(body, _budget(body)), served, channels.constraint)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
@@ -102,7 +104,7 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
             "top_logprobs_num": top_logprobs,
             "extra_key": body.get("extra_key") or None,
             "cache_salt": body.get("cache_salt") or None,
-            "return_sampling_mask": bool(body.get("return_sampling_mask")),
+            **{flag: bool(body.get(flag)) for flag in SERIES_ASKED_FOR},
         },
         logprobs=logprobs,
         return_prompt_token_ids=bool(body.get("return_prompt_token_ids") or body.get("return_token_ids")),

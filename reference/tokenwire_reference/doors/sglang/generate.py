@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request import SERIES_ASKED_FOR, Request
 from tokenwire_reference.doors.adapters import adapter_named
 from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
@@ -38,8 +38,8 @@ _UNSUPPORTED = (
 
 _OF_LOGPROBS: Mapping[str, Any] = {"top_logprobs_num": 0, "token_ids_logprob": [], "logprob_start_len": -1}
 _FOR_EACH = (
-    *("return_logprob", "top_logprobs_num", "logprob_start_len", "return_sampling_mask"),
-    *("extra_key", "cache_salt", "lora_path"),
+    *("return_logprob", "top_logprobs_num", "logprob_start_len"),
+    *("extra_key", "cache_salt", "lora_path", *SERIES_ASKED_FOR),
 )
 """Fields with one value for all prompts, or a list of them."""
 
@@ -220,7 +220,7 @@ def _wanted(body: Mapping[str, Any], count: int, served: Served) -> list[dict[st
     nested = ids and isinstance(ids[0], list)
     lists = _for_each(ids, "token_ids_logprob", count) if nested else [tuple(ids)] * count
     columns["token_ids_logprob"] = list(map(tuple, lists))
-    for_all: dict[str, Any] = {"return_hidden_states": bool(body.get("return_hidden_states"))}
+    for_all: dict[str, Any] = {}
     if body.get("routed_dp_rank") is not None:
         for_all["dp_rank"] = body["routed_dp_rank"]
     if body.get("return_routed_experts"):

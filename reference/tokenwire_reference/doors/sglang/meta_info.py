@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tokenwire_reference.core.request import MASK, MASK_LOGPROBS, OWN_SERIES, DraftCounts
+from tokenwire_reference.core.request import MASK, MASK_LOGPROBS, DraftCounts
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.usage import Consumed
@@ -59,9 +59,7 @@ def meta_info(
     if finish:
         info["weight_versions"] = weight_versions(weight_version, emission)
     info["cached_tokens_details"] = record.cached_tokens_details
-    for name, values in emission.series.items():
-        if name not in OWN_SERIES:
-            info[name] = values
+    info |= {name: values for name, values in emission.series.items() if name not in info}
     info["dp_rank"] = record.dp_rank
     if finish:
         info["e2e_latency"] = emission.seconds
