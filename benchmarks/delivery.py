@@ -214,8 +214,8 @@ def main() -> None:
                     lengths = flatness(ids, ours, asked.turns)
     show(measured, lengths)
     if asked.write:
-        told = {"cases": [asdict(item) for item in measured], "lengths": lengths}
-        (asked.write / "delivery.json").write_text(json.dumps(told, indent=1) + "\n")
+        figures = {"cases": [asdict(item) for item in measured], "lengths": lengths}
+        (asked.write / "delivery.json").write_text(json.dumps(figures, indent=1) + "\n")
 
 
 SERVE = (

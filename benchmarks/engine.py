@@ -209,7 +209,7 @@ def main() -> None:
             ),
         ]
     _, first, between = run_ours(engine, mix)
-    told = {
+    figures = {
         "compared": [asdict(item) for item in compared],
         "first": percentiles(first),
         "between": percentiles(between),
@@ -226,11 +226,11 @@ def main() -> None:
     table = Table(title="tokenwire, mixed lengths: processor time", title_justify="left")
     for column in ("", "p50", "p90", "p99"):
         table.add_column(column, justify="right")
-    table.add_row("to the first token", *(f"{item:.0f} ms" for item in told["first"]))
-    table.add_row("between two tokens", *(f"{item:.0f} ms" for item in told["between"]))
+    table.add_row("to the first token", *(f"{item:.0f} ms" for item in figures["first"]))
+    table.add_row("between two tokens", *(f"{item:.0f} ms" for item in figures["between"]))
     console.print(table)
     if asked.write:
-        (asked.write / "engine.json").write_text(json.dumps(told, indent=1) + "\n")
+        (asked.write / "engine.json").write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

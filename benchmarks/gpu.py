@@ -362,7 +362,7 @@ def timed_ours(work: Workload, device: str, *, small: bool, invariant: bool) -> 
 
 
 @dataclass(frozen=True)
-class Told:
+class Figures:
     """What `--write` keeps, for the documentation."""
 
     requests: int
@@ -381,7 +381,7 @@ class Told:
         return table
 
 
-def measure_workload(device: str, *, small: bool) -> Told:
+def measure_workload(device: str, *, small: bool) -> Figures:
     """Ours, with batch invariance and without; transformers' continuous batching and `generate` beside."""
     work = Workload.of_nano_vllm(16 if small else 256, 64 if small else 1024, 1000 if small else 10000)
     rows = []
@@ -401,7 +401,7 @@ def measure_workload(device: str, *, small: bool) -> Told:
             rows.append([name, f"{few.wanted:,}", f"{taken:.1f}", f"{few.wanted / taken:,.0f}", ""])
     where = device if device == "cpu" else torch.cuda.get_device_name(device)
     heads = ("side", "output tokens", "seconds", "tokens/s", "of the bound")
-    return Told(len(work.prompts), work.wanted, where, heads, rows)
+    return Figures(len(work.prompts), work.wanted, where, heads, rows)
 
 
 def once(action: Callable[[], Any], device: str) -> tuple[float, Any]:
@@ -446,10 +446,10 @@ def main() -> int:
     console.print(table)
     for dtype in ("float32", "bfloat16"):
         console.print(measure(asked.model, asked.device, dtype, asked.requests, asked.new_tokens))
-    told = measure_workload(asked.device, small=asked.small)
-    console.print(told.table())
+    figures = measure_workload(asked.device, small=asked.small)
+    console.print(figures.table())
     if asked.write:
-        (asked.write / "gpu.json").write_text(json.dumps(asdict(told), indent=1) + "\n", "utf-8")
+        (asked.write / "gpu.json").write_text(json.dumps(asdict(figures), indent=1) + "\n", "utf-8")
     return 0 if all(outcome.holds for outcome in outcomes) else 1
 
 

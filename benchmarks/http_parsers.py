@@ -60,14 +60,14 @@ def main() -> None:
                 {name: cost(*side, bodies, times)[0] for name, side in sides.items()}
                 for _ in range(asked.turns)
             ]
-            told = ", ".join(
+            figures = ", ".join(
                 f"{name} {statistics.median(turn[name] for turn in taken):.0f} µs" for name in sides
             )
             ratios = ", ".join(
                 f"{name} {statistics.median(turn['h11'] / turn[name] for turn in taken):.2f}"
                 for name in list(sides)[1:]
             )
-            print(f"{case}: {told}; events beside h11: {ratios}", flush=True)
+            print(f"{case}: {figures}; events beside h11: {ratios}", flush=True)
 
 
 if __name__ == "__main__":

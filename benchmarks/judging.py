@@ -44,8 +44,8 @@ MEGA = 1e6
 def recorded() -> tuple[Exchange, list[dict[str, Any]]]:
     """The stream of a real server that all are made from, and its events, each of which has one id."""
     exchange = next(item for item in read_capture(CAPTURE) if item.name == STREAM)
-    told = exchange.body.decode().removeprefix("data: ").split("\n\ndata: ")
-    return exchange, [json.loads(event) for event in told[:-1]]
+    figures = exchange.body.decode().removeprefix("data: ").split("\n\ndata: ")
+    return exchange, [json.loads(event) for event in figures[:-1]]
 
 
 def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str = "long") -> Exchange:
@@ -70,11 +70,11 @@ def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str =
     cuts = 1 if whole else cumulative or tokens
     for count in (tokens * at // cuts for at in range(1, cuts + 1)):
         new = slice(0 if whole or cumulative else count - 1, count)
-        told = deepcopy(last if count == tokens else usual if events else first)
-        told["output_ids"], told["text"] = ids[new], "".join(map(_text, ids[new]))
-        told["meta_info"] |= {key: said[key][new] for key in series} | {"completion_tokens": count}
-        told["meta_info"] |= {"output_token_logprobs_length": count} | (ending if count == tokens else {})
-        events.append(json.dumps(told, separators=(",", ":")))
+        figures = deepcopy(last if count == tokens else usual if events else first)
+        figures["output_ids"], figures["text"] = ids[new], "".join(map(_text, ids[new]))
+        figures["meta_info"] |= {key: said[key][new] for key in series} | {"completion_tokens": count}
+        figures["meta_info"] |= {"output_token_logprobs_length": count} | (ending if count == tokens else {})
+        events.append(json.dumps(figures, separators=(",", ":")))
     asked = {**exchange.request.body, "return_text_in_logprobs": True}
     asked["sampling_params"] = {**asked["sampling_params"], "max_new_tokens": tokens}
     if whole:
@@ -195,21 +195,21 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="how often both sides take turns")
     parser.add_argument("--longest", type=int, default=100_000, help="tokens of the longest stream")
     parser.add_argument("--write", type=Path, help="a directory for judging.json")
-    told = parser.parse_args()
+    figures = parser.parse_args()
     ours([stream(64)])  # loads what is loaded once
-    sizes = [size for size in (1000, 10_000, 100_000) if size <= told.longest]
+    sizes = [size for size in (1000, 10_000, 100_000) if size <= figures.longest]
     lengths = ["answer", "unit", *(f"{size} tokens" for size in sizes), "ratio"]
     tables = {
-        "speed": [SPEED, *beside_the_straightforward_judge(told.turns)],
-        "length": [lengths, *of_any_length(told.turns, sizes)],
+        "speed": [SPEED, *beside_the_straightforward_judge(figures.turns)],
+        "length": [lengths, *of_any_length(figures.turns, sizes)],
     }
     for title, (heads, *rows) in tables.items():
         table = Table(*heads, title=title)
         for row in rows:
             table.add_row(*row)
         Console().print(table)
-    if told.write:
-        (told.write / "judging.json").write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
+    if figures.write:
+        (figures.write / "judging.json").write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -120,8 +120,8 @@ def replayed(path: Path, jobs: int) -> Replayed:
         together = max(together, memory(process.pid))
         time.sleep(_BETWEEN_LOOKS)
     clock = time.monotonic() - begin
-    _, told = process.communicate()
-    (own, mine), (others, theirs) = json.loads(told.splitlines()[-1])
+    _, figures = process.communicate()
+    (own, mine), (others, theirs) = json.loads(figures.splitlines()[-1])
     most = max(mine, theirs) * 1024 // MEGA
     return Replayed(clock, own, others, most, together // MEGA, process.returncode)
 
@@ -138,8 +138,8 @@ def memory(root: int) -> int:
 def _share(pid: int) -> int:
     """The bytes of a process, its share of those that others have, too; 0 of one that has ended."""
     with suppress(OSError):
-        told = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return sum(int(line.split()[1]) * 1024 for line in told if line.startswith("Pss:"))
+        figures = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) * 1024 for line in figures if line.startswith("Pss:"))
     return 0
 
 
@@ -152,25 +152,25 @@ def main() -> None:
         "--write", type=Path, metavar="FILE", help="write the table down for `benchmarks/page.py`"
     )
     parser.add_argument("--keep", type=Path, help="a folder for the captures; without it, they are removed")
-    told = parser.parse_args()
+    figures = parser.parse_args()
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder: Path = told.keep or Path(temporary)
-        for name in [told.only] if told.only else CAPTURES:
-            for size in told.megabytes:
+        folder: Path = figures.keep or Path(temporary)
+        for name in [figures.only] if figures.only else CAPTURES:
+            for size in figures.megabytes:
                 path = folder / f"{name.replace(' ', '-')}-{size}.jsonl"
                 if not path.exists():
                     write(CAPTURES[name](), path, size * MEGA)
-                rows += _measured(name, path, size, told.jobs)
-                if told.keep is None:
+                rows += _measured(name, path, size, figures.jobs)
+                if figures.keep is None:
                     path.unlink()
     table = Table(*HEADS)
     for row in rows:
         table.add_row(*row)
     Console(width=140).print(table)
     print(f"load at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    if told.write is not None:
-        told.write.write_text(json.dumps([HEADS, *rows], indent=1) + "\n", "utf-8")
+    if figures.write is not None:
+        figures.write.write_text(json.dumps([HEADS, *rows], indent=1) + "\n", "utf-8")
 
 
 HEADS = (

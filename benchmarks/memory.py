@@ -41,13 +41,13 @@ def long_stream(tokens: int) -> list[Exchange]:
     for token in range(tokens):
         ids.append(1000 + token)
         entries.append([-1 / (1 + token), 1000 + token, None])
-        told = {
+        figures = {
             "id": "a",
             "prompt_tokens": 1,
             "completion_tokens": len(ids),
             "output_token_logprobs": entries,
         }
-        event = {"text": "", "output_ids": ids, "meta_info": told}
+        event = {"text": "", "output_ids": ids, "meta_info": figures}
         reads.append(Read(0.01 * token, b"data: " + json.dumps(event).encode() + b"\n\n"))
     request = HttpRequest("POST", "/generate", {"input_ids": [1], "stream": True, "return_logprob": True})
     headers = (("content-type", "text/event-stream"),)
@@ -85,11 +85,13 @@ def main() -> None:
     parser.add_argument(
         "--times", type=int, default=8, help="a long run is the first recording so many times"
     )
-    told = parser.parse_args()
-    recorded = [exchanges for path in told.captures for _, exchanges in captures(path)]
+    figures = parser.parse_args()
+    recorded = [exchanges for path in figures.captures for _, exchanges in captures(path)]
     long = [long_stream(400)]
     judge(read_all(recorded))  # loads what is loaded once
-    many = [[replace(item, name=f"{item.name}-{time}") for item in recorded[0] for time in range(told.times)]]
+    many = [
+        [replace(item, name=f"{item.name}-{time}") for item in recorded[0] for time in range(figures.times)]
+    ]
     table = Table("", "with", "without", "ratio")
     for what, measure, without, unit in (
         ("held of recordings, per byte", lambda: held(recorded), WITHOUT_SHARING, "B"),
@@ -98,7 +100,7 @@ def main() -> None:
         ("judging a long run", lambda: judging(read_all(many)), WITH_THE_COLLECTOR, "s"),
     ):
         numbers: dict[str, list[float]] = {"with": [], "without": []}
-        for _ in range(told.turns):
+        for _ in range(figures.turns):
             numbers["with"].append(measure())
             with without:
                 numbers["without"].append(measure())

@@ -16,7 +16,7 @@ from typing import Any
 
 from proofs.soaking.page import picture
 
-Told = dict[str, Any]
+Figures = dict[str, Any]
 
 INTRODUCTION = """# Speed
 
@@ -59,11 +59,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["", *(f"| {' | '.join(line)} |" for line in lines), ""]
 
 
-def delivery(told: Told, folder: Path) -> list[str]:
+def delivery(figures: Figures, folder: Path) -> list[str]:
     """Events over HTTP, by what is asked for."""
     rows: list[list[str]] = []
     lines: dict[str, list[tuple[float, float]]] = {}
-    for item in told["cases"]:
+    for item in figures["cases"]:
         case, ratio = item["case"], item["bare"] / item["tokenwire"]
         rows.append(
             [
@@ -82,7 +82,7 @@ def delivery(told: Told, folder: Path) -> list[str]:
         picture("Processor time for each event (µs), incremental, a token each", "streams at once", lines),
         "utf-8",
     )
-    lengths = [[f"{length:,}", f"{microseconds:.0f} µs"] for length, microseconds in told["lengths"]]
+    lengths = [[f"{length:,}", f"{microseconds:.0f} µs"] for length, microseconds in figures["lengths"]]
     return [
         "## Delivery",
         "",
@@ -100,18 +100,18 @@ def delivery(told: Told, folder: Path) -> list[str]:
     ]
 
 
-def engine(told: Told) -> list[str]:
+def engine(figures: Figures) -> list[str]:
     """The engine beside transformers."""
     rows = [
         [
             *(item["name"], side, f"{item['tokens'] / seconds:.0f}"),
             f"{seconds / item['seconds']['tokenwire']:.2f}",
         ]
-        for item in told["compared"]
+        for item in figures["compared"]
         for side, seconds in item["seconds"].items()
     ]
     percentiles = [
-        [name, *(f"{item:.0f} ms" for item in told[key])]
+        [name, *(f"{item:.0f} ms" for item in figures[key])]
         for name, key in (("to the first token", "first"), ("between two tokens", "between"))
     ]
     return [
@@ -125,10 +125,10 @@ def engine(told: Told) -> list[str]:
     ]
 
 
-def recorder(told: Sequence[Told], folder: Path) -> list[str]:
+def recorder(figures: Sequence[Figures], folder: Path) -> list[str]:
     """What stands between the socket and the clock."""
     lines: dict[str, list[tuple[float, float]]] = {}
-    for item in told:
+    for item in figures:
         lines.setdefault(item["side"], []).append((item["streams"], item["cpu"]))
     (folder / "speed-recorder.svg").write_text(
         picture("Processor time of a client for each event (µs)", "streams at once", lines), "utf-8"
@@ -138,7 +138,7 @@ def recorder(told: Sequence[Told], folder: Path) -> list[str]:
             *(str(item["streams"]), item["side"], f"{item['cpu']:.1f} µs", f"{item['beside_httpx']:.2f}"),
             *(f"{item['p50'] / 1000:.2f} ms", f"{item['p99'] / 1000:.2f} ms"),
         ]
-        for item in told
+        for item in figures
     ]
     heads = ["streams", "side", "an event", "beside httpx", "p50 later", "p99 later"]
     return [
@@ -153,14 +153,14 @@ def recorder(told: Sequence[Told], folder: Path) -> list[str]:
     ]
 
 
-def watch(told: Told) -> list[str]:
+def watch(figures: Figures) -> list[str]:
     """The watcher beside a proxy that only forwards."""
     rows = [
         [
             *(side["events"], side["side"], f"{side['cpu']:.1f} µs", f"{side['throughput']:.2f}"),
             *(f"{side['p50'] / 1000:.2f} ms", f"{side['p99'] / 1000:.2f} ms"),
         ]
-        for side in told["sides"]
+        for side in figures["sides"]
     ]
     return [
         "## The watcher",
@@ -172,36 +172,36 @@ def watch(told: Told) -> list[str]:
         "added is a difference of percentiles to what comes straight from the server, each a median of all",
         "turns: other programs may make it negative (`python benchmarks/watch.py`).",
         *table(["events", "side", "an event", "throughput", "added p50", "added p99"], rows),
-        f"The judge behind it hears {told['judge']:,.0f} events of a real server in a second of one core.",
+        f"The judge behind it hears {figures['judge']:,.0f} events of a real server in a second of one core.",
         "",
     ]
 
 
-def gpu(told: Told | None) -> list[str]:
+def gpu(figures: Figures | None) -> list[str]:
     heading = ["## The engine on a GPU", ""]
-    if told is None:
+    if figures is None:
         return [*heading, "No GPU was at hand. `python benchmarks/gpu.py` checks and measures on one.", ""]
     return [
         *heading,
-        f"{told['requests']} requests on {told['device']} (`python benchmarks/gpu.py`).",
-        *table(told["heads"], told["rows"]),
+        f"{figures['requests']} requests on {figures['device']} (`python benchmarks/gpu.py`).",
+        *table(figures["heads"], figures["rows"]),
     ]
 
 
-def scale_out(told: Told) -> list[str]:
+def scale_out(figures: Figures) -> list[str]:
     """Replicas, directly and through gateways."""
     rows = [
         [
             *(str(way["replicas"]), way["way"], f"{way['events_per_second']:,.0f}"),
             *(f"{way['replica']:.0f} µs", f"{way['gateway']:.0f} µs" if way["gateway"] else ""),
         ]
-        for way in told["ways"]
+        for way in figures["ways"]
     ]
     return [
         "## Replicas behind a gateway",
         "",
-        f"{told['streams']} streams of the scripted model, on {told['cores']} cores that client, gateway and",
-        "replicas share (`python -m benchmarks.scale_out`). Events for each second of the clock say what",
+        f"{figures['streams']} streams of the scripted model, on {figures['cores']} cores that client, gateway",
+        "and replicas share (`python -m benchmarks.scale_out`). Events for each second of the clock say what",
         "this machine does with all of them, and nothing of replicas on machines of their own. What an event",
         "costs a core tells more: the last column beside the one before it says how many cores of a gateway",
         "one core of replicas keeps busy. [How to set it up](guides/scale-out.md).",
@@ -209,13 +209,13 @@ def scale_out(told: Told) -> list[str]:
     ]
 
 
-def judging(told: Told, folder: Path) -> list[str]:
+def judging(figures: Figures, folder: Path) -> list[str]:
     """The suite beside a straightforward judge."""
-    (heads, *rows), (lengths, *costs) = told["speed"], told["length"]
+    (heads, *rows), (lengths, *costs) = figures["speed"], figures["length"]
     tokens = [float(length.split()[0]) for length in lengths[2:-1]]
     beside_the_shortest = {
-        name: [(at, float(cost) / float(told[0])) for at, cost in zip(tokens, told, strict=True)]
-        for name, _, *told, _ in costs
+        name: [(at, float(cost) / float(figures[0])) for at, cost in zip(tokens, figures, strict=True)]
+        for name, _, *figures, _ in costs
     }
     (folder / "speed-judging.svg").write_text(
         picture(
@@ -237,9 +237,9 @@ def judging(told: Told, folder: Path) -> list[str]:
     ]
 
 
-def large_captures(told: list[list[str]]) -> list[str]:
+def large_captures(figures: list[list[str]]) -> list[str]:
     """Replays of captures that are larger than memory, in one process and in several."""
-    heads, *rows = told
+    heads, *rows = figures
     return [
         "## Replays of large captures",
         "",

@@ -49,7 +49,7 @@ SENT = re.compile(rb'"sent":(\d+)')
 SIDES = ("raw socket", "httpx", "recorder", "recorder, to disk")
 
 
-async def serve(streams: int, ticks: int, told: Connection, tick_s: float, padding: bytes) -> None:
+async def serve(streams: int, ticks: int, figures: Connection, tick_s: float, padding: bytes) -> None:
     """As soon as so many have asked, send them all their events, one each tick; then again."""
     waiting: list[asyncio.StreamWriter] = []
 
@@ -76,16 +76,16 @@ async def serve(streams: int, ticks: int, told: Connection, tick_s: float, paddi
 
     sending: list[asyncio.Task[None]] = []
     server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=256)
-    told.send(server.sockets[0].getsockname()[1])
+    figures.send(server.sockets[0].getsockname()[1])
     async with server:
         await server.serve_forever()
 
 
 def process(
-    streams: int, ticks: int, told: Connection, tick_s: float = TICK_S, padding: bytes = PADDING
+    streams: int, ticks: int, figures: Connection, tick_s: float = TICK_S, padding: bytes = PADDING
 ) -> None:
     """A server in a process of its own; it tells its port."""
-    asyncio.run(serve(streams, ticks, told, tick_s, padding))
+    asyncio.run(serve(streams, ticks, figures, tick_s, padding))
 
 
 Arrivals = list[tuple[float, bytes]]
@@ -189,7 +189,7 @@ class Seen:
         self.p50.append(late[len(late) // 2])
         self.p99.append(late[len(late) * 99 // 100])
 
-    def told(self) -> tuple[float, float, float]:
+    def figures(self) -> tuple[float, float, float]:
         """Medians of all turns, in microseconds."""
         cpu, p50, p99 = (statistics.median(item) * 1e6 for item in (self.cpu, self.p50, self.p99))
         return cpu, p50, p99
@@ -213,7 +213,7 @@ def measure(streams: int, ticks: int, turns: int) -> dict[str, tuple[float, floa
     finally:
         server.terminate()
         server.join()
-    return {side: item.told() for side, item in seen.items()}
+    return {side: item.figures() for side, item in seen.items()}
 
 
 def main() -> None:
@@ -224,20 +224,20 @@ def main() -> None:
     asked = parser.parse_args()
     recording._Recording = _Noted  # type: ignore[misc]
     table = Table("streams", "side", "CPU an event", "beside httpx", "p50 later", "p99 later")
-    told = []
+    figures = []
     for streams in STREAMS:
         measured = measure(streams, asked.ticks, asked.turns)
         raw = measured[SIDES[0]]
         for side, (cpu, p50, p99) in measured.items():
             row = {"streams": streams, "side": side, "cpu": cpu, "p50": p50 - raw[1], "p99": p99 - raw[2]}
-            told.append({**row, "beside_httpx": cpu / measured["httpx"][0]})
+            figures.append({**row, "beside_httpx": cpu / measured["httpx"][0]})
             table.add_row(
                 *(str(streams), side, f"{cpu:.1f} µs", f"{cpu / measured['httpx'][0]:.2f}"),
                 *(f"{p50 - raw[1]:.0f} µs", f"{p99 - raw[2]:.0f} µs"),
             )
     Console().print(table)
     if asked.write is not None:
-        asked.write.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+        asked.write.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -49,11 +49,11 @@ def run(folder: Path, *command: str) -> tuple[float, float, bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--servers", type=int, default=40)
-    told = parser.parse_args()
-    table = Table(f"{told.servers} servers", "passed", "processor of the caller")
+    figures = parser.parse_args()
+    table = Table(f"{figures.servers} servers", "passed", "processor of the caller")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        captures = fleet(folder, told.servers)
+        captures = fleet(folder, figures.servers)
         reports = []
         for name, command in (
             ("one replay", ("-m", "tokenwire", "replay")),

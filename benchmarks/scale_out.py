@@ -158,8 +158,8 @@ def main() -> None:
         )
     Console().print(table)
     if asked.write:
-        told = {"cores": os.cpu_count(), "streams": STREAMS, "ways": [asdict(item) for item in measured]}
-        (asked.write / "scale_out.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+        figures = {"cores": os.cpu_count(), "streams": STREAMS, "ways": [asdict(item) for item in measured]}
+        (asked.write / "scale_out.json").write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

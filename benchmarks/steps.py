@@ -47,14 +47,14 @@ def microseconds(asked: dict[str, Any], models: dict[str, Any]) -> float:
     from tokenwire_reference.core.request import Request, SamplingParams
     from tokenwire_reference.loading import load_model
 
-    told = dict(asked)
+    figures = dict(asked)
     name, rows, apart, new = (
-        told.pop(key, default)
+        figures.pop(key, default)
         for key, default in (("model", "builtin:tiny"), ("rows", 1), ("apart", 0), ("new", STEPS))
     )
     model = models.setdefault(name, None) or load_model(name)
     models[name] = model
-    sampling = {key: told.pop(key) for key in ("temperature", "top_p") if key in told}
+    sampling = {key: figures.pop(key) for key in ("temperature", "top_p") if key in figures}
     script = {"script": [[100 + at % 300] for at in range(new)]} if name == "builtin:scripted" else None
     params = SamplingParams(
         **{"temperature": 0.0, **sampling},
@@ -68,7 +68,7 @@ def microseconds(asked: dict[str, Any], models: dict[str, Any]) -> float:
     def run() -> tuple[float, int]:
         prompts = [range(20 + row, 30 + row + apart * row) for row in range(rows)]
         for row, prompt in enumerate(prompts):
-            engine.add(Request(f"r{row}", tuple(prompt), params, **told))
+            engine.add(Request(f"r{row}", tuple(prompt), params, **figures))
         begun, steps = time.process_time(), 0
         while not engine.idle:
             engine.step()

@@ -59,12 +59,12 @@ def event(tick: int, ticks: int, padding: bytes) -> bytes:
     """The chunk of one event of a stream that conforms; it tells when it was sent."""
     finish = b'{"type":"length","length":%d}' % ticks if tick == ticks - 1 else b"null"
     meta = b'"id":"a","sent":%d,"finish_reason":%s,"prompt_tokens":1,"completion_tokens":%d,"cached_tokens":0'
-    told = meta % (time.monotonic_ns(), finish, tick + 1)
-    data = b'data: {"text":" word%s","output_ids":[%d],"meta_info":{%s}}\n\n' % (padding, tick, told)
+    figures = meta % (time.monotonic_ns(), finish, tick + 1)
+    data = b'data: {"text":" word%s","output_ids":[%d],"meta_info":{%s}}\n\n' % (padding, tick, figures)
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-async def serve(ticks: int, tick_s: float, padding: bytes, told: Connection) -> None:
+async def serve(ticks: int, tick_s: float, padding: bytes, figures: Connection) -> None:
     """As soon as all streams have asked, send them their events, one each tick, and then again. A tick begins
     when its time has come and the reader has said that it has all events of the one before.
     """
@@ -95,18 +95,18 @@ async def serve(ticks: int, tick_s: float, padding: bytes, told: Connection) -> 
             writer.close()
 
     def have_read() -> None:
-        told.recv_bytes()
+        figures.recv_bytes()
         read.release()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=256)
-    told.send(server.sockets[0].getsockname()[1])
-    loop.add_reader(told.fileno(), have_read)
+    figures.send(server.sockets[0].getsockname()[1])
+    loop.add_reader(figures.fileno(), have_read)
     async with server:
         await server.serve_forever()
 
 
-def serving(ticks: int, tick_s: float, padding: bytes, told: Connection) -> None:
-    asyncio.run(serve(ticks, tick_s, padding, told))
+def serving(ticks: int, tick_s: float, padding: bytes, figures: Connection) -> None:
+    asyncio.run(serve(ticks, tick_s, padding, figures))
 
 
 def read_in_step(port: int, ticks: int, server: Connection) -> Arrivals:
@@ -179,32 +179,32 @@ class _Forward(asyncio.Protocol):
             self.other.transport.close()
 
 
-async def forward(target: int, told: Connection) -> None:
+async def forward(target: int, figures: Connection) -> None:
     server = await asyncio.get_running_loop().create_server(
         lambda: _Forward(None, target), "127.0.0.1", 0, backlog=256
     )
-    told.send(server.sockets[0].getsockname()[1])
+    figures.send(server.sockets[0].getsockname()[1])
     await server.serve_forever()
 
 
-async def watch(target: int, told: Connection) -> None:
+async def watch(target: int, figures: Connection) -> None:
     plan = WatchPlan(Address("127.0.0.1", 0), Address("127.0.0.1", target))
     async with Watcher(plan) as watcher:
-        told.send(watcher.listening.port)
+        figures.send(watcher.listening.port)
         before, counts = 0, watcher.counts
         while True:
             await asyncio.sleep(0.5)
             if (now := counts.total.judged + counts.gaps.total()) != before:
                 before = now
-                told.send((counts.total.judged, dict(counts.gaps)))
+                figures.send((counts.total.judged, dict(counts.gaps)))
 
 
-def bare(target: int, told: Connection) -> None:
-    asyncio.run(forward(target, told))
+def bare(target: int, figures: Connection) -> None:
+    asyncio.run(forward(target, figures))
 
 
-def watching(target: int, told: Connection) -> None:
-    asyncio.run(watch(target, told))
+def watching(target: int, figures: Connection) -> None:
+    asyncio.run(watch(target, figures))
 
 
 @dataclass
@@ -293,13 +293,13 @@ def judge(turns: int) -> float:
     for connection in range(together):
         append(spool, connection, stream(256))
     spool.publish()
-    told = [json.dumps([batch.start, batch.end, batch.position, []]).encode() for batch in spool.batches]
+    figures = [json.dumps([batch.start, batch.end, batch.position, []]).encode() for batch in spool.batches]
     reporter = Reporter(Bench(), None, io.StringIO())
     taken = []
     for _ in range(turns):
         began = time.process_time()
         reader = SpoolReader(spool.fd, spool.size)
-        follow(told, Follower(reader, reporter, Budget(256 << 20, 64 << 20)), reporter)
+        follow(figures, Follower(reader, reporter, Budget(256 << 20, 64 << 20)), reporter)
         taken.append(together * 256 / (time.process_time() - began))
     return statistics.median(taken)
 
@@ -309,12 +309,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="how often the sides take turns")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write what was measured")
     asked = parser.parse_args()
-    told = [row for size in SIZES for row in measure(size, asked.turns)]
-    beside = {row["events"]: row["cpu"] for row in told if row["side"] == "bare proxy"}
+    figures = [row for size in SIZES for row in measure(size, asked.turns)]
+    beside = {row["events"]: row["cpu"] for row in figures if row["side"] == "bare proxy"}
     table = Table(
         "events", "side", "CPU an event", "throughput beside bare", "added p50", "added p99", "judged"
     )
-    for row in told:
+    for row in figures:
         row["throughput"] = beside[row["events"]] / row["cpu"]
         skipped = ", ".join(f"{count} {reason}" for reason, count in (row["skipped"] or {}).items())
         judged = "" if row["judged"] is None else f"{row['judged']}; gaps: {skipped or 'none'}"
@@ -326,7 +326,7 @@ def main() -> None:
     console.print(table)
     console.print(f"the judge hears {hears:,.0f} events in a second of one core")
     if asked.write is not None:
-        asked.write.write_text(json.dumps({"sides": told, "judge": hears}, indent=1) + "\n", "utf-8")
+        asked.write.write_text(json.dumps({"sides": figures, "judge": hears}, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -80,9 +80,9 @@ def _row(bug: Bug) -> str:
     caught = ", ".join(f"`{row}`" for row in bug.rows)
     words = CLASSES[bug.caught] if bug.caught in {"not-asked", "no-row", "no-bug"} else ""
     note = "if " + bug.note if bug.note and bug.caught == "deployment" else bug.note
-    told = ": ".join(filter(None, (words, note))) if words else note
+    verdict = ": ".join(filter(None, (words, note))) if words else note
     threads = linked(", ".join(bug.threads))
-    by = "; ".join(filter(None, (caught, told)))
+    by = "; ".join(filter(None, (caught, verdict)))
     return f"| {bug.id} | {in_cell(bug.server)} | {in_cell(bug.says)} {threads} | {in_cell(by)} |"
 
 

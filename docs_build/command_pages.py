@@ -59,8 +59,8 @@ def _section(command: Any, context: Any, depth: int) -> Iterator[str]:
     )
     yield f"| option | meaning |\n|---|---|\n{rows}"
     for sub in getattr(command, "commands", ()):
-        _, each, _ = command.resolve_command(context, [sub])
-        yield from _section(each, type(context)(each, info_name=sub, parent=context), depth + 1)
+        _, subcommand, _ = command.resolve_command(context, [sub])
+        yield from _section(subcommand, type(context)(subcommand, info_name=sub, parent=context), depth + 1)
 
 
 def _takers(option: Option) -> str:

@@ -32,7 +32,7 @@ def choices() -> Mapping[str, Mapping[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(_DIALECTS.glob("*.yaml")):
         table = read_yaml(path)
-        nulls = [told for kind in table["answer"].values() if (told := kind.get(_NULLS))]
+        nulls = [choice for kind in table["answer"].values() if (choice := kind.get(_NULLS))]
         for key, value in {**table["policy"], **({_NULLS: nulls[0]} if nulls else {})}.items():
             found.setdefault(key, {})[table["name"]] = value
     return found
@@ -41,12 +41,12 @@ def choices() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def meanings() -> Mapping[str, str]:
     """What each choice means, in the words of its field."""
-    told = ast.parse(inspect.getsource(Policy)).body[0]
-    assert isinstance(told, ast.ClassDef)
+    choice = ast.parse(inspect.getsource(Policy)).body[0]
+    assert isinstance(choice, ast.ClassDef)
     meant = {}
-    for one, words in pairwise(told.body):
-        if isinstance(one, ast.AnnAssign) and isinstance(words, ast.Expr):
-            meant[ast.unparse(one.target)] = " ".join(ast.literal_eval(words.value).split())
+    for field, words in pairwise(choice.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr):
+            meant[ast.unparse(field.target)] = " ".join(ast.literal_eval(words.value).split())
     return meant | {_NULLS: _OF_NULLS}
 
 
@@ -81,10 +81,10 @@ def _choice(key: str, chosen: Mapping[str, Any]) -> Iterator[str]:
         for row in rows
     )
     yield f"| requirement | level | sentence |\n|---|---|---|\n{lines}"
-    told = "\n".join(
+    choice = "\n".join(
         f"| `{dialect}` | `{in_cell(json.dumps(value))}` |" for dialect, value in sorted(chosen.items())
     )
-    yield f"| dialect | chooses |\n|---|---|\n{told}"
+    yield f"| dialect | chooses |\n|---|---|\n{choice}"
 
 
 def page() -> Page:

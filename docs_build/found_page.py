@@ -56,8 +56,8 @@ class Defect:
             for column in results
             if any(fnmatch(column.capture, f"{pattern}.jsonl.gz") for pattern in self.seen)
         ]
-        own = self.seen[0].partition("/")[0]
-        return sorted(shown, key=lambda column: column.capture.partition("/")[0] != own)
+        server = self.seen[0].partition("/")[0]
+        return sorted(shown, key=lambda column: column.capture.partition("/")[0] != server)
 
 
 @cache
@@ -86,7 +86,7 @@ def _evidence(defect: Defect, columns: Sequence[Column]) -> Iterator[str]:
         yield fenced("\n".join(lines[1:end]).rstrip(), "text")
 
 
-def _told(defect: Defect, results: Sequence[Column]) -> Iterator[str]:
+def _section(defect: Defect, results: Sequence[Column]) -> Iterator[str]:
     columns = defect.columns(results)
     yield f"### {defect.does[:1].upper()}{defect.does[1:]}"
     breaks = ", ".join(link(f"`{name}`", requirement_pages.uri(name), PAGE) for name in defect.violates)
@@ -109,5 +109,5 @@ def page(results: Sequence[Column]) -> Page:
     for family, group in groupby(every, key=lambda defect: defect.family):
         parts.append(f"## {family}")
         for defect in group:
-            parts += _told(defect, results)
+            parts += _section(defect, results)
     return Page(PAGE, "\n\n".join(parts) + "\n")

@@ -17,9 +17,9 @@ def named(markdown: str, uri: str) -> str:
     known = load_requirements()
 
     def turned(match: re.Match[str]) -> str:
-        one = match["id"]
-        to = requirement_pages.uri(one)
-        return match[0] if one not in known or to == uri else f"[{match[0]}]({relative(to, uri)})"
+        name = match["id"]
+        to = requirement_pages.uri(name)
+        return match[0] if name not in known or to == uri else f"[{match[0]}]({relative(to, uri)})"
 
     parts = _FENCE.split(markdown)
     return "".join(part if n % 2 else _NAMED.sub(turned, part) for n, part in enumerate(parts))

@@ -84,10 +84,10 @@ def _sentences_linked(markdown: str, uri: str) -> str:
     """Each requirement leads to its own page, and can be linked to in its chapter."""
 
     def turned(match: re.Match[str]) -> str:
-        one = match["id"]
-        if one not in load_requirements():  # the notation, explained
+        name = match["id"]
+        if name not in load_requirements():  # the notation, explained
             return match[0]
-        return f'> <a id="{one}"></a>**{link(one, f"requirements/{one}.md", uri)}** ('
+        return f'> <a id="{name}"></a>**{link(name, f"requirements/{name}.md", uri)}** ('
 
     return _SENTENCE.sub(turned, markdown)
 

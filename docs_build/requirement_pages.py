@@ -27,20 +27,20 @@ def uri(requirement: str) -> str:
     return f"requirements/{requirement}.md"
 
 
-def _facts(told: Explanation, page: str) -> Iterator[tuple[str, str]]:
-    row = told.requirement
+def _facts(explanation: Explanation, page: str) -> Iterator[tuple[str, str]]:
+    row = explanation.requirement
     named = [name for name, ids in load_profiles().items() if row.id in ids] or [row.profile]
     profiles = [link(f"`{name}`", "spec/index.md#profiles", page) for name in named]
-    chapter = link(told.passage.chapter, f"spec/{row.chapter}.md#{row.id}", page)
+    chapter = link(explanation.passage.chapter, f"spec/{row.chapter}.md#{row.id}", page)
     yield "Level", f"{row.level}: a violation is {_VIOLATION[row.level.value]}"
-    yield "Chapter", f"{chapter}, {told.passage.section}" if told.passage.section else chapter
+    yield "Chapter", f"{chapter}, {explanation.passage.section}" if explanation.passage.section else chapter
     yield "Profile", ", ".join(profiles)
     yield "Contract", _CONTRACTS[row.contract]
     yield "Said by", ", ".join(_BASES[basis] for basis in row.basis)
     if row.breaks:
         yield "Who breaks", row.breaks
     yield "What decides", _ORACLES.get(row.oracle, row.oracle)
-    yield "A PASS needs", told.needs
+    yield "A PASS needs", explanation.needs
     if row.policies:
         yield "A dialect chooses", dialect_choices.named(row.policies, page)
     if row.tolerances:
@@ -74,9 +74,9 @@ _ORACLES = {
 }
 
 
-def _why(told: Explanation, page: str) -> str:
-    prose = "\n\n".join(filter(None, (told.passage.before, told.passage.after)))
-    return linked(relinked(prose, f"spec/{told.requirement.chapter}.md", page))
+def _why(explanation: Explanation, page: str) -> str:
+    prose = "\n\n".join(filter(None, (explanation.passage.before, explanation.passage.after)))
+    return linked(relinked(prose, f"spec/{explanation.requirement.chapter}.md", page))
 
 
 def _caught(row: Requirement) -> Iterator[str]:
@@ -126,19 +126,19 @@ def _right(row: Requirement, results: Iterable[Column]) -> Iterator[str]:
 
 def _mended(row: Requirement, real: Iterable[Bug]) -> list[str]:
     """The public changes that mended such a fault, each with what went wrong."""
-    told = {thread: bug.says for bug in real for thread in bug.threads}
+    words = {thread: bug.says for bug in real for thread in bug.threads}
     for name in row.kills:
         if known := faults().get(name):
-            told = dict.fromkeys(known.upstream, known.does) | told
-    told = dict.fromkeys(row.upstream, "") | told
+            words = dict.fromkeys(known.upstream, known.does) | words
+    words = dict.fromkeys(row.upstream, "") | words
     return [
-        f"- {linked(thread)}{': ' * bool(says)}{says}" for thread, says in told.items() if " PR #" in thread
+        f"- {linked(thread)}{': ' * bool(says)}{says}" for thread, says in words.items() if " PR #" in thread
     ]
 
 
-def page(told: Explanation, results: Iterable[Column] = ()) -> Page:
+def page(explanation: Explanation, results: Iterable[Column] = ()) -> Page:
     """All of one requirement: what goes wrong and why first."""
-    row, here = told.requirement, uri(told.requirement.id)
+    row, here = explanation.requirement, uri(explanation.requirement.id)
     parts = [f"# {row.id}", _way(row, here), f"> {row.sentence}"]
     if file_of(row.id).exists():
         parts += [
@@ -147,7 +147,7 @@ def page(told: Explanation, results: Iterable[Column] = ()) -> Page:
             fenced(file_of(row.id).read_text("utf-8"), "console"),
             *_right(row, results),
         ]
-    if why := _why(told, here):
+    if why := _why(explanation, here):
         parts += ["## Why", why]
     real = [bug for bug in bugs() if row.id in bug.rows and bug.caught in CAUGHT]
     if real:
@@ -166,9 +166,9 @@ def page(told: Explanation, results: Iterable[Column] = ()) -> Page:
     known = {thread for bug in real for thread in bug.threads}
     if others := [thread for thread in row.upstream if thread not in known]:
         parts += ["## Threads about it", "\n".join(f"- {linked(thread)}" for thread in others)]
-    facts = "\n".join(f"| **{name}** | {in_cell(words)} |" for name, words in _facts(told, here))
+    facts = "\n".join(f"| **{name}** | {in_cell(words)} |" for name, words in _facts(explanation, here))
     parts += ["## In short", f"| | |\n|---|---|\n{facts}"]
-    parts += ["## Run it alone", f"```console\n{told.alone}\n```"]
+    parts += ["## Run it alone", f"```console\n{explanation.alone}\n```"]
     return Page(here, "\n\n".join(parts) + "\n")
 
 

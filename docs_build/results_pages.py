@@ -200,15 +200,15 @@ def _level(level: dict[str, Any]) -> str:
 
 def _levels(column: Column) -> list[str]:
     """How many MUSTs of each level the capture shows to hold, and what that lets a client rely on."""
-    told = dated_levels({name: cell.verdict for name, cell in column.cells.items()}, column.families)
-    lines = [_level(item.as_json()) for item in told if item.shown]
+    levels = dated_levels({name: cell.verdict for name, cell in column.cells.items()}, column.families)
+    lines = [_level(item.as_json()) for item in levels if item.shown]
     return ["\n".join(lines)] if lines else []
 
 
 def _capture(column: Column) -> Page:
     """The evidence of one capture: what was violated, with its event; then all else, in a line each."""
     counts = Counter(cell.verdict for cell in column.cells.values())
-    told = ", ".join(
+    verdicts = ", ".join(
         f"{counts[verdict]} {verdict.value}" for verdict in MOST_TELLING_FIRST if counts[verdict]
     )
     flags = " ".join(column.flags)
@@ -216,7 +216,7 @@ def _capture(column: Column) -> Page:
     tokenizer = f" --tokenizer {column.tokenizer}" if column.tokenizer else ""
     parts = [
         f"# {column.title}",
-        f"{column.exchanges} exchanges with {column.server} {column.version}, {started}. {told}.",
+        f"{column.exchanges} exchanges with {column.server} {column.version}, {started}. {verdicts}.",
         *_levels(column),
         f"```console\n$ tokenwire replay fixtures/{column.capture}{tokenizer}\n```",
     ]

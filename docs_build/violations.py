@@ -54,8 +54,8 @@ def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -
         f"    --header '{HEADER}: {fault}' \\\n"
         f"    --requirement {requirement.id} --scenario {judgement.scenario}",
     )
-    told = failure(row(judgement, subject), without=("sentence", "looks like", "again"))
-    shown = "\n".join([*commands, told]).replace(subject.url, SHOWN_URL)
+    words = failure(row(judgement, subject), without=("sentence", "looks like", "again"))
+    shown = "\n".join([*commands, words]).replace(subject.url, SHOWN_URL)
     return "\n".join(_cut(line) for line in shown.splitlines()).rstrip() + "\n"
 
 
@@ -84,7 +84,9 @@ def violations(
     """Ask a server with a fault, keep the failures of the wanted requirements, and tell which there were."""
     subject = asyncio.run(_ask(url, fault, scenarios, wanted))
     shown: set[str] = set()
-    for judgement in sorted(judge(subject.runs, wanted), key=lambda each: each.scenario not in _READABLE):
+    for judgement in sorted(
+        judge(subject.runs, wanted), key=lambda judgement: judgement.scenario not in _READABLE
+    ):
         name = judgement.requirement.id
         if judgement.verdict in _RED and judgement.violations and name not in shown:
             file_of(name).write_text(session(judgement, subject, fault=fault, flags=flags), "utf-8")

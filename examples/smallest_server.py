@@ -63,8 +63,8 @@ def states(wanted: Wanted, prompt: list[int], request_id: str) -> Iterator[dict[
         meta |= {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
         due = (len(ids) - 1) % wanted.interval == 0  # the first token at once
         if finish or (ids and due):
-            told = {"prompt_token_ids": prompt} if wanted.tells_prompt else {}
-            yield {"text": text, "output_ids": list(ids), "meta_info": meta} | told
+            state = {"prompt_token_ids": prompt} if wanted.tells_prompt else {}
+            yield {"text": text, "output_ids": list(ids), "meta_info": meta} | state
         if finish:
             return
         ids.append(next_id(prompt + ids))
@@ -89,9 +89,9 @@ def read(body: Any) -> Wanted:
     if ("input_ids" in body) == ("text" in body):
         raise Refused("one of input_ids and text has to be given, and not both")
     form, of_one = ("text", str) if "text" in body else ("input_ids", list)
-    is_batch = isinstance(body[form], list) and all(isinstance(one, of_one) for one in body[form])
+    is_batch = isinstance(body[form], list) and all(isinstance(item, of_one) for item in body[form])
     given = body[form] if is_batch else [body[form]]
-    prompts = [list(one.encode()) if isinstance(one, str) and form == "text" else one for one in given]
+    prompts = [list(item.encode()) if isinstance(item, str) and form == "text" else item for item in given]
     demand(bool(prompts) and all(map(is_prompt, prompts)), form, body[form])
     room = CONTEXT - max(map(len, prompts))
     budget = whole_number(sampling, "max_new_tokens", 128, 0)
@@ -104,7 +104,7 @@ def read(body: Any) -> Wanted:
     for flag, holder in (("stream", body), ("return_prompt_token_ids", body), ("ignore_eos", sampling)):
         demand(holder.get(flag) is None or type(holder[flag]) is bool, flag, holder.get(flag))
     stop_ids = listed(sampling, "stop_token_ids", int)
-    demand(all(0 <= one < VOCABULARY for one in stop_ids), "stop_token_ids", stop_ids)
+    demand(all(0 <= item < VOCABULARY for item in stop_ids), "stop_token_ids", stop_ids)
     if unknown := sorted((body.keys() - FIELDS) | (sampling.keys() - SAMPLING)):
         raise Refused(f"not offered here: {', '.join(unknown)}")
     return Wanted(
@@ -128,7 +128,9 @@ def demand(holds: bool, name: str, value: Any) -> None:
 
 def is_prompt(ids: Any) -> bool:
     return (
-        isinstance(ids, list) and ids != [] and all(type(one) is int and 0 <= one < VOCABULARY for one in ids)
+        isinstance(ids, list)
+        and ids != []
+        and all(type(item) is int and 0 <= item < VOCABULARY for item in ids)
     )
 
 
@@ -142,15 +144,15 @@ def listed(fields: dict[str, Any], name: str, kind: type) -> list[Any]:
     """One value or a list of them."""
     value = fields.get(name)
     values = value if isinstance(value, list) else [] if value is None else [value]
-    for one in values:
-        demand(type(one) is kind, name, one)
+    for item in values:
+        demand(type(item) is kind, name, item)
     return values
 
 
 def request_ids(rid: Any, prompts: int, n: int) -> list[str]:
     """The client's ids where there is one for each choice, else ids of the server's own."""
     given = rid if isinstance(rid, list) else [rid]
-    if len(given) == prompts and n == 1 and all(isinstance(one, str) for one in given):
+    if len(given) == prompts and n == 1 and all(isinstance(item, str) for item in given):
         return given
     demand(rid is None or n > 1, "rid", rid)
     return [uuid.uuid4().hex for _ in range(prompts * n)]

@@ -109,19 +109,19 @@ class Edit:
                 return data + self.instead
             found = tokens[min(int(self.place * len(tokens)), len(tokens) - 1)]
             return data[: found.start()] + self.instead + data[found.end() :]
-        at = min(int(self.place * len(data)), len(data))
+        offset = min(int(self.place * len(data)), len(data))
         match self.kind:
             case "insert":
-                return data[:at] + self.instead + data[at:]
+                return data[:offset] + self.instead + data[offset:]
             case "lose":
-                return data[:at] + data[at + self.size :]
+                return data[:offset] + data[offset + self.size :]
             case "double":
-                return data[: at + self.size] + data[at:]
+                return data[: offset + self.size] + data[offset:]
             case _:  # flip a bit
                 return (
-                    data[:at]
-                    + bytes(byte ^ 1 << self.size % 8 for byte in data[at : at + 1])
-                    + data[at + 1 :]
+                    data[:offset]
+                    + bytes(byte ^ 1 << self.size % 8 for byte in data[offset : offset + 1])
+                    + data[offset + 1 :]
                 )
 
 
@@ -157,10 +157,10 @@ def seeds() -> tuple[tuple[Exchange, ...], ...]:
             by_path.setdefault(key, []).append(exchange)
         for (endpoint, _), exchanges in by_path.items():
             small: list[Exchange] = []
-            for exchange in sorted(exchanges, key=lambda one: len(one.body)):
-                if sum(len(one.body) for one in (*small, exchange)) <= _LARGEST_SEED and len(small) < 3:
+            for exchange in sorted(exchanges, key=lambda other: len(other.body)):
+                if sum(len(other.body) for other in (*small, exchange)) <= _LARGEST_SEED and len(small) < 3:
                     small.append(exchange)
-            kind = (path.parts[-3], endpoint, *sorted({str(one.status) for one in small}))
+            kind = (path.parts[-3], endpoint, *sorted({str(other.status) for other in small}))
             if small and len(found.setdefault(kind, [])) < _MOST_OF_A_KIND:
                 found[kind].append(tuple(small))
     return tuple(seed for kind in found.values() for seed in kind)
@@ -265,8 +265,8 @@ def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
     reader = ConnectionReader(receiver, budget)
     position = 0
     for data, kind in ((asked, Kind.SENT), (answered, Kind.RECEIVED)):
-        at = int(cut * len(data))
-        for piece in filter(None, (data[:at], data[at:])):
+        offset = int(cut * len(data))
+        for piece in filter(None, (data[:offset], data[offset:])):
             reader.take(Record(position, 0, kind, 0.0, piece))
             position += 17 + len(piece)
     for kind in (Kind.TARGET_ENDED, Kind.CLOSED):

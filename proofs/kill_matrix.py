@@ -45,7 +45,7 @@ def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True, flags: Sequenc
     pairs = [(fault, server) for fault in faults.values() for server in servers_for(fault)]
     done = 0
 
-    def told(trial: Trial) -> None:
+    def report(trial: Trial) -> None:
         nonlocal done
         done += 1
         print(
@@ -53,7 +53,7 @@ def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True, flags: Sequenc
         )
 
     with serve(dict.fromkeys(server for _, server in pairs), flags) as urls:
-        trials = try_all(pairs, urls, (lambda _: None) if quiet else told)
+        trials = try_all(pairs, urls, (lambda _: None) if quiet else report)
     return Matrix(load_requirements(), faults, trials, consequences(), families(), whole=not names)
 
 

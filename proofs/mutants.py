@@ -77,9 +77,9 @@ def run(asked: Asked) -> Counter[Outcome]:
         if not outcome.killed:
             print(f"{outcome}: {mutant}", flush=True)
         if tally.total() % _TOLD_EVERY == 0:
-            print(f"{part}, so far: {_told(tally)}", flush=True)
+            print(f"{part}, so far: {_summary(tally)}", flush=True)
     seconds = time.monotonic() - start
-    print(f"{part}: {_told(tally)}, of {len(every)} mutants; {seconds:.0f} s", flush=True)
+    print(f"{part}: {_summary(tally)}, of {len(every)} mutants; {seconds:.0f} s", flush=True)
     return tally
 
 
@@ -119,7 +119,7 @@ def main() -> int:
     with ProcessPoolExecutor(len(asked), get_context("fork")) as beside:
         tallies = list(beside.map(run, asked))
     total = sum(tallies, Counter[Outcome]())
-    print(f"all: {_told(total)}")
+    print(f"all: {_summary(total)}")
     return 0 if _score(total) >= REQUIRED else 1
 
 
@@ -145,7 +145,7 @@ def _score(tally: Counter[Outcome]) -> float:
     return sum(count for outcome, count in tally.items() if outcome.killed) / (tally.total() or 1)
 
 
-def _told(tally: Counter[Outcome]) -> str:
+def _summary(tally: Counter[Outcome]) -> str:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(tally.items()))
     return f"{_score(tally):.0%} killed ({counts})"
 

@@ -148,14 +148,14 @@ def written(story: Story, cut: Cut, mode: Delivery) -> tuple[Delivered, ...]:
     ids, text = record.output_ids or (), record.text or ""
     before = (0, 0)
     for position, (end, shown) in enumerate(cut):
-        start, said = before if mode is Delivery.INCREMENTAL else (0, 0)
+        start, plainly = before if mode is Delivery.INCREMENTAL else (0, 0)
         series = {MIRROR: list(record.series[MIRROR][start:end])}
         if story.late is not None and end > story.late:
             series[LATE] = list(record.series[LATE][start:end])
         emissions.append(
             Delivered(
                 list(ids[start:end]),
-                text[said:shown],
+                text[plainly:shown],
                 series,
                 end,
                 record.finish if position == len(cut) - 1 else None,
@@ -184,21 +184,27 @@ def _lists(values: list[Any], strange: Any, following: Any) -> Iterator[tuple[st
     yield "with one entry more", [*values, following]
 
 
-def _within(one: Delivered) -> Iterator[tuple[str, Delivered]]:
+def _within(emission: Delivered) -> Iterator[tuple[str, Delivered]]:
     """One emission with one edit."""
-    for words, ids in _lists(list(one.output_ids or ()), 7, 8):
-        yield f"output_ids {words}", replace(one, output_ids=ids)
-    for words, text in _lists(list(one.text or ""), "x", "y"):
-        yield f"text {words}", replace(one, text="".join(text))
-    for name, entries in one.series.items():
+    for words, ids in _lists(list(emission.output_ids or ()), 7, 8):
+        yield f"output_ids {words}", replace(emission, output_ids=ids)
+    for words, text in _lists(list(emission.text or ""), "x", "y"):
+        yield f"text {words}", replace(emission, text="".join(text))
+    for name, entries in emission.series.items():
         for words, values in _lists(list(entries), "strange", None):
-            yield f"{name} {words}", replace(one, series={**one.series, name: values})
-        yield f"without {name}", replace(one, series={n: v for n, v in one.series.items() if n != name})
+            yield f"{name} {words}", replace(emission, series={**emission.series, name: values})
+        yield (
+            f"without {name}",
+            replace(emission, series={n: v for n, v in emission.series.items() if n != name}),
+        )
     for off in (-1, 1):
-        yield f"counter {off:+d}", replace(one, completion_tokens=(one.completion_tokens or 0) + off)
-    yield "finish moved or lost", replace(one, finish=None if one.finish else "length")
-    if one.finish:
-        yield "another finish", replace(one, finish="stop")
+        yield (
+            f"counter {off:+d}",
+            replace(emission, completion_tokens=(emission.completion_tokens or 0) + off),
+        )
+    yield "finish moved or lost", replace(emission, finish=None if emission.finish else "length")
+    if emission.finish:
+        yield "another finish", replace(emission, finish="stop")
 
 
 def _between(one: Delivered, other: Delivered, mode: Delivery) -> Iterator[tuple[str, Delivered, Delivered]]:
@@ -261,7 +267,7 @@ def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
 
     An emission that says nothing new is left out: the specification lets a server send one.
     """
-    said: list[Any] = []
+    plainly: list[Any] = []
     before: Any = None
     for emission in emissions:
         now = (
@@ -277,9 +283,9 @@ def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
         else:
             nothing_new = now == before and emission.finish is None
         if not nothing_new:
-            said.append(now)
+            plainly.append(now)
             before = now
-    return tuple(said)
+    return tuple(plainly)
 
 
 def _tells_all(record: Record, emissions: tuple[Delivered, ...]) -> bool:
@@ -336,14 +342,14 @@ def prove_one(
             left = []
             for words, instead in undecided[window]:
                 edited = (*before, *instead, *after)
-                said = plain(edited, mode)
+                plainly = plain(edited, mode)
                 left.append((words, instead))
-                if said in known:
+                if plainly in known:
                     proof.legal_neighbours += 1
                     continue
-                if said in tried or not _tells_all(record, edited):
+                if plainly in tried or not _tells_all(record, edited):
                     continue
-                tried.add(said)
+                tried.add(plainly)
                 proof.neighbours += 1
                 verdict = accept(record, edited, rules)
                 if verdict.legal:

@@ -75,7 +75,7 @@ def main() -> int:
     Console().print(table)
     if options.write is not None:
         curves = {
-            part: [(at, megabytes) for at, what, megabytes in figures.memory if what == part]
+            part: [(seconds, megabytes) for seconds, what, megabytes in figures.memory if what == part]
             for part in dict.fromkeys(what for _, what, _ in figures.memory)
         }
         machine = f"{os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[2]:.0f}"

@@ -75,18 +75,18 @@ def check(url: str, budget: Budget, dialects: Sequence[str], *, worker: str = ""
 
 def differing(runs: Sequence[tuple[str, Run]]) -> dict[str, list[str]]:
     """The rows on which runs against one server disagree: a line for each verdict, and under which load."""
-    told: dict[str, list[str]] = {}
+    differences: dict[str, list[str]] = {}
     for row in runs[0][1]:
         seen: dict[str, list[tuple[str, Judgement]]] = defaultdict(list)
         for load, run in runs:
             seen[run[row].verdict.value].append((load, run[row]))
         if len(seen) > 1:
-            told[row] = [
+            differences[row] = [
                 f"{verdict} in {len(item)} ({', '.join(sorted({load for load, _ in item}))}), "
                 f"{item[0][1].scenario}: {item[0][1].message}"
                 for verdict, item in seen.items()
             ]
-    return told
+    return differences
 
 
 def print_differences(console: Console, differences: Mapping[str, Mapping[str, Sequence[str]]]) -> None:

@@ -79,8 +79,8 @@ def gather(root: Path, tests: Sequence[Path], code: Sequence[Path], kept: Path) 
     covering = Covering()
     for path in tests:
         data = kept / f"{path.stem}-{_digest(root, [path], base)}.coverage"
-        told = data.with_suffix(".json")
-        if not told.exists():
+        lines_file = data.with_suffix(".json")
+        if not lines_file.exists():
             start = time.monotonic()
             status = in_fork(partial(_measure, path, code, data), _LONGEST_FILE_S, 2 * _LONGEST_FILE_S)
             if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -88,7 +88,7 @@ def gather(root: Path, tests: Sequence[Path], code: Sequence[Path], kept: Path) 
                     f"{path.relative_to(root)} ended with status {status} without any mutant; mend it first"
                 )
             print(f"{path.relative_to(root)}: {time.monotonic() - start:.0f} s", flush=True)
-        _add(covering, root, data, json.loads(told.read_text("utf-8")), code)
+        _add(covering, root, data, json.loads(lines_file.read_text("utf-8")), code)
     return covering
 
 

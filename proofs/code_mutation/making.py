@@ -100,7 +100,7 @@ def _replacements(node: ast.AST, statement: int) -> Iterator[tuple[_Place, str, 
     """Of a tree, the nodes to replace, each with what stands there instead and the line of its statement."""
     if isinstance(node, ast.stmt):
         statement = node.lineno
-        yield from ((each, new, each.lineno) for each, new in _of_statement(node))
+        yield from ((replaced, new, replaced.lineno) for replaced, new in _of_statement(node))
     elif isinstance(node, ast.expr):
         for new in _of_expression(node):
             text = ast.unparse(new)

@@ -82,7 +82,7 @@ async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str])
 def try_all(
     pairs: Iterable[tuple[KnownFault, str]],
     urls: Mapping[str, str],
-    told: Callable[[Trial], None] = lambda _: None,
+    report: Callable[[Trial], None] = lambda _: None,
 ) -> list[Trial]:
     """Try faults on servers: several at a time, and then those that want the server for themselves."""
     asked = [(fault.name, server, urls[server], scenarios_for(fault.name)) for fault, server in pairs]
@@ -91,11 +91,11 @@ def try_all(
         running = [processes.submit(_tried, *item) for item in asked if not wants_quiet(item[-1])]
         for trial in as_completed(running):
             trials.append(trial.result())
-            told(trials[-1])
+            report(trials[-1])
     for item in asked:
         if wants_quiet(item[-1]):
             trials.append(_tried(*item))
-            told(trials[-1])
+            report(trials[-1])
     return sorted(trials, key=lambda trial: (trial.fault, trial.server))
 
 

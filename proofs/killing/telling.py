@@ -41,7 +41,7 @@ def print_matrix(console: Console, matrix: Matrix, seconds: float) -> None:
 
 def as_json(matrix: Matrix) -> str:
     """Everything, for programs: the trials with all their kills, what was expected, and the complaints."""
-    told = {
+    document = {
         "faults": {
             name: {"does": fault.does, "room": fault.room, "upstream": fault.upstream, "kills": fault.kills}
             for name, fault in matrix.faults.items()
@@ -63,4 +63,4 @@ def as_json(matrix: Matrix) -> str:
         "complaints": matrix.complaints,
         "outcome": last_line(matrix),
     }
-    return json.dumps(told, indent=1)
+    return json.dumps(document, indent=1)

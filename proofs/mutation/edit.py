@@ -124,13 +124,13 @@ def carrying(source: Source, name: str) -> list[Emission]:
 
 def following(source: Source, emission: Emission) -> Emission | None:
     """The next emission of the same choice."""
-    own = next(choice for choice in source.stream.choices if choice.index == emission.choice).emissions
-    at = own.index(emission)
-    return own[at + 1] if at + 1 < len(own) else None
+    emissions = next(choice for choice in source.stream.choices if choice.index == emission.choice).emissions
+    index = emissions.index(emission)
+    return emissions[index + 1] if index + 1 < len(emissions) else None
 
 
 def preceding(source: Source, emission: Emission) -> Emission | None:
     """The emission of the same choice before it."""
-    own = next(choice for choice in source.stream.choices if choice.index == emission.choice).emissions
-    at = own.index(emission)
-    return own[at - 1] if at else None
+    emissions = next(choice for choice in source.stream.choices if choice.index == emission.choice).emissions
+    index = emissions.index(emission)
+    return emissions[index - 1] if index else None

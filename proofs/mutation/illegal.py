@@ -74,22 +74,22 @@ def an_event_is_lost(source: Source, hand: Hand) -> Edit | None:
     seen_later = [
         item for item in _counted(source) if (after := following(source, item)) and _COUNTER in after.pointers
     ]
-    one = _choose(hand, seen_later)
-    if one is None:
+    chosen = _choose(hand, seen_later)
+    if chosen is None:
         return None
     body = body_of(source)
-    del body.data[one.event.index]
-    return Edit(body, one.event.index)
+    del body.data[chosen.event.index]
+    return Edit(body, chosen.event.index)
 
 
 @illegal
 def an_event_comes_twice(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, _finishing(source) if source.cumulative else _counted(source))
-    if one is None:
+    chosen = _choose(hand, _finishing(source) if source.cumulative else _counted(source))
+    if chosen is None:
         return None
     body = body_of(source)
-    body.data.insert(one.event.index, body.data[one.event.index])
-    return Edit(body, one.event.index + 1)
+    body.data.insert(chosen.event.index, body.data[chosen.event.index])
+    return Edit(body, chosen.event.index + 1)
 
 
 @illegal
@@ -101,13 +101,13 @@ def two_events_change_places(source: Source, hand: Hand) -> Edit | None:
         and after in _counted(source)
         and after.output_ids != emission.output_ids
     ]
-    one = _choose(hand, pairs)
-    if one is None:
+    chosen = _choose(hand, pairs)
+    if chosen is None:
         return None
-    after = following(source, one)
+    after = following(source, chosen)
     assert after is not None
     body = body_of(source)
-    first, second = one.event.index, after.event.index
+    first, second = chosen.event.index, after.event.index
     body.data[first], body.data[second] = body.data[second], body.data[first]
     return Edit(body, first)
 
@@ -167,38 +167,38 @@ def something_follows_the_end_mark(source: Source, hand: Hand) -> Edit | None:
 
 @illegal
 def an_id_is_lost(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, _counted(source))
-    if one is None:
+    chosen = _choose(hand, _counted(source))
+    if chosen is None:
         return None
-    ids = value_at(source, one, "output_ids")
+    ids = value_at(source, chosen, "output_ids")
     del ids[hand.choose(range(len(ids)))]
     body = body_of(source)
-    with_value(body, one, output_ids=ids)
-    return Edit(body, one.event.index)
+    with_value(body, chosen, output_ids=ids)
+    return Edit(body, chosen.event.index)
 
 
 @illegal
 def an_id_comes_twice(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, _counted(source))
-    if one is None:
+    chosen = _choose(hand, _counted(source))
+    if chosen is None:
         return None
-    ids = value_at(source, one, "output_ids")
-    at = hand.choose(range(len(ids)))
+    ids = value_at(source, chosen, "output_ids")
+    index = hand.choose(range(len(ids)))
     body = body_of(source)
-    with_value(body, one, output_ids=[*ids[: at + 1], *ids[at:]])
-    return Edit(body, one.event.index)
+    with_value(body, chosen, output_ids=[*ids[: index + 1], *ids[index:]])
+    return Edit(body, chosen.event.index)
 
 
 @illegal
 def an_id_is_none(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, carrying(source, "output_ids"))
-    if one is None:
+    chosen = _choose(hand, carrying(source, "output_ids"))
+    if chosen is None:
         return None
-    ids = value_at(source, one, "output_ids")
+    ids = value_at(source, chosen, "output_ids")
     ids[hand.choose(range(len(ids)))] = hand.choose((-1, 1.5, "5", None, True))
     body = body_of(source)
-    with_value(body, one, output_ids=ids)
-    return Edit(body, one.event.index)
+    with_value(body, chosen, output_ids=ids)
+    return Edit(body, chosen.event.index)
 
 
 @illegal
@@ -210,15 +210,15 @@ def an_id_moves_to_the_event_before(source: Source, hand: Hand) -> Edit | None:
         for item in _counted(source)
         if (before := preceding(source, item)) and before in _counted(source)
     ]
-    one = _choose(hand, late)
-    if one is None:
+    chosen = _choose(hand, late)
+    if chosen is None:
         return None
-    before = preceding(source, one)
+    before = preceding(source, chosen)
     assert before is not None
     body = body_of(source)
-    first, *rest = value_at(source, one, "output_ids")
+    first, *rest = value_at(source, chosen, "output_ids")
     with_value(body, before, output_ids=[*value_at(source, before, "output_ids"), first])
-    with_value(body, one, output_ids=rest)
+    with_value(body, chosen, output_ids=rest)
     return Edit(body, before.event.index)
 
 
@@ -234,25 +234,29 @@ def _other_mode(source: Source, hand: Hand, name: str) -> Edit | None:
         for emission in _counted(source)
         if name in emission.pointers and preceding(source, emission) in _counted(source)
     ]
-    one = _choose(hand, [item for item in later if value_at(source, item, name)])
-    if one is None:
+    chosen = _choose(hand, [item for item in later if value_at(source, item, name)])
+    if chosen is None:
         return None
-    before = preceding(source, one)
+    before = preceding(source, chosen)
     assert before is not None
     if name not in before.pointers:
         return None
-    now, then = value_at(source, one, name), value_at(source, before, name)
+    now, then = value_at(source, chosen, name), value_at(source, before, name)
     if source.cumulative:
         new = now[len(then) :]
     else:
-        own = next(choice for choice in source.stream.choices if choice.index == one.choice).emissions
-        earlier = [value_at(source, e, name) for e in own[: own.index(one)] if name in e.pointers]
+        emissions = next(
+            choice for choice in source.stream.choices if choice.index == chosen.choice
+        ).emissions
+        earlier = [
+            value_at(source, e, name) for e in emissions[: emissions.index(chosen)] if name in e.pointers
+        ]
         new = [entry for part in earlier for entry in part] + now
     if new == now:
         return None
     body = body_of(source)
-    with_value(body, one, **{name: new})
-    return Edit(body, one.event.index)
+    with_value(body, chosen, **{name: new})
+    return Edit(body, chosen.event.index)
 
 
 # Series.
@@ -260,12 +264,12 @@ def _other_mode(source: Source, hand: Hand, name: str) -> Edit | None:
 
 @illegal
 def a_series_loses_an_entry(source: Source, hand: Hand) -> Edit | None:
-    return _with_series(source, hand, lambda entries, at: [*entries[:at], *entries[at + 1 :]])
+    return _with_series(source, hand, lambda entries, index: [*entries[:index], *entries[index + 1 :]])
 
 
 @illegal
 def a_series_repeats_an_entry(source: Source, hand: Hand) -> Edit | None:
-    return _with_series(source, hand, lambda entries, at: [*entries[: at + 1], *entries[at:]])
+    return _with_series(source, hand, lambda entries, index: [*entries[: index + 1], *entries[index:]])
 
 
 def _with_series(source: Source, hand: Hand, change: Any) -> Edit | None:
@@ -274,11 +278,11 @@ def _with_series(source: Source, hand: Hand, change: Any) -> Edit | None:
     options = [(item, name) for item in _counted(source) for name in _series(item)]
     if not options:
         return None
-    one, name = hand.choose(options)
-    entries = value_at(source, one, name)
+    chosen, name = hand.choose(options)
+    entries = value_at(source, chosen, name)
     body = body_of(source)
-    with_value(body, one, **{name: change(entries, hand.choose(range(len(entries))))})
-    return Edit(body, one.event.index)
+    with_value(body, chosen, **{name: change(entries, hand.choose(range(len(entries))))})
+    return Edit(body, chosen.event.index)
 
 
 @illegal
@@ -292,20 +296,22 @@ def a_series_comes_in_the_other_mode(source: Source, hand: Hand) -> Edit | None:
 @illegal
 def a_customized_key_is_missing_once(source: Source, hand: Hand) -> Edit | None:
     options = [(item, name) for item in _counted(source) for name in _series(item) if name in item.customized]
-    whole = {name: [one for one, other in options if other == name] for _, name in options}
-    options = [(one, name) for one, name in options if len(whole[name]) > 1 and one is not whole[name][0]]
+    whole = {name: [chosen for chosen, other in options if other == name] for _, name in options}
+    options = [
+        (chosen, name) for chosen, name in options if len(whole[name]) > 1 and chosen is not whole[name][0]
+    ]
     if not options:
         return None
-    one, name = hand.choose(options)
+    chosen, name = hand.choose(options)
     body = body_of(source)
-    value = json.loads(body.data[one.event.index])
-    *way, last = one.pointers[name].split("/")[1:]
+    value = json.loads(body.data[chosen.event.index])
+    *way, last = chosen.pointers[name].split("/")[1:]
     holder = value
     for key in way:
         holder = holder[key]
     del holder[last]
-    body.data[one.event.index] = written(value)
-    return Edit(body, one.event.index)
+    body.data[chosen.event.index] = written(value)
+    return Edit(body, chosen.event.index)
 
 
 @illegal
@@ -331,18 +337,18 @@ def _with_entry(source: Source, hand: Hand, name: str, change: Callable[[Any], A
     """Another entry of a per-token series; None where `change` makes none of the entry that was drawn."""
     if source.stream.dialect != _NATIVE:
         return None
-    one = _choose(hand, [item for item in _counted(source) if name in _series(item)])
-    if one is None:
+    chosen = _choose(hand, [item for item in _counted(source) if name in _series(item)])
+    if chosen is None:
         return None
-    entries = value_at(source, one, name)
-    at = hand.choose(range(len(entries)))
-    changed = change(entries[at])
+    entries = value_at(source, chosen, name)
+    index = hand.choose(range(len(entries)))
+    changed = change(entries[index])
     if changed is None:
         return None
-    entries[at] = changed
+    entries[index] = changed
     body = body_of(source)
-    with_value(body, one, **{name: entries})
-    return Edit(body, one.event.index)
+    with_value(body, chosen, **{name: entries})
+    return Edit(body, chosen.event.index)
 
 
 # Counters, finish, identity.
@@ -350,13 +356,13 @@ def _with_entry(source: Source, hand: Hand, name: str, change: Callable[[Any], A
 
 @illegal
 def a_counter_is_off_by_one(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, _counted(source))
-    if one is None:
+    chosen = _choose(hand, _counted(source))
+    if chosen is None:
         return None
     body = body_of(source)
-    changed = value_at(source, one, _COUNTER) + hand.choose((-1, 1))
-    with_value(body, one, **{_COUNTER: changed})
-    return Edit(body, one.event.index)
+    changed = value_at(source, chosen, _COUNTER) + hand.choose((-1, 1))
+    with_value(body, chosen, **{_COUNTER: changed})
+    return Edit(body, chosen.event.index)
 
 
 @illegal
@@ -364,12 +370,12 @@ def the_prompt_grows_on_the_way(source: Source, hand: Hand) -> Edit | None:
     if source.stream.dialect != _NATIVE:
         return None
     name = "prompt_tokens"
-    one = _choose(hand, [item for item in carrying(source, name) if preceding(source, item)])
-    if one is None:
+    chosen = _choose(hand, [item for item in carrying(source, name) if preceding(source, item)])
+    if chosen is None:
         return None
     body = body_of(source)
-    with_value(body, one, **{name: value_at(source, one, name) + 1})
-    return Edit(body, one.event.index)
+    with_value(body, chosen, **{name: value_at(source, chosen, name) + 1})
+    return Edit(body, chosen.event.index)
 
 
 @illegal
@@ -377,15 +383,15 @@ def a_prompt_id_changes(source: Source, hand: Hand) -> Edit | None:
     name = "prompt_token_ids"
     if source.stream.asked.input_ids is None or not source.stream.asked.return_prompt_token_ids:
         return None
-    one = _choose(hand, carrying(source, name))
-    if one is None:
+    chosen = _choose(hand, carrying(source, name))
+    if chosen is None:
         return None
-    ids = value_at(source, one, name)
-    at = hand.choose(range(len(ids)))
-    ids[at] += 1
+    ids = value_at(source, chosen, name)
+    index = hand.choose(range(len(ids)))
+    ids[index] += 1
     body = body_of(source)
-    with_value(body, one, **{name: ids})
-    return Edit(body, one.event.index)
+    with_value(body, chosen, **{name: ids})
+    return Edit(body, chosen.event.index)
 
 
 @illegal
@@ -393,36 +399,36 @@ def the_request_id_changes(source: Source, hand: Hand) -> Edit | None:
     name = "request_id"
     if source.stream.dialect != _NATIVE:
         return None
-    one = _choose(hand, [item for item in carrying(source, name) if preceding(source, item)])
-    if one is None:
+    chosen = _choose(hand, [item for item in carrying(source, name) if preceding(source, item)])
+    if chosen is None:
         return None
     body = body_of(source)
-    with_value(body, one, **{name: value_at(source, one, name) + "x"})
-    return Edit(body, one.event.index)
+    with_value(body, chosen, **{name: value_at(source, chosen, name) + "x"})
+    return Edit(body, chosen.event.index)
 
 
 @illegal
 def the_finish_is_lost(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, [emission for emission in _finishing(source) if "finish" in emission.pointers])
-    if one is None:
+    chosen = _choose(hand, [emission for emission in _finishing(source) if "finish" in emission.pointers])
+    if chosen is None:
         return None
     body = body_of(source)
-    with_value(body, one, finish=None)
-    return Edit(body, one.event.index)
+    with_value(body, chosen, finish=None)
+    return Edit(body, chosen.event.index)
 
 
 @illegal
 def the_finish_comes_early(source: Source, hand: Hand) -> Edit | None:
-    one = _choose(hand, [emission for emission in _finishing(source) if "finish" in emission.pointers])
-    if one is None:
+    chosen = _choose(hand, [emission for emission in _finishing(source) if "finish" in emission.pointers])
+    if chosen is None:
         return None
-    own = next(choice for choice in source.stream.choices if choice.index == one.choice).emissions
-    early = [emission for emission in own[: own.index(one)] if "finish" in emission.pointers]
+    emissions = next(choice for choice in source.stream.choices if choice.index == chosen.choice).emissions
+    early = [emission for emission in emissions[: emissions.index(chosen)] if "finish" in emission.pointers]
     if not early:
         return None
     before = hand.choose(early)
     body = body_of(source)
-    with_value(body, before, finish=value_at(source, one, "finish"))
+    with_value(body, before, finish=value_at(source, chosen, "finish"))
     return Edit(body, before.event.index)
 
 
@@ -437,11 +443,11 @@ def a_choice_is_mislabelled(source: Source, hand: Hand) -> Edit | None:
     ]
     if not options:
         return None
-    at = hand.choose(options)
+    index = hand.choose(options)
     body = body_of(source)
-    value = json.loads(body.data[at])
+    value = json.loads(body.data[index])
     value["index"] = 7
-    body.data[at] = written(value)
+    body.data[index] = written(value)
     return Edit(body)
 
 
@@ -455,7 +461,7 @@ def _with_text(source: Source, hand: Hand, change: Any) -> Edit | None:
         return None
     if source.verdicts.get("text-is-what-its-ids-say") is None:
         return None
-    one = _choose(
+    chosen = _choose(
         hand,
         [
             emission
@@ -463,51 +469,55 @@ def _with_text(source: Source, hand: Hand, change: Any) -> Edit | None:
             if emission.text and "\ufffd" not in emission.text
         ],
     )
-    if one is None or one.text is None:
+    if chosen is None or chosen.text is None:
         return None
-    at = hand.choose(range(len(one.text)))
-    new = change(one.text, at)
-    if source.cumulative and following(source, one) is not None and new.startswith(one.text[: len(new)]):
+    index = hand.choose(range(len(chosen.text)))
+    new = change(chosen.text, index)
+    if (
+        source.cumulative
+        and following(source, chosen) is not None
+        and new.startswith(chosen.text[: len(new)])
+    ):
         return None
     body = body_of(source)
-    with_value(body, one, text=new)
-    return Edit(body, one.event.index)
+    with_value(body, chosen, text=new)
+    return Edit(body, chosen.event.index)
 
 
 @illegal
 def a_character_is_lost(source: Source, hand: Hand) -> Edit | None:
-    return _with_text(source, hand, lambda text, at: text[:at] + text[at + 1 :])
+    return _with_text(source, hand, lambda text, index: text[:index] + text[index + 1 :])
 
 
 @illegal
 def a_character_comes_twice(source: Source, hand: Hand) -> Edit | None:
-    return _with_text(source, hand, lambda text, at: text[: at + 1] + text[at:])
+    return _with_text(source, hand, lambda text, index: text[: index + 1] + text[index:])
 
 
 @illegal
 def a_character_is_broken(source: Source, hand: Hand) -> Edit | None:
-    return _with_text(source, hand, lambda text, at: f"{text[:at]}\ufffd{text[at + 1 :]}")
+    return _with_text(source, hand, lambda text, index: f"{text[:index]}\ufffd{text[index + 1 :]}")
 
 
 @illegal
 def an_event_is_no_json(source: Source, hand: Hand) -> Edit | None:
     body = body_of(source)
-    at = hand.choose([n for n, data in enumerate(body.data) if data != "[DONE]"])
-    data = body.data[at]
-    body.data[at] = hand.choose(
+    index = hand.choose([n for n, data in enumerate(body.data) if data != "[DONE]"])
+    data = body.data[index]
+    body.data[index] = hand.choose(
         (data[:-1], data + "}", '{"x":NaN,' + data[1:], '{"x":1,"x":2,' + data[1:], '{"x":1e999,' + data[1:])
     )
-    return Edit(body, at)
+    return Edit(body, index)
 
 
 @illegal
 def a_byte_is_no_text(source: Source, hand: Hand) -> Edit | None:
     body = body_of(source)
-    at = hand.choose([n for n, data in enumerate(body.data) if data != "[DONE]"])
-    frame = bytearray(body.frames()[at])
+    index = hand.choose([n for n, data in enumerate(body.data) if data != "[DONE]"])
+    frame = bytearray(body.frames()[index])
     frame[frame.index(b'"') + 1 : frame.index(b'"') + 1] = hand.choose((b"\xff", b"\xc3", b"\xe2\x82"))
-    body.as_it_is[at] = bytes(frame)
-    return Edit(body, at)
+    body.as_it_is[index] = bytes(frame)
+    return Edit(body, index)
 
 
 def unchanged(source: Source, body: Body) -> bool:

@@ -35,8 +35,8 @@ def _some_events(body: Body, hand: Hand) -> list[int]:
 
 def _rewrite(source: Source, hand: Hand, rewrite: Any) -> Edit:
     body = body_of(source)
-    for at in _some_events(body, hand):
-        body.data[at] = rewrite(json.loads(body.data[at]))
+    for index in _some_events(body, hand):
+        body.data[index] = rewrite(json.loads(body.data[index]))
     return Edit(body)
 
 
@@ -54,21 +54,21 @@ def neighbours_are_joined(source: Source, hand: Hand) -> Edit | None:
     ]
     if not options:
         return None
-    one = hand.choose(options)
-    after = following(source, one)
+    earlier = hand.choose(options)
+    after = following(source, earlier)
     assert after is not None
     body = body_of(source)
-    body.data[after.event.index] = written(_joined(source, one, after))
-    del body.data[one.event.index]
+    body.data[after.event.index] = written(_joined(source, earlier, after))
+    del body.data[earlier.event.index]
     return Edit(body)
 
 
-def _joined(source: Source, one: Emission, after: Emission) -> Any:
+def _joined(source: Source, earlier: Emission, after: Emission) -> Any:
     """The later of two incremental events with what both brought."""
-    first, second = source.values[one.event.index], copy.deepcopy(source.values[after.event.index])
+    first, second = source.values[earlier.event.index], copy.deepcopy(source.values[after.event.index])
     assert isinstance(second, dict)
-    for name in dict.fromkeys(("output_ids", "text", *one.series, *after.series)):
-        pointer = after.pointers.get(name) or one.pointers.get(name)
+    for name in dict.fromkeys(("output_ids", "text", *earlier.series, *after.series)):
+        pointer = after.pointers.get(name) or earlier.pointers.get(name)
         if pointer is None:
             continue
         keys = parse(pointer)
@@ -107,9 +107,9 @@ def keys_change_places(source: Source, hand: Hand) -> Edit:
 def fields_that_nobody_knows(source: Source, hand: Hand) -> Edit:
     strange: Any = hand.choose((1, "x", {"a": [1, 2]}, [], None))
     body = body_of(source)
-    for at, data in enumerate(body.data):
+    for index, data in enumerate(body.data):
         if data != "[DONE]":
-            body.data[at] = written({**json.loads(data), "a_later_field": strange})
+            body.data[index] = written({**json.loads(data), "a_later_field": strange})
     return Edit(body)
 
 

@@ -98,7 +98,7 @@ def sources(paths: Iterable[Path], tokenizer: Tokenizer | None = None) -> Iterat
             loaded = stream.load()
             if len(loaded.events) < _FEWEST_EVENTS or loaded.exchange.size > _LONGEST_BODY:
                 continue
-            own = replace(run, streams=(loaded, *_partners(loaded, run.streams)), calls=(), beside=())
-            source = Source(loaded, own)
+            judged_run = replace(run, streams=(loaded, *_partners(loaded, run.streams)), calls=(), beside=())
+            source = Source(loaded, judged_run)
             if not set(source.verdicts.values()) & set(_RED):
                 yield source

@@ -38,11 +38,11 @@ def _read(source: Source, edit: Edit, hand: Hand) -> Run:
     size = hand.choose(_READ_SIZES)
     if size == 1 and len(whole) > 4000:
         size = 7
-    pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+    pieces = [whole[start : start + size] for start in range(0, len(whole), size)]
     return source.with_reads(pieces, edit.body.ending)
 
 
-def _told(source: Source, name: str) -> str:
+def _where(source: Source, name: str) -> str:
     return f"{name} in {source.run.name}, {source.exchange.name}"
 
 
@@ -53,13 +53,13 @@ def try_illegal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
         return False
     tally.tried[name] += 1
     judged = judge([_read(source, edit, hand)])
-    found = [(one, seen) for one, seen in violations(judged) if seen.place.exchange == source.exchange.name]
-    red = [one for one, seen in found if seen.place.event is None or seen.place.event >= edit.at]
+    found = [(row, seen) for row, seen in violations(judged) if seen.place.exchange == source.exchange.name]
+    red = [row for row, seen in found if seen.place.event is None or seen.place.event >= edit.at]
     crashed = [judgement for judgement in judged if judgement.verdict is Verdict.HARNESS_ERROR]
     if crashed or not red:
-        early = ", ".join(sorted({one for one, _ in found})) or "nothing"
+        early = ", ".join(sorted({row for row, _ in found})) or "nothing"
         words = crashed[0].message.splitlines()[-1] if crashed else f"seen only before it: {early}"
-        tally.missed.append(f"{_told(source, name)}, event {edit.at}: {words}")
+        tally.missed.append(f"{_where(source, name)}, event {edit.at}: {words}")
     tally.caught_by.update(set(red))
     return True
 
@@ -83,5 +83,5 @@ def try_legal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
         }
         if was is not now and not fewer:
             first = next((seen.message for other, seen in violations(judged) if other == key), "")
-            tally.false_alarms.append(f"{_told(source, name)}: {key} was {was} and is {now}: {first}")
+            tally.false_alarms.append(f"{_where(source, name)}: {key} was {was} and is {now}: {first}")
     return True

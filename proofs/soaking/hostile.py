@@ -63,11 +63,11 @@ async def hostile(figures: Figures, servers: int, seed: int) -> None:
     """Check so many hostile servers, some at a time: most of them let the suite wait."""
     slots = asyncio.Semaphore(4)
 
-    async def one(number: int) -> Trial:
+    async def trial_of(number: int) -> Trial:
         async with slots:
             return await asyncio.to_thread(checked, number)
 
-    trials = await asyncio.gather(*(one(seed + number) for number in range(servers)))
+    trials = await asyncio.gather(*(trial_of(seed + number) for number in range(servers)))
     faults = {seed + number: trial.fault for number, trial in enumerate(trials) if trial.fault}
     figures.demand(
         f"the suite against {servers} hostile servers",

@@ -185,8 +185,8 @@ async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> No
             )
         await largest_values(figures, server)
         failed = {end: times for end, times in server.answers.items() if end not in ("200", "left")}
-        told = "; ".join(f"{end}: {times:,}" for end, times in sorted(server.answers.items()))
-        figures.demand("requests", "none stuck, none failed", told, holds=not failed)
+        ends = "; ".join(f"{end}: {times:,}" for end, times in sorted(server.answers.items()))
+        figures.demand("requests", "none stuck, none failed", ends, holds=not failed)
         await nothing_is_left(figures, server)
         for item in (server, fresh):
             await item.ask("/flush_cache", {})
@@ -209,12 +209,12 @@ async def nothing_is_left(figures: Figures, server: Served) -> None:
 
 async def answers(server: Served, seed: int) -> list[bytes]:
     """What is answered to fixed requests, one at a time, without ids and times."""
-    choice, told = random.Random(seed), []
+    choice, bodies = random.Random(seed), []
     for number in range(40):
         path, body = mixed(choice, f"probe-{number}")
         body["stream"] = False
         sampling = body if "messages" in body else body["sampling_params"]
         sampling["seed" if "messages" in body else "sampling_seed"] = number
         answer = (await server.counted(path, body)).partition(b"\r\n\r\n")[2]
-        told.append(_VOLATILE.sub(b"", answer))
-    return told
+        bodies.append(_VOLATILE.sub(b"", answer))
+    return bodies

@@ -75,7 +75,7 @@ def write(
         lines += ["", "![Megabytes of the server over seconds](robustness-memory.svg)"]
     if latencies:
         shares = {
-            name: [(100 * at / len(values), 1e3 * seconds) for at, seconds in enumerate(values, 1)]
+            name: [(100 * rank / len(values), 1e3 * seconds) for rank, seconds in enumerate(values, 1)]
             for name, values in latencies.items()
         }
         drawing = picture("Time of a short request (ms)", "percentile", shares)

@@ -66,12 +66,14 @@ class Served:
         self, path: str, body: Any = None, *, leave_after: int | None = None, pace: Pace | None = None
     ) -> bytes:
         """Ask, and read to the end, or leave after so many bytes; the answer with its head."""
-        with contextlib.closing(socket.socket()) as own:
+        with contextlib.closing(socket.socket()) as connection:
             if pace is not None:
-                own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, pace.bytes)
-            own.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", self.port))
-            reader, writer = await asyncio.open_connection(sock=own, limit=pace.bytes if pace else 1 << 20)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, pace.bytes)
+            connection.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self.port))
+            reader, writer = await asyncio.open_connection(
+                sock=connection, limit=pace.bytes if pace else 1 << 20
+            )
             try:
                 data = b"" if body is None else json.dumps(body).encode()
                 method = "GET" if body is None else "POST"

@@ -66,7 +66,7 @@ async def slow_readers(figures: Figures, pairs: int, requests: int) -> None:
             every["slowly"] += slowly
         log = "".join(server.log.read_text("utf-8", "replace") for server in (one, other))
     figures.latencies = {side: sorted(values) for side, values in every.items()}
-    told = "; ".join(
+    percentiles = "; ".join(
         f"{side}: p50 {percentile(values, 0.5) * 1e3:.0f} ms, p99 {percentile(values, 0.99) * 1e3:.0f} ms"
         for side, values in figures.latencies.items()
     )
@@ -74,7 +74,7 @@ async def slow_readers(figures: Figures, pairs: int, requests: int) -> None:
     figures.demand(
         f"p99 of fast readers beside {SLOW_READERS} slow ones, {pairs} pairs",
         f"less than {MOST_SLOWDOWN} of that beside {SLOW_READERS} fast ones",
-        f"{ratio:.2f} (from {min(ratios):.2f} to {max(ratios):.2f}); others read {told}",
+        f"{ratio:.2f} (from {min(ratios):.2f} to {max(ratios):.2f}); others read {percentiles}",
         holds=ratio < MOST_SLOWDOWN,
     )
     figures.demand("log beside slow readers", "empty", log[:500] or "empty", holds=not log)

@@ -30,7 +30,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Told:
+class Output:
     """One choice of an answer."""
 
     tokens: tuple[Token, ...]
@@ -53,7 +53,7 @@ class Answer:
     name: str
     comment: str
     sentence: str
-    choices: tuple[Told, ...]
+    choices: tuple[Output, ...]
     asks: Mapping[str, Any] = field(default_factory=dict)
     """What else is asked for: `logprobs`, `customized`."""
     doors: frozenset[str] | None = None
@@ -72,27 +72,27 @@ def call_id(choice: int, call: int) -> str:
     return f"call_{choice}{call}"
 
 
-def _told(
+def _output(
     *,
     reasoning: str = "",
     text: str = "",
     calls: tuple[tuple[str, str], ...] = (),
     first: int = 0,
     **end: Any,
-) -> Told:
+) -> Output:
     """A choice from the pieces of its channels, a bar between tokens."""
     ids = count(_FIRST_ID + first)
 
     def tokens(pieces: str, channel: str | int) -> Iterator[Token]:
         yield from (Token(next(ids), piece, channel) for piece in pieces.split("|") if pieces)
 
-    told = [*tokens(reasoning, REASONING), *tokens(text, TEXT)]
+    listed = [*tokens(reasoning, REASONING), *tokens(text, TEXT)]
     for number, (_, arguments) in enumerate(calls):
-        told += tokens(arguments, number)
+        listed += tokens(arguments, number)
     end = {"finish": "tool_calls" if calls else "stop", **end}
     if end["finish"] == "stop" and not end.get("matched") and not end.get("failed"):
-        told.append(Token(STOP_ID, "", TEXT))
-    return Told(tuple(told), calls=tuple(name for name, _ in calls), **end)
+        listed.append(Token(STOP_ID, "", TEXT))
+    return Output(tuple(listed), calls=tuple(name for name, _ in calls), **end)
 
 
 GENERATE = frozenset({"sglang-generate-cumulative", "sglang-generate-incremental"})
@@ -111,82 +111,82 @@ ANSWERS = (
         "length",
         "A short text that its budget ended: the finish stands beside the last of it",
         "every-delta-is-kept",
-        (_told(text=_WORDS, finish="length"),),
+        (_output(text=_WORDS, finish="length"),),
     ),
     Answer(
-        "text", "A short text, ended by a token without text", "every-delta-is-kept", (_told(text=_WORDS),)
+        "text", "A short text, ended by a token without text", "every-delta-is-kept", (_output(text=_WORDS),)
     ),
     Answer(
         "characters",
         "Characters of two, three and four bytes; one of them takes two tokens",
         "characters-are-joined",
-        (_told(text="na|ï|ve| 日|本|語| ||👍🏽| ⟨é⟩|!"),),
+        (_output(text="na|ï|ve| 日|本|語| ||👍🏽| ⟨é⟩|!"),),
     ),
     Answer(
         "markup",
         "Text that looks like the stream around it: an end mark, a field, line ends, quotes and brackets",
         "text-is-only-text",
-        (_told(text='[DONE]|\n\n|data: {|"a": "\\"|}\r\n|: |\u2028event: |error|\t<think>| [DONE]'),),
+        (_output(text='[DONE]|\n\n|data: {|"a": "\\"|}\r\n|: |\u2028event: |error|\t<think>| [DONE]'),),
     ),
     Answer(
         "spaces",
         "Tokens of white space alone, at the beginning and at the end",
         "every-delta-is-kept",
-        (_told(text=" |\n|\n |a|  |b| |\n"),),
+        (_output(text=" |\n|\n |a|  |b| |\n"),),
     ),
     Answer(
         "stop-string",
         "An answer that a stop string ended",
         "finish-is-kept",
-        (_told(text="One| two| three", matched="four"),),
+        (_output(text="One| two| three", matched="four"),),
     ),
     Answer(
         "choices",
         "Two choices of different length",
         "choices-are-kept-apart",
-        (_told(text="left| le|ft"), _told(text="right| ri|ght| right", first=40, finish="length")),
+        (_output(text="left| le|ft"), _output(text="right| ri|ght| right", first=40, finish="length")),
         doors=_SEVERAL,
     ),
     Answer(
         "three-choices",
         "Three choices, one of which is finished at once",
         "choices-are-kept-apart",
-        (_told(text="a|b|c|d"), _told(text="A", first=20), _told(text="1|2|3", first=40)),
+        (_output(text="a|b|c|d"), _output(text="A", first=20), _output(text="1|2|3", first=40)),
         doors=_SEVERAL,
     ),
     Answer(
         "reasoning",
         "Reasoning before the answer",
         "reasoning-is-kept-apart",
-        (_told(reasoning="Is| it|?|\n", text="Yes|, it| is|."),),
+        (_output(reasoning="Is| it|?|\n", text="Yes|, it| is|."),),
         doors=_PARSED,
     ),
     Answer(
         "call",
         "A tool call, its arguments in pieces",
         "calls-are-joined",
-        (_told(calls=(_WEATHER,)),),
+        (_output(calls=(_WEATHER,)),),
         doors=_PARSED,
     ),
     Answer(
         "calls",
         "Text, then two tool calls at once",
         "calls-are-joined",
-        (_told(text="Let| me|.", calls=(_WEATHER, _TIME)),),
+        (_output(text="Let| me|.", calls=(_WEATHER, _TIME)),),
         doors=_PARSED,
     ),
     Answer(
         "agent",
         "Reasoning, text and a tool call in one answer",
         "calls-are-joined",
-        (_told(reasoning="Hm|m|.", text="So|:", calls=(_TIME,)),),
+        (_output(reasoning="Hm|m|.", text="So|:", calls=(_TIME,)),),
         doors=_PARSED,
     ),
     Answer(
         "logprobs",
         "A text with the logprob of each token",
         "lists-stay-in-step",
-        (_told(text=_WORDS),),
+        (_output(text=_WORDS),),
         {"logprobs": True},
         doors=GENERATE | CHAT,
     ),
@@ -194,7 +194,7 @@ ANSWERS = (
         "rollout",
         "Ids, logprobs, a sampler's list that begins late, and two versions of the weights",
         "lists-stay-in-step",
-        (_told(text=_WORDS, finish="length"),),
+        (_output(text=_WORDS, finish="length"),),
         {"logprobs": True, "customized": True},
         doors=GENERATE,
     ),
@@ -202,7 +202,7 @@ ANSWERS = (
         "aborted",
         "An answer that an abort ended: what was made before it is there",
         "finish-is-kept",
-        (_told(text="Half| an| an", finish="abort"),),
+        (_output(text="Half| an| an", finish="abort"),),
         {"logprobs": True},
         doors=GENERATE,
     ),
@@ -210,7 +210,7 @@ ANSWERS = (
         "failure",
         "An error in the stream after some tokens",
         "errors-are-told",
-        (_told(text="Half| an| an", failed=True),),
+        (_output(text="Half| an| an", failed=True),),
     ),
 )
 
@@ -227,22 +227,22 @@ def answers_of(door: str) -> list[Answer]:
 def record_of(answer: Answer, door: str) -> dict[str, Any]:
     """What a correct client holds in the end: from the answer alone, whatever the way it came."""
     choices = []
-    for index, told in enumerate(answer.choices):
-        held: dict[str, Any] = {"index": index, "text": told.joined(TEXT)}
+    for index, output in enumerate(answer.choices):
+        held: dict[str, Any] = {"index": index, "text": output.joined(TEXT)}
         if door in _PARSED:
-            held["reasoning"] = told.joined(REASONING)
+            held["reasoning"] = output.joined(REASONING)
             held["calls"] = [
-                {"id": call_id(index, number), "name": name, "arguments": told.joined(number)}
-                for number, name in enumerate(told.calls)
+                {"id": call_id(index, number), "name": name, "arguments": output.joined(number)}
+                for number, name in enumerate(output.calls)
             ]
         if door in GENERATE or door == "vllm-chat":
-            held["output_ids"] = [token.id for token in told.tokens]
+            held["output_ids"] = [token.id for token in output.tokens]
         if answer.asks.get("logprobs"):
-            held["logprobs"] = [token.logprob for token in told.tokens]
+            held["logprobs"] = [token.logprob for token in output.tokens]
         if answer.asks.get("customized"):
-            held["customized_info"] = {"margin": margins(told)}
-            held["weight_versions"] = versions(told)
-        held["finish"] = None if told.failed else told.finish
+            held["customized_info"] = {"margin": margins(output)}
+            held["weight_versions"] = versions(output)
+        held["finish"] = None if output.failed else output.finish
         choices.append(held)
     counted = door not in GENERATE and not answer.failed
     usage = {"prompt_tokens": len(PROMPT), "completion_tokens": answer.size} if counted else None
@@ -254,12 +254,12 @@ LATE = 3
 """From this token on the sampler has something to say of each; before, its entries are null."""
 
 
-def margins(told: Told) -> list[float | None]:
+def margins(output: Output) -> list[float | None]:
     """The entries of the sampler's list."""
-    return [None if at < LATE else token.id / 1000 for at, token in enumerate(told.tokens)]
+    return [None if at < LATE else token.id / 1000 for at, token in enumerate(output.tokens)]
 
 
-def versions(told: Told) -> list[dict[str, Any]]:
+def versions(output: Output) -> list[dict[str, Any]]:
     """Which weights made which tokens: they were updated after half of them."""
-    half, size = len(told.tokens) // 2, len(told.tokens)
+    half, size = len(output.tokens) // 2, len(output.tokens)
     return [{"version": "7", "start": 0, "end": half}, {"version": "8", "start": half, "end": size}]

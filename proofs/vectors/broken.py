@@ -131,12 +131,12 @@ def _choices(events: Sequence[Event], index: int) -> list[Any]:
 def broken_cases(door: Door, legal: dict[str, Case]) -> Iterator[Case]:
     """The cases of a door that break a sentence, from its legal ones."""
     yield from _mutated(door, legal)
-    told = {answer.name: answer for answer in answers_of(door.name)}
+    answers = {answer.name: answer for answer in answers_of(door.name)}
     tables = read_yaml(Path(__file__).with_name("broken.yaml"))
     for name, requirement, base, comment, edits in (
         row for group, rows in tables.items() if door.name in GROUPS[group] for row in rows
     ):
-        events: list[Any] = copy.deepcopy(events_of(door, told[base], plain(told[base]), Shape()))
+        events: list[Any] = copy.deepcopy(events_of(door, answers[base], plain(answers[base]), Shape()))
         for edit in edits:
             _edit(events, *edit)
         yield _broken(legal[base], name, comment, requirement, body_of(door, events).bytes())

@@ -13,8 +13,8 @@ from proofs.vectors.answers import (
     STOP_ID,
     TEXT,
     Answer,
+    Output,
     Token,
-    Told,
     call_id,
     margins,
     versions,
@@ -70,29 +70,29 @@ def _usage(tokens: int) -> dict[str, int]:
 
 def _generate(door: Door, answer: Answer, steps: Sequence[Step], _: Shape) -> Iterator[Event]:
     for step in steps:
-        told = answer.choices[step.choice]
-        tokens = told.tokens[0 if door.cumulative else step.start : step.end]
-        finish: dict[str, Any] = {"type": told.finish}
-        if told.finish == "length":
-            finish["length"] = len(told.tokens)
-        elif told.finish == "stop":
-            finish["matched"] = told.matched or STOP_ID
-        elif told.finish == "abort":
+        output = answer.choices[step.choice]
+        tokens = output.tokens[0 if door.cumulative else step.start : step.end]
+        finish: dict[str, Any] = {"type": output.finish}
+        if output.finish == "length":
+            finish["length"] = len(output.tokens)
+        elif output.finish == "stop":
+            finish["matched"] = output.matched or STOP_ID
+        elif output.finish == "abort":
             finish["message"] = "aborted"
         meta: dict[str, Any] = {
             "id": f"r{step.choice}",
-            "finish_reason": finish if step.last and not told.failed else None,
+            "finish_reason": finish if step.last and not output.failed else None,
             "prompt_tokens": len(PROMPT),
             "completion_tokens": step.end,
             "cached_tokens": 0,
-            "weight_version": "8" if step.end > len(told.tokens) // 2 else "7",
+            "weight_version": "8" if step.end > len(output.tokens) // 2 else "7",
         }
         if answer.asks.get("logprobs"):
             meta["output_token_logprobs"] = [[token.logprob, token.id, None] for token in tokens]
         if answer.asks.get("customized"):
-            meta["margin"] = margins(told)[0 if door.cumulative else step.start : step.end]
+            meta["margin"] = margins(output)[0 if door.cumulative else step.start : step.end]
             if step.last:
-                meta["weight_versions"] = versions(told)
+                meta["weight_versions"] = versions(output)
         event = {"text": "".join(token.text for token in tokens), "output_ids": [t.id for t in tokens]}
         yield {**event, "meta_info": meta, **({"index": step.choice} if len(answer.choices) > 1 else {})}
     if answer.failed:
@@ -100,18 +100,18 @@ def _generate(door: Door, answer: Answer, steps: Sequence[Step], _: Shape) -> It
     yield DONE
 
 
-def _delta(door: Door, told: Told, step: Step) -> dict[str, Any]:
+def _delta(door: Door, output: Output, step: Step) -> dict[str, Any]:
     """What a chat delta holds of some tokens."""
     delta: dict[str, Any] = {}
-    tokens = told.tokens[step.start : step.end]
+    tokens = output.tokens[step.start : step.end]
     for channel, key in ((REASONING, door.reasoning), (TEXT, "content")):
         if any(token.channel == channel for token in tokens):
             delta[key] = "".join(token.text for token in tokens if token.channel == channel)
-    for call, name in enumerate(told.calls):
+    for call, name in enumerate(output.calls):
         mine = [token for token in tokens if token.channel == call]
         if not mine:
             continue
-        first = next(token for token in told.tokens if token.channel == call) in mine
+        first = next(token for token in output.tokens if token.channel == call) in mine
         piece: dict[str, Any] = {"index": call}
         if first:
             piece |= {"id": call_id(step.choice, call), "type": "function", "function": {"name": name}}
@@ -135,14 +135,14 @@ def _chat(door: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> It
     common = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 
     def chunk(step: Step, delta: dict[str, Any], tokens: Sequence[Token]) -> dict[str, Any]:
-        told = answer.choices[step.choice]
-        finished = step.last and not told.failed
+        output = answer.choices[step.choice]
+        finished = step.last and not output.failed
         choice: dict[str, Any] = {"index": step.choice, "delta": delta, "logprobs": None}
         if tokens and answer.asks.get("logprobs"):
             choice["logprobs"] = {"content": [_entry(token) for token in tokens]}
-        choice["finish_reason"] = told.finish if finished else None
+        choice["finish_reason"] = output.finish if finished else None
         if door.matched:
-            choice[door.matched] = told.matched if finished else None
+            choice[door.matched] = output.matched if finished else None
         if door.name == "vllm-chat" and (tokens or step.last):
             choice["token_ids"] = [token.id for token in tokens]
         made: dict[str, Any] = {**common, "choices": [choice]}
@@ -151,7 +151,7 @@ def _chat(door: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> It
         return made
 
     for position, step in enumerate(steps):
-        told = answer.choices[step.choice]
+        output = answer.choices[step.choice]
         role: dict[str, Any] = {}
         if step.choice not in begun:
             begun.add(step.choice)
@@ -162,7 +162,7 @@ def _chat(door: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> It
                 yield made | ({"usage": _usage(0)} if shape.usage == "each" else {})
                 role = {}
         told_so_far += step.end - step.start
-        made = chunk(step, role | _delta(door, told, step), told.tokens[step.start : step.end])
+        made = chunk(step, role | _delta(door, output, step), output.tokens[step.start : step.end])
         if shape.usage == "each" or (shape.usage == "last" and position == last):
             made["usage"] = _usage(told_so_far)
         yield made
@@ -181,10 +181,10 @@ def _completions(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -
     common = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
     last, so_far = max(position for position, step in enumerate(steps) if step.last), 0
     for position, step in enumerate(steps):
-        told = answer.choices[step.choice]
+        output = answer.choices[step.choice]
         so_far += step.end - step.start
-        text = "".join(token.text for token in told.tokens[step.start : step.end])
-        finish = told.finish if step.last and not told.failed else None
+        text = "".join(token.text for token in output.tokens[step.start : step.end])
+        finish = output.finish if step.last and not output.failed else None
         choice = {"index": step.choice, "text": text, "logprobs": None, "finish_reason": finish}
         made: dict[str, Any] = {**common, "choices": [choice]}
         if shape.usage == "each" or (shape.usage == "last" and position == last):
@@ -193,10 +193,10 @@ def _completions(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -
     yield from _ending(answer, common, shape)
 
 
-def _segments(told: Told) -> list[tuple[int, int, str | int]]:
+def _segments(output: Output) -> list[tuple[int, int, str | int]]:
     """Where each channel begins and ends, in tokens."""
     found: list[tuple[int, int, str | int]] = []
-    for at, token in enumerate(told.tokens):
+    for at, token in enumerate(output.tokens):
         if found and found[-1][2] == token.channel:
             found[-1] = (found[-1][0], at + 1, token.channel)
         else:
@@ -204,31 +204,31 @@ def _segments(told: Told) -> list[tuple[int, int, str | int]]:
     return found
 
 
-def _pieces(told: Told, steps: Sequence[Step]) -> Iterator[tuple[str, int, str | int, str]]:
+def _pieces(output: Output, steps: Sequence[Step]) -> Iterator[tuple[str, int, str | int, str]]:
     """What happens to the items of an answer, one after another: `open`, `delta` and `close`, and `idle`."""
-    segments = _segments(told)
+    segments = _segments(output)
     for step in steps:
         if step.start == step.end and not step.last:
             yield "idle", 0, "", ""
         for number, (start, end, channel) in enumerate(segments):
-            tokens = told.tokens[max(start, step.start) : min(end, step.end)]
+            tokens = output.tokens[max(start, step.start) : min(end, step.end)]
             if not tokens or step.end <= start or step.start >= end:
                 continue
             if step.start <= start:
                 yield "open", number, channel, ""
             yield "delta", number, channel, "".join(token.text for token in tokens)
             if step.end >= end:
-                whole = "".join(token.text for token in told.tokens[start:end])
+                whole = "".join(token.text for token in output.tokens[start:end])
                 yield "close", number, channel, whole
 
 
 def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> Iterator[Event]:
-    (told,) = answer.choices
+    (output,) = answer.choices
     usage = {"input_tokens": len(PROMPT), "output_tokens": 0}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     begin = {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}
     yield {"type": "message_start", "message": begin}
-    for what, number, channel, text in _pieces(told, steps):
+    for what, number, channel, text in _pieces(output, steps):
         at: dict[str, Any] = {"index": number}
         if what == "idle":
             yield {"type": "ping"}
@@ -242,7 +242,7 @@ def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape
                 block = {
                     "type": "tool_use",
                     "id": call_id(0, channel),
-                    "name": told.calls[channel],
+                    "name": output.calls[channel],
                     "input": {},
                 }
             yield {"type": "content_block_start", **at, "content_block": block}
@@ -252,21 +252,21 @@ def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape
                 kind = "text" if channel == TEXT else "thinking"
                 delta = {"type": f"{kind}_delta", kind: text}
             yield {"type": "content_block_delta", **at, "delta": delta}
-    if told.failed:
+    if output.failed:
         yield {"type": "error", "error": {"type": "api_error", "message": FAILURE["message"]}}
         return
     words = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-    reason = "stop_sequence" if told.matched else words[told.finish]
+    reason = "stop_sequence" if output.matched else words[output.finish]
     counts = {"output_tokens": answer.size} | ({"input_tokens": len(PROMPT)} if shape.usage == "each" else {})
-    end = {"stop_reason": reason, "stop_sequence": told.matched}
+    end = {"stop_reason": reason, "stop_sequence": output.matched}
     yield {"type": "message_delta", "delta": end, "usage": counts}
     yield {"type": "message_stop"}
 
 
-def _item(told: Told, number: int, channel: str | int, text: str, status: str) -> dict[str, Any]:
+def _item(output: Output, number: int, channel: str | int, text: str, status: str) -> dict[str, Any]:
     """An item of a response, as far as it is told."""
     if isinstance(channel, int):
-        call = {"call_id": call_id(0, channel), "name": told.calls[channel], "arguments": text}
+        call = {"call_id": call_id(0, channel), "name": output.calls[channel], "arguments": text}
         return {"id": f"fc_{number}", "type": "function_call", "status": status, **call}
     part = [_part(channel, text)] if status != "in_progress" else []
     if channel == REASONING:
@@ -288,7 +288,7 @@ def _responses(_: Door, answer: Answer, steps: Sequence[Step], __: Shape) -> Ite
 
 
 def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
-    (told,) = answer.choices
+    (output,) = answer.choices
     common = {
         **{"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "error": None},
         **{"incomplete_details": None, "instructions": None, "metadata": {}, "parallel_tool_calls": True},
@@ -297,13 +297,13 @@ def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str
     begun = {**common, "status": "in_progress", "output": [], "usage": None}
     yield {"type": "response.created", "response": begun}
     closed: list[dict[str, Any]] = []
-    cut = told.finish == "length"
-    count = len(_segments(told))
-    for what, number, channel, text in _pieces(told, steps):
+    cut = output.finish == "length"
+    count = len(_segments(output))
+    for what, number, channel, text in _pieces(output, steps):
         at: dict[str, Any] = {"output_index": number}
         kind = {TEXT: "output_text", REASONING: "reasoning_text"}.get(str(channel), "function_call_arguments")
         status = "incomplete" if cut and number == count - 1 else "completed"
-        item = _item(told, number, channel, text, status if what == "close" else "in_progress")
+        item = _item(output, number, channel, text, status if what == "close" else "in_progress")
         inside = {"item_id": item["id"], **at}
         if not isinstance(channel, int):
             inside["content_index"] = 0
@@ -318,7 +318,7 @@ def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str
             yield {"type": f"response.{kind}.delta", **inside, "delta": text, **logprobs}
         else:
             whole = "arguments" if isinstance(channel, int) else "text"
-            name = {"name": told.calls[channel]} if isinstance(channel, int) else {}
+            name = {"name": output.calls[channel]} if isinstance(channel, int) else {}
             yield {"type": f"response.{kind}.done", **inside, whole: text, **name, **logprobs}
             if not isinstance(channel, int):
                 yield {"type": "response.content_part.done", **inside, "part": _part(channel, text)}
@@ -327,11 +327,11 @@ def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str
     counts: dict[str, Any] = {"input_tokens": len(PROMPT), "output_tokens": answer.size}
     counts |= {"total_tokens": len(PROMPT) + answer.size, "input_tokens_details": {"cached_tokens": 0}}
     counts["output_tokens_details"] = {
-        "reasoning_tokens": sum(token.channel == REASONING for token in told.tokens)
+        "reasoning_tokens": sum(token.channel == REASONING for token in output.tokens)
     }
-    status = "failed" if told.failed else "incomplete" if cut else "completed"
-    end = {**common, "status": status, "output": closed, "usage": None if told.failed else counts}
-    if told.failed:
+    status = "failed" if output.failed else "incomplete" if cut else "completed"
+    end = {**common, "status": status, "output": closed, "usage": None if output.failed else counts}
+    if output.failed:
         end["error"] = {"code": "server_error", "message": FAILURE["message"]}
     if cut:
         end["incomplete_details"] = {"reason": "max_output_tokens"}
@@ -357,10 +357,10 @@ _TOOLS = (("get_weather", "city"), ("get_time", "zone"))
 
 def request(door: Door, answer: Answer) -> dict[str, Any]:
     """The body that asks for an answer."""
-    budget = max(len(told.tokens) for told in answer.choices)
-    if not any(told.finish == "length" for told in answer.choices):
+    budget = max(len(output.tokens) for output in answer.choices)
+    if not any(output.finish == "length" for output in answer.choices):
         budget += 16
-    stops = [told.matched for told in answer.choices if told.matched]
+    stops = [output.matched for output in answer.choices if output.matched]
     several = {"n": len(answer.choices)} if len(answer.choices) > 1 else {}
     logprobs = bool(answer.asks.get("logprobs"))
     if door.dialect == "sglang-generate":
@@ -378,7 +378,7 @@ def request(door: Door, answer: Answer) -> dict[str, Any]:
         (name, {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]})
         for name, key in _TOOLS
     ]
-    called = any(told.calls for told in answer.choices)
+    called = any(output.calls for output in answer.choices)
     if door.name == "anthropic-messages":
         body |= {"max_tokens": budget, "messages": says, **({"stop_sequences": stops} if stops else {})}
         tools: list[dict[str, Any]] = [{"name": name, "input_schema": schema} for name, schema in schemas]

@@ -34,8 +34,8 @@ JSON, USAGE, CHARACTERS, UNKNOWN = (
 
 
 def _steps(answer: Answer, ends: Callable[[int], Sequence[int]]) -> Iterator[list[Step]]:
-    for index, told in enumerate(answer.choices):
-        size = len(told.tokens)
+    for index, output in enumerate(answer.choices):
+        size = len(output.tokens)
         bounds = pairwise((0, *ends(size)))
         steps = [Step(index, start, end) for start, end in bounds]
         yield [*steps[:-1], replace(steps[-1], last=True)]

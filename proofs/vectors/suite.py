@@ -10,7 +10,7 @@ from typing import Any
 
 from proofs.mutation.edit import Body, written
 from proofs.vectors import legal
-from proofs.vectors.answers import CHAT, FIRST, TEXT, Answer, Token, Told, answers_of, record_of
+from proofs.vectors.answers import CHAT, FIRST, TEXT, Answer, Output, Token, answers_of, record_of
 from proofs.vectors.doors import DOORS, Door, Event, Shape, Step, request
 from proofs.vectors.legal import plain
 from tokenwire.dialects.dialect import load_dialects
@@ -103,11 +103,11 @@ def _case(door: Door, answer: Answer, name: str, comment: str, body: bytes, **mo
 
 def legal_cases(door: Door) -> Iterator[Case]:
     """The cases that a correct client reads to the known record."""
-    told = {answer.name: answer for answer in answers_of(door.name)}
-    for answer in told.values():
+    output = {answer.name: answer for answer in answers_of(door.name)}
+    for answer in output.values():
         for name, comment, events in _delivered(door, answer):
             yield _case(door, answer, name, comment, body_of(door, events).bytes())
-    text, characters = told["text"], told["characters"]
+    text, characters = output["text"], output["characters"]
     events = events_of(door, text, legal.plain(text), Shape())
     for name, (sentence, comment, shape, doors) in legal.SHAPES.items():
         if door.name.rpartition("-")[2] in doors.split():
@@ -179,7 +179,7 @@ def long_case(door: Door, times: int = MANY) -> Case:
     Where each event is a whole state, it is the first state that comes again.
     """
     tokens = tuple(Token(300 + at, piece, TEXT) for at, piece in enumerate(("a", " b", " c")))
-    short = Answer("long", f"{times} events", "long-streams-are-read", (Told(tokens, finish="length"),))
+    short = Answer("long", f"{times} events", "long-streams-are-read", (Output(tokens, finish="length"),))
     more = 0 if door.cumulative else times - _SHORT
     frames = [
         read.decode()

@@ -229,7 +229,7 @@ class Request:
     @property
     def prefix_secrets(self) -> tuple[str | None, ...]:
         """What requests must have equal to share cached prefixes."""
-        return self.extra_key, self.cache_salt, self.adapter and self.adapter.cache_key
+        return self.extra_key, self.cache_salt, self.adapter.cache_key if self.adapter else None
 
     @property
     def cached_tokens(self) -> int:
