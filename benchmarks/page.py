@@ -200,11 +200,11 @@ def scale_out(figures: Figures) -> list[str]:
     return [
         "## Replicas behind a gateway",
         "",
-        f"{figures['streams']} streams of the scripted model, on {figures['cores']} cores that client, gateway",
-        "and replicas share (`python -m benchmarks.scale_out`). Events for each second of the clock say what",
-        "this machine does with all of them, and nothing of replicas on machines of their own. What an event",
-        "costs a core tells more: the last column beside the one before it says how many cores of a gateway",
-        "one core of replicas keeps busy. [How to set it up](guides/scale-out.md).",
+        f"{figures['streams']} streams of the scripted model, on {figures['cores']} cores that client,",
+        "gateway and replicas share (`python -m benchmarks.scale_out`). Events for each second of the clock",
+        "say what this machine does with all of them, and nothing of replicas on machines of their own. What",
+        "an event costs a core tells more: the last column beside the one before it says how many cores of a",
+        "gateway one core of replicas keeps busy. [How to set it up](guides/scale-out.md).",
         *table(["replicas", "way", "events/s", "replicas, an event", "gateway, an event"], rows),
     ]
 
