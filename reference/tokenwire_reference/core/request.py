@@ -78,6 +78,11 @@ class SamplingParams:
         return bool(self.frequency_penalty or self.presence_penalty) or self.repetition_penalty != 1.0
 
     @property
+    def truncates(self) -> bool:
+        """Whether ids are left out for the probabilities that others have."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+    @property
     def greedy(self) -> bool:
         return self.temperature < 1e-6 or self.top_k == 1
 

@@ -152,9 +152,10 @@ def support(
 def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Set to -inf what top_k, top_p and min_p exclude. All three judge the whole distribution, best first.
 
-    Equal probabilities rank by id. The best id always stays.
+    `logprobs` [R, V] are adjusted, and -inf where an id is banned. Equal probabilities rank by id. The best
+    id always stays.
     """
-    if all(p.top_k < 1 and p.top_p >= 1.0 and p.min_p <= 0.0 for p in params):
+    if not any(p.truncates for p in params):
         return logprobs
     ranked, ids = logprobs.sort(dim=-1, descending=True, stable=True)
     # As whole numbers: their sums are the same in whatever order a device adds them.

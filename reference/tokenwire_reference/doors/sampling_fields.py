@@ -20,7 +20,9 @@ _OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
 def read_sampling_params(
     given: Mapping[str, Any], served: Served, channelled: Channelled = PLAIN
 ) -> SamplingParams:
-    """Sampling parameters from their wire names. Raises RefusalError for values that cannot be used.
+    """Sampling parameters by wire name, the fields of `SamplingParams`; a schema has checked their types.
+
+    Raises RefusalError for values that cannot be used.
 
     Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means what fits.
     """
@@ -135,7 +137,10 @@ def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
 
 
 def native_sampling_fields(body: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """What a body says of sampling; a budget of None is what the context holds."""
+    """What a body without `sampling_params` says of sampling, by the fields of `SamplingParams`.
+
+    A budget of None is what the context holds.
+    """
     given = {name: body.get(name) for name in (*(_KNOWN - _OF_DOORS), *CONSTRAINTS)}
     given |= {"min_new_tokens": body.get("min_tokens"), "sampling_seed": body.get("seed")}
     return {**given, "max_new_tokens": max_new_tokens}
