@@ -45,7 +45,7 @@ doors that a client was tried at. [Test your client](guides/test-your-client.md)
 | ✓ | it holds |
 | ✗ | a MUST is not kept; the reason stands below |
 | ! | a SHOULD is not kept |
-| ? | the adapter gave up a case that its client was still reading |
+| ? | the adapter gave up a case: its client took nothing more from the server |
 | – | does not apply: the adapter reports nothing that the sentence is about |
 | | not tried: the endpoint has no such case |
 """

@@ -6,7 +6,9 @@ import signal
 import urllib.request
 
 LIMIT_S = float(os.environ.get("TOKENWIRE_LIMIT_S", "60"))
-"""A case that takes more of the processor is given up: how busy a machine is says nothing of a client."""
+"""A case is given up whose client takes nothing more for so many seconds of the processor: how fast a machine
+is says nothing of a client.
+"""
 URL = os.environ.get("TOKENWIRE_URL", "http://127.0.0.1:8000")
 
 
@@ -30,21 +32,35 @@ class GivenUpError(BaseException):
     """No error of the client: its code must not catch it."""
 
 
-def give_up(*_):
-    raise GivenUpError
+def given_time(hold, base, case):
+    """What `hold` gives; it is given up once it takes nothing more from the server for LIMIT_S."""
+    under_way, before = True, None
+
+    def look(*_):
+        nonlocal before
+        sent = fetch(f"/tokenwire/sent/{case['door']}/{case['case']}")
+        if under_way and sent == before:
+            raise GivenUpError
+        before = sent
+
+    signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S, LIMIT_S)
+    try:
+        try:
+            held = hold(base, case)
+        except Exception as error:  # whatever a client raises, its caller knows of
+            held = {"error": f"{type(error).__name__}: {error}"[:500]}
+        under_way = False
+    except GivenUpError:
+        held = {"given_up": f"after {before} reads: no more was taken in {LIMIT_S:g} s of the processor"}
+    under_way = False
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return held
 
 
 def torture(hold, *doors):
     """Let `hold(base, case)` ask for each case of some doors; it gives what the client holds in the end."""
-    signal.signal(signal.SIGPROF, give_up)
     for door in doors:
         for case in fetch(f"/tokenwire/cases?door={door}"):
-            signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
-            try:
-                held = hold(URL + case["base"], case)
-            except Exception as error:  # whatever a client raises, its caller knows of
-                held = {"error": f"{type(error).__name__}: {error}"[:500]}
-            except GivenUpError:
-                held = {"given_up": f"after {LIMIT_S:g} s of the processor"}
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            held = given_time(hold, URL + case["base"], case)
             fetch(f"/tokenwire/report/{door}/{case['case']}", held)

@@ -1,6 +1,7 @@
 """httpx-sse at the chat and completions endpoints, with the joining code that most clients write."""
 
 import json
+from collections import deque
 
 import httpx
 from driver import torture
@@ -10,21 +11,28 @@ CLIENT = httpx.Client(timeout=60)
 EMPTY = {"text": "", "reasoning": "", "finish": None}
 
 
-def hold(base, case):
-    held, usage = {}, None
+def events_of(base, case):
     with connect_sse(CLIENT, "POST", base + case["path"], json=case["request"]) as source:
         source.response.raise_for_status()
-        for sse in source.iter_sse():
+        events = source.iter_sse()
+        for sse in events:
             if sse.data == "[DONE]":
-                break
+                deque(events, 0)  # an answer that is read to its end leaves the connection open
+                return
             event = json.loads(sse.data)
             if "error" in event:
                 raise ValueError(event["error"]["message"])
-            usage = event.get("usage") or usage
-            for choice in event["choices"]:
-                join(held.setdefault(choice["index"], dict(EMPTY, calls={}, logprobs=[])), choice)
-            if case["leave"] and any(choice["text"] for choice in held.values()):
-                break
+            yield event
+
+
+def hold(base, case):
+    held, usage = {}, None
+    for event in events_of(base, case):
+        usage = event.get("usage") or usage
+        for choice in event["choices"]:
+            join(held.setdefault(choice["index"], dict(EMPTY, calls={}, logprobs=[])), choice)
+        if case["leave"] and any(choice["text"] for choice in held.values()):
+            break
     choices = [
         {"index": index, **choice, "calls": list(choice["calls"].values())}
         for index, choice in sorted(held.items())

@@ -1,13 +1,13 @@
 """langchain-openai: ChatOpenAI, its chunks added up as its documentation says."""
 
-from driver import held_choice, token_counts, torture
+from driver import URL, held_choice, token_counts, torture
 from langchain_openai import ChatOpenAI
 
 
-def hold(base, case):
+def hold(_, case):
     asked = case["request"]
     model = ChatOpenAI(
-        base_url=f"{base}/v1", api_key="none", model=asked["model"], stream_usage=True, timeout=60
+        base_url=f"{URL}/v1", api_key="none", model=asked["model"], stream_usage=True, timeout=60
     )
     whole, options = None, {key: asked[key] for key in ("tools", "stop") if key in asked}
     for chunk in model.stream(asked["messages"], **options):

@@ -1,16 +1,14 @@
 """litellm, as a client of an OpenAI-compatible server: its own chunk builder joins the stream."""
 
 import litellm
-from driver import held_choice, token_counts, torture
+from driver import URL, held_choice, token_counts, torture
 
 litellm.suppress_debug_info = True
 
 
-def hold(base, case):
-    asked = {key: value for key, value in case["request"].items() if key != "model"}
-    stream = litellm.completion(
-        model="openai/any", api_base=f"{base}/v1", api_key="none", timeout=60, max_retries=2, **asked
-    )
+def hold(_, case):
+    asked = {**case["request"], "model": f"openai/{case['request']['model']}"}
+    stream = litellm.completion(api_base=f"{URL}/v1", api_key="none", timeout=60, max_retries=2, **asked)
     chunks = []
     for chunk in stream:
         chunks.append(chunk)

@@ -32,10 +32,10 @@ async function responses(client, asked, leave) {
   return { choices: [choice], usage };
 }
 
+const client = new OpenAI({ baseURL: `${URL_}/v1`, apiKey: "none", timeout: 60_000 });
 for (const [door, hold] of [["openai-chat", chat], ["openai-responses", responses]])
-  for (const { case: name, base, request, leave } of await fetched(`/tokenwire/cases?door=${door}`)) {
+  for (const { case: name, request, leave } of await fetched(`/tokenwire/cases?door=${door}`)) {
     const { stream, ...asked } = request;
-    const client = new OpenAI({ baseURL: `${URL_}${base}/v1`, apiKey: "none", timeout: 60_000 });
     let held;
     try {
       held = await hold(client, asked, leave);

@@ -1,12 +1,8 @@
 """A rollout worker: joins streams of `/generate` in either mode, and refuses what it cannot train on."""
 
-import json
-
-import httpx
 from driver import torture
-from httpx_sse import connect_sse
+from httpx_sse_client import events_of
 
-CLIENT = httpx.Client(timeout=60)
 LOGPROBS = "output_token_logprobs"
 
 
@@ -33,18 +29,11 @@ def join(choice, event, cumulative):
 
 def hold(base, case):
     held = {}
-    with connect_sse(CLIENT, "POST", base + case["path"], json=case["request"]) as source:
-        source.response.raise_for_status()
-        for sse in source.iter_sse():
-            if sse.data == "[DONE]":
-                break
-            event = json.loads(sse.data)
-            if "error" in event:
-                raise ValueError(event["error"]["message"])
-            empty = {"text": "", "output_ids": [], "series": {}, "finish": None}
-            join(held.setdefault(event.get("index", 0), empty), event, "cumulative" in case["door"])
-            if case["leave"]:
-                return {"choices": []}
+    for event in events_of(base, case):
+        empty = {"text": "", "output_ids": [], "series": {}, "finish": None}
+        join(held.setdefault(event.get("index", 0), empty), event, "cumulative" in case["door"])
+        if case["leave"]:
+            return {"choices": []}
     if sorted(held) != list(range(case["request"]["sampling_params"].get("n", 1))):
         raise ValueError(f"choices {sorted(held)} came")
     return {"choices": [report(index, **choice) for index, choice in held.items()]}

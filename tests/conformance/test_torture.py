@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from socket import create_connection
 
 import httpx
 import pytest
@@ -218,15 +219,25 @@ def test_a_client_that_invents_an_error_is_told():
     assert (said["verdict"], said["findings"][0]["field"]) == ("FAIL", "error")
 
 
-def test_a_client_that_does_not_wait_is_told():
-    right = whole(CASES["openai-chat", "text"][1].record)
-    for second, verdict in ((10.2, "FAIL"), (11.1, "PASS")):
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_client_that_does_not_wait_is_told(status):
+    right, key = whole(CASES["openai-chat", "text"][1].record), ("openai-chat", f"busy-{status}")
+    for second, red in ((10.2, ["busy-servers-are-spared"]), (11.1, [])):
         session = Session()
-        session.note("openai-chat", "busy-429", Asked(10.0, 1))
-        session.note("openai-chat", "busy-429", Asked(second, 1))
-        said = session.take("openai-chat", "busy-429", right)
-        assert said["verdict"] == verdict
-    assert [one.sentence for one in session.findings()] == []
+        session.note(*key, Asked(10.0, 1))
+        session.note(*key, Asked(second, 1))
+        session.take(*key, right)
+        assert [one.sentence for one in session.findings()] == red
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_is_busy_once(status):
+    with tortured() as (_, url):
+        path = f"{url}/openai-chat/busy-{status}/v1/chat/completions"
+        busy, whole_answer = (httpx.post(path, json={}) for _ in range(2))
+    assert (busy.status_code, busy.headers["retry-after"]) == (status, "1")
+    assert busy.json()["error"]["code"] == status
+    assert (whole_answer.status_code, whole_answer.content[-14:]) == (200, b"data: [DONE]\n\n")
 
 
 def test_a_client_that_joins_a_stream_that_broke_with_the_next_is_told():
@@ -241,6 +252,54 @@ def test_a_client_that_stays_connected_is_told(monkeypatch):
     assert session.take("openai-chat", "leave", {})["findings"][0]["sentence"] == "left-streams-are-closed"
     session.left("openai-chat", "leave")
     assert session.take("openai-chat", "leave", {})["verdict"] == "PASS"
+
+
+def behind(case, *, begins, connection, others=()) -> tuple[str, list[str]]:
+    """What is said of a client whose next request behind a case takes this connection."""
+    session, right = Session(), whole(CASES["openai-chat", "text"][1].record)
+    for name in others:
+        session.note("openai-chat", name, Asked(9.0, 9))
+    session.note("openai-chat", case, Asked(10.0, 1))
+    session.take("openai-chat", case, right)
+    session.note("openai-chat", "leave", Asked(11.0, connection, begins=begins))
+    session.note("openai-chat", "text", Asked(12.0, 12, begins=True))
+    (judgement,) = session.judgements()
+    return judgement.verdict.value, [one.sentence for one in session.findings()]
+
+
+def test_the_next_request_shows_what_became_of_a_connection():
+    kept, left = "connections-are-kept", "closed-connections-are-left"
+    assert behind("kept", begins=False, connection=1) == ("PASS", [])
+    assert behind("kept", begins=False, connection=5) == ("PASS", [])  # the one that brought the report
+    assert behind("kept", begins=True, connection=2) == ("WARN", [kept])
+    assert behind("closes", begins=True, connection=2) == ("PASS", [])
+    assert behind("closes", begins=False, connection=1) == ("FAIL", [left])
+    assert behind("kept", begins=True, connection=2, others=["slow"])[0] == "UNSUPPORTED"  # more is under way
+
+
+@pytest.mark.parametrize(
+    ("asks_anew", "broken"), [(False, "closed-connections-are-left"), (True, "connections-are-kept")]
+)
+def test_the_server_sees_which_connection_a_client_takes(asks_anew, broken):
+    """One that sends all on one connection, and one that opens another for each request."""
+    right = whole(CASES["openai-chat", "text"][1].record)
+    with tortured() as (session, url), ExitStack() as opened:
+        address = (httpx.URL(url).host, httpx.URL(url).port)
+        connections = [opened.enter_context(create_connection(address))] * 3
+        for number, name in enumerate(("kept", "closes", "text")):
+            if asks_anew:
+                connections[number] = opened.enter_context(create_connection(address))
+            body = json.dumps({"model": f"openai-chat/{name}"}).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+            connections[number].sendall(head.encode() + body)
+            answer = b""
+            while not answer.endswith(b"0\r\n\r\n"):
+                answer += connections[number].recv(1 << 16)
+            assert (b"Connection: close" in answer) == (name == "closes")
+            httpx.post(f"{url}/tokenwire/report/openai-chat/{name}", json=right)
+        sent = httpx.get(f"{url}/tokenwire/sent/openai-chat/text").json()
+    assert [one.sentence for one in session.findings()] == [broken]
+    assert sent == len(list(reads_of(CASES["openai-chat", "text"][1].reads)))
 
 
 def test_a_sentence_about_lists_does_not_apply_to_a_client_that_reports_none():

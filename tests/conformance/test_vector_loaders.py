@@ -68,6 +68,11 @@ def test_the_javascript_loader_reads_every_case(door):
     assert hashlib.sha256((CLIENTS / "load.mjs").read_bytes()).hexdigest() == RUN_BY_NODE
 
 
-@pytest.mark.parametrize("adapter", sorted(CLIENTS.glob("*.*s*")), ids=lambda path: path.name)
+ADAPTERS = sorted(
+    path for path in CLIENTS.iterdir() if path.is_file() and path.stem not in {"driver", "load"}
+)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda path: path.name)
 def test_an_adapter_is_shorter_than_60_lines(adapter):
     assert len(adapter.read_text("utf-8").splitlines()) < 60

@@ -31,6 +31,10 @@ class Behaviour:
     """A proxy compresses it, where the client takes that."""
     breaks: int = 0
     """The first answer breaks off after so many reads; those behind it are whole."""
+    keeps: bool | None = None
+    """Whether the connection stays open behind the answer, or closes; the next request shows what the client
+    makes of it. None where that is not looked at.
+    """
     held_open: bool = False
     """Nothing comes after the first events, and the connection stays open until the client leaves."""
 
@@ -63,6 +67,12 @@ BEHAVIOURS = {
         "A proxy sends the whole stream at once, with a length", "slow-streams-are-waited-for", whole=True
     ),
     "compressed": Behaviour("A proxy compresses the stream", "reads-are-joined", zipped=True),
+    "kept": Behaviour(
+        "The connection stays open: the next request comes on an open one", "connections-are-kept", keeps=True
+    ),
+    "closes": Behaviour(
+        "The server says that it closes the connection", "closed-connections-are-left", keeps=False
+    ),
     "leave": Behaviour(
         "Leave after the first text: nothing else comes", "left-streams-are-closed", held_open=True
     ),

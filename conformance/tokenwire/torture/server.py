@@ -7,6 +7,7 @@ A case is a path before the endpoint's (`/openai-chat/text/v1/chat/completions`)
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -24,6 +25,8 @@ from tokenwire.torture.vectors import Door, Vector, reads_of
 from tokenwire.wire.exchange import Ending
 
 _PREFIX = "/tokenwire/"
+_NUMBERS = itertools.count()
+"""Of connections: a port comes again."""
 _LEFT_OPEN = 3
 """So many reads come before a stream is held open."""
 
@@ -67,11 +70,23 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     session: Session
     pause: Callable[[float], object]
+    number = -1
+    """Of the connection, which a handler serves to its end."""
+    begins = True
+    """No request has come on it."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.number = next(_NUMBERS)
 
     def do_GET(self) -> None:
+        self.begins = False
         path, _, door = self.path.partition("?door=")
         if path == f"{_PREFIX}cases":
             self._json(200, self.session.listed(door))
+        elif path.startswith(f"{_PREFIX}sent/"):
+            key = path.removeprefix(f"{_PREFIX}sent/").partition("/")[::2]
+            self._json(200, self.session.sent.get(key, 0))
         elif path == f"{_PREFIX}report":
             self._json(200, self.session.document())
         elif path.endswith("/models"):
@@ -81,6 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(404, _error(f"there is no {self.path} here"))
 
     def do_POST(self) -> None:
+        begins, self.begins = self.begins, False
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             body = json.loads(raw)
@@ -101,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(404, _error(f"neither {self.path} nor the model {model!r} names a case"))
         else:
             try:
-                self._answer(*found)
+                self._answer(*found, begins=begins)
             except OSError:
                 self.session.left(found[0].name, found[1].id)
 
@@ -110,8 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
         door, _, rest = name.partition("/")
         return self.session.cases.get((door, rest.partition("/")[0].partition("?")[0]))
 
-    def _answer(self, door: Door, case: Vector) -> None:
-        before = self.session.note(door.name, case.id, Asked(time.monotonic(), self.client_address[1]))
+    def _answer(self, door: Door, case: Vector, *, begins: bool) -> None:
+        before = self.session.note(door.name, case.id, Asked(time.monotonic(), self.number, begins))
         behaviour = BEHAVIOURS.get(case.id, Behaviour("", ""))
         if behaviour.status != 200 and not before:
             headers = {"Retry-After": str(AFTER_S)}
@@ -134,6 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
             return
         self.send_header("Transfer-Encoding", "chunked")
+        if behaviour.keeps is False:
+            self.send_header("Connection", "close")
+            self.close_connection = False  # a client that asks on it nevertheless is seen
         self.end_headers()
         for _ in range(behaviour.keep_alives):
             self.pause(behaviour.slow_s)
@@ -151,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             if zipper:
                 data = zipper.compress(read) + zipper.flush(zlib.Z_SYNC_FLUSH)
             self._chunk(data)
+            self.session.sent[door.name, case.id] = number + 1
         if zipper:
             self._chunk(zipper.flush())
         if case.ending == Ending.TRUNCATED:

@@ -50,6 +50,8 @@ class Asked(NamedTuple):
 
     time: float
     connection: int
+    begins: bool = False
+    """It is the first on its connection."""
 
 
 class Finding(NamedTuple):
@@ -71,16 +73,31 @@ class Session:
     """What is wrong in each case that was reported."""
     reported: dict[Key, frozenset[str]] = field(default_factory=dict)
     """The fields of each report."""
+    sent: dict[Key, int] = field(default_factory=dict)
+    """How many reads of the last answer went to the client, which takes them before more are sent."""
     given_up: dict[Key, str] = field(default_factory=dict)
     """When an adapter gave up a case that its client was still reading."""
+    _kept: Key | None = None
+    """The case behind which the next request shows what became of its connection."""
     _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
     _lock: Lock = field(default_factory=Lock)
 
     def note(self, door: str, case: str, asked: Asked) -> int:
         """Keep a request; how many came before it for this case."""
         with self._lock:
+            if self._kept is not None:
+                self._see_connection(self._kept, asked)
+                self._kept = None
             self.asked[door, case].append(asked)
             return len(self.asked[door, case]) - 1
+
+    def _see_connection(self, key: Key, asked: Asked) -> None:
+        """Judge the connection of the request behind a case."""
+        kept, before = BEHAVIOURS[key[1]].keeps, self.asked[key][-1].connection
+        wrong = asked.begins if kept else asked.connection == before
+        words = ("one that is open", "a new one") if kept else ("another one", "the closed one")
+        self.wrong[key] += [Difference("connection", None, *words)] if wrong else []
+        self.reported[key] |= {"connection"}
 
     def left(self, door: str, case: str) -> None:
         """The client closed its connection."""
@@ -108,6 +125,11 @@ class Session:
             self.given_up[door, case] = str(report["given_up"])
             return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
         self.wrong[door, case] = list(self._differences((door, case), report))
+        looked_at = case in BEHAVIOURS and BEHAVIOURS[case].keeps is not None and (door, case) in self.asked
+        if (
+            looked_at and self.asked.keys() <= self.wrong.keys() | self.given_up.keys()
+        ):  # nothing is under way
+            self._kept = door, case
         self.reported[door, case] = reported_fields(report)
         found = [self._finding((door, case), difference) for difference in self.wrong[door, case]]
         vector = self.cases[door, case][1]
