@@ -198,6 +198,7 @@ def _is_idle(emission: Delivered, progress: Progress) -> bool:
 def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) -> Progress | Illegal:
     """Take one emission: how far the record has come after it, or why it is illegal."""
     if progress.finished:
+        # A cumulative emission behind the finish repeats the finish, and that comes exactly once.
         idle = rules.mode is Delivery.INCREMENTAL and _is_idle(emission, progress)
         return progress if idle else Illegal("finish", "comes before more of the record")
     ids, text = progress.ids, progress.text
@@ -209,6 +210,8 @@ def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) 
         new = ids - progress.ids
         if progress.id_emissions == 0 and new == 0 and (record.output_ids or emission.finish is None):
             return Illegal("output_ids", "the first emission carries no id")
+        # The first emission comes as soon as there is a token, the last with what is left: the interval binds
+        # those between. One without new ids is legal there: it brings text that was held back.
         inner = progress.id_emissions > 0 and emission.finish is None
         if inner and rules.interval is not None and 0 < new < rules.interval:
             return Illegal("output_ids", f"carries {new} new ids under an interval of {rules.interval}")
@@ -219,6 +222,8 @@ def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) 
         if isinstance(judged, Illegal):
             return judged
         text = judged
+        # Text may lag (half a character, half a stop string), never lead: a client that is cut off here would
+        # hold text whose ids it does not have.
         if emission.finish is None and _runs_ahead(record, ids, text):
             return Illegal("text", f"shows {text} characters, more than {ids} output ids have completed")
     illegal = _judge_series(record, progress, emission, ids, rules)

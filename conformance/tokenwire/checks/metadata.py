@@ -296,6 +296,7 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
         return f"gives id {same.id!r} the logprob {same.value!r}, but {reported.series} {value!r}"
     if not greedy:
         return ""
+    # Without ids two tokens of one text cannot be told apart; their logprobs can.
     if sampled.id is None or any(entry.id is None for entry in top):
         numbers = [entry.value for entry in top if type(entry.value) in {int, float}]
         if numbers and not alike(max(numbers), value):

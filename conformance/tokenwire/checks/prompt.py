@@ -280,6 +280,9 @@ def _prompt_logprobs_rescore_the_output(
     A position that is off after every prompt is no outlier. Of answers that say the same, the first of either
     side is held against all of the other.
     """
+    # A batch may compute a prompt otherwise than step by step, so that one position is off by chance. What is
+    # off at one position after several prompts, and right there after none, is no chance: it is kept aside
+    # for that, beside the agreement of all positions.
     off: dict[tuple[str, int], dict[Ids, Observation]] = {}
     right: set[tuple[str, int]] = set()
     scored: dict[tuple[str, int], dict[int, list[tuple[int, Whole]]]] = {}
@@ -294,6 +297,7 @@ def _prompt_logprobs_rescore_the_output(
         prompt, ids = whole.prompt or (), whole.ids or ()
         if not prompt or not ids or whole.sampling:
             continue
+        # By the lengths that were scored: to try each beginning of each answer would grow with its square.
         longer = [prompt + ids[: size - len(prompt)] for size in sizes if 0 < size - len(prompt) <= len(ids)]
         found = [
             (index, scoring)

@@ -266,8 +266,10 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
             continue
         ends = _ends(stated, asked.stop)
         first = min(ends.values(), default=len(stated))
+        # In the second half the budget, or a near tie that went another way, may come before the stop.
         if 2 * first > len(stated):
             continue
+        # One token may complete several stops at once; which of them a server names is its own choice.
         near = {stop: end for stop, end in ends.items() if end <= first + _ONE_TOKEN}
         cut = [stated[: end - len(stop)] for stop, end in near.items()]
         kept = [stated[:end] for end in near.values()]

@@ -266,6 +266,7 @@ def _interval(numbers: Sequence[Sequence[float]]) -> Interval:
     def mean(drawn: Sequence[tuple[float, int]]) -> float:
         return math.fsum(total for total, _ in drawn) / sum(count for _, count in drawn)
 
+    # A fixed seed: two reports of the same answers have to agree.
     draw = Random(0).choices
     means = sorted(mean(draw(sums, k=len(sums))) for _ in range(_RESAMPLED))
     tail = _RESAMPLED // 200
@@ -300,6 +301,7 @@ def _told_within(texts: Sequence[_Counted], outcome: Outcome) -> int:
     """How many of the tokens, in the order of asking, show the outcome as all do."""
     tokens = list(accumulate(len(text.apart) for text in texts))
     enough = len(texts)
+    # By shrinking, not growing: the fewest tokens of which every larger part tried says the same.
     while enough > _LEAST_TEXTS:
         fewer = max(_LEAST_TEXTS, enough * 3 // 4)
         if _weighed(texts[:fewer])[0] is not outcome:

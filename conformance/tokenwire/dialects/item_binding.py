@@ -176,6 +176,7 @@ class ItemBinding:
                 finish, pointers["finish"] = ended, place + pointer
         if not (channels or calls or series or "finish" in pointers):
             return None
+        # Some endpoints end text and calls alike: the record says what chat would, so that they compare.
         if finish is not None and finish.type == "stop" and self.calls_finish and (calls or progress.calls):
             finish = Finish(type=self.calls_finish, matched=finish.matched, raw=finish.raw)
         return Emission(

@@ -49,6 +49,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) 
     answers = list(exchanges)
     marked: dict[str, _Recognised] = {}
     for exchange in answers:
+        # Candidates stand in the order of their worth: nothing beats the first.
         if candidates[0].name in marked:
             break
         unseen = [dialect for dialect in candidates if dialect.marks and dialect.name not in marked]

@@ -359,6 +359,7 @@ class RequestBinding:
             prompts = [list(ids) for ids in given] if name == "input_ids" else list(given)
             listed = ask.batch or len(prompts) > 1 or self.alone_in_a_list
             put(body, self.prompt[name], prompts if listed else prompts[0])
+        # Token-in-token-out chat: SGLang validates `messages` beside `input_ids`, so there have to be some.
         if ask.input_ids and not ask.messages:
             for keys, value in self.beside_input_ids.items():
                 put(body, keys, copy.deepcopy(value))
@@ -368,6 +369,7 @@ class RequestBinding:
             if name in self.counts:
                 if name == "logprob_start" and value != 0:
                     return Unsupported(f"{self.dialect} gives the logprobs of a prompt from its beginning")
+                # One number asks for logprobs and says how many: 0 is that of the sampled id, or none at all.
                 put(body, self.counts[name].at, max(ask.top_logprobs, self.counts[name].least))
                 continue
             if name == "top_logprobs" and "logprobs" in self.counts:
@@ -449,6 +451,7 @@ class RequestBinding:
         values = _read(by_field | penalties)
         n, logprobs = values.get("n", 1), values.get("logprobs", False)
         in_top = _ints(find(body, self.chosen_in_top)) if self.chosen_in_top is not None and logprobs else ()
+        # What depends on logprobs asks for nothing without them: such answers are not to be missed.
         if not logprobs or in_top:
             values.pop("top_logprobs", None)
         if not logprobs:
@@ -482,6 +485,8 @@ class RequestBinding:
         if prompt is None:
             return asked
         model = find(body, self.model) if self.model is not None else None
+        # Four keys, each equal where something else has to be: the whole answer (key), what was run
+        # (prompt_key), what may share a cache (cache_key), the output ids whatever the endpoint (ids_key).
         prompt_key = _canonical([model or None, prompt])
         cache_keys = {
             keys[-1]: value for keys in self.cache_keys if (value := find(body, keys)) not in _NO_KEY

@@ -129,6 +129,7 @@ def _weigh(
         for difference in (counted.observation for counted in seen.differing):
             why = run.doubt(difference)
             weighed: Observation | Doubt = why or difference
+            # Chance explains differences only as often as it made whole answers differ: they are counted.
             if why is not None and why.counted:
                 by_count = by_count or _counted(run, tallies)
                 weighed = by_count(difference, why)

@@ -193,6 +193,7 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     instrumented = requirement.contract == "instrumented"
     if cut_off and not instrumented:
         return Verdict.INCONCLUSIVE, cut_off, ()
+    # Declared and not shown is a violation: otherwise a deployment would pass by showing nothing.
     promised = next((capability for capability in missing if capability.declared), None)
     if promised is not None:
         broken = _broken_promise(promised)

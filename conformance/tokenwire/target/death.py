@@ -209,6 +209,7 @@ def deaths(
     ]
     lives = list(_lives(streams))
     found: list[Death] = []
+    # Backwards: a request that a later life ended in, once more, is the likelier suspect of an earlier end.
     for number, life in reversed(list(enumerate(lives))):
         killers = [_question(death.of) for death in found]
         death = _end(life, suspicion, killers, unanswered, final=number + 1 == len(lives))
@@ -233,6 +234,7 @@ def _end(
     if not signs:
         return None
     last = max(signs, key=lambda sent: sent.sign or 0.0)
+    # It lived at its last sign and was dead at the first failure: it died of what was under way between.
     since = (last.sign or 0.0) - _CLOCK_S
     left = [sent for sent in life if sent.over >= since and (sent.failed or sent.open)]
     failed = [sent for sent in left if sent.failed]
@@ -248,6 +250,7 @@ def _end(
     cut |= {sent.stream.exchange.name for sent in life if sent.begun > until}
     cut |= {of.stream.exchange.name}
     strangers = any(sent.talk != of.talk and sent.stream.exchange.scenario != VITALS for sent in left)
+    # Hostile requests come last and may end a server; an end amid ordinary ones leaves rows undecided.
     early = strangers or suspicion(of.stream) >= ORDINARY
     call = next((call for call in unanswered if _met(call, since, until)), None)
     call = call if suspicion(of.stream) >= ORDINARY else None

@@ -269,6 +269,7 @@ def determinism(streams: Iterable[Answer], disturbed: Container[str] = ()) -> De
     ]
     repeated = set()
     probed = False
+    # Some answer came twice: enough to call a request repeatable, however many others differ.
     for alike in _grouped(answers, attrgetter("key", "delivery")):
         if len({answer.result for answer in alike}) < len(alike):
             repeated.add(alike[0].key)
@@ -283,6 +284,8 @@ def determinism(streams: Iterable[Answer], disturbed: Container[str] = ()) -> De
         first, *others = (answer.stream for answer in group)
         differences += _numbers_apart(first, others)
     steady = {answer.stream.exchange.name: times[answer.form, answer.shown] - 1 for answer in answers}
+    # Streams are left out: what a stream loses would pass for a server that does not repeat itself, and so
+    # excuse the loss.
     whole = [
         answer
         for answer in answers

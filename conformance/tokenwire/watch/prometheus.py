@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from tokenwire import __version__
-from tokenwire.watch.counts import Counts
+from tokenwire.watch.counts import Counts, Served
 from tokenwire.watch.latency import EDGES, Histogram
 from tokenwire.wire.inert import inert
 
@@ -45,64 +45,46 @@ def _histogram(name: str, help_text: str, held: Mapping[_Labels, Histogram]) -> 
         yield _sample(f"{name}_count", labels, sum(histogram.counts))
 
 
+def _by(name: str, numbers: Mapping[str, int]) -> _Samples:
+    return {((name, value),): number for value, number in sorted(numbers.items())}
+
+
+def _counters(counts: Counts, served: Mapping[_Labels, Served]) -> Iterator[tuple[str, str, _Samples]]:
+    judged = {labels: held.judged for labels, held in served.items()}
+    conforming = {labels: held.conforming for labels, held in served.items()}
+    violations = {
+        (("requirement", requirement), ("level", level), *labels): number
+        for labels, held in served.items()
+        for (requirement, level), number in sorted(held.violations.items())
+    }
+    passed_on = {"to_target": counts.sent_bytes, "to_client": counts.received_bytes}
+    yield "connections_total", "Connections of clients.", {(): counts.connections}
+    yield "exchanges_total", "Exchanges that ended, judged or not.", {(): counts.exchanges}
+    yield "judged_total", "Exchanges that were judged.", judged
+    yield "conforming_total", "Exchanges that were judged and violate nothing.", conforming
+    yield "unsampled_total", "Exchanges that --sample left out.", {(): counts.unsampled}
+    yield "not_spoken_total", "Exchanges with endpoints that no dialect knows.", {(): counts.not_spoken}
+    yield "gaps_total", "What passed and could not be judged, by reason.", _by("reason", counts.gaps)
+    yield "violations_total", "Exchanges that violate a requirement.", violations
+    yield "check_errors_total", "Checks that failed themselves.", _by("requirement", counts.crashed)
+    yield "recorded_total", "Violating exchanges that were written.", {(): counts.recorded}
+    yield "unrecorded_total", "Violating exchanges that could not be written.", {(): counts.unrecorded}
+    yield "unreachable_total", "Connections that the target did not take.", {(): counts.unreachable}
+    yield "bytes_total", "Bytes that were passed on.", _by("direction", passed_on)
+
+
 def exposition(counts: Counts, waiting: int, under_way: int) -> str:
     """All metrics; `waiting` are bytes that wait for the judge, `under_way` open exchanges."""
-    served = {
+    served: dict[_Labels, Served] = {
         (("dialect", dialect), ("model", model)): held for (dialect, model), held in counts.served.items()
     }
-    counters: list[tuple[str, str, _Samples]] = [
-        ("connections_total", "Connections of clients.", {(): counts.connections}),
-        ("exchanges_total", "Exchanges that ended, judged or not.", {(): counts.exchanges}),
-        (
-            "judged_total",
-            "Exchanges that were judged.",
-            {labels: held.judged for labels, held in served.items()},
-        ),
-        (
-            "conforming_total",
-            "Exchanges that were judged and violate nothing.",
-            {labels: held.conforming for labels, held in served.items()},
-        ),
-        ("unsampled_total", "Exchanges that --sample left out.", {(): counts.unsampled}),
-        ("not_spoken_total", "Exchanges with endpoints that no dialect knows.", {(): counts.not_spoken}),
-        (
-            "gaps_total",
-            "What passed and could not be judged, by reason.",
-            {(("reason", reason),): number for reason, number in sorted(counts.gaps.items())},
-        ),
-        (
-            "violations_total",
-            "Exchanges that violate a requirement.",
-            {
-                (("requirement", requirement), ("level", level), *labels): number
-                for labels, held in served.items()
-                for (requirement, level), number in sorted(held.violations.items())
-            },
-        ),
-        (
-            "check_errors_total",
-            "Checks that failed themselves.",
-            {(("requirement", name),): number for name, number in sorted(counts.crashed.items())},
-        ),
-        ("recorded_total", "Violating exchanges that were written.", {(): counts.recorded}),
-        ("unrecorded_total", "Violating exchanges that could not be written.", {(): counts.unrecorded}),
-        ("unreachable_total", "Connections that the target did not take.", {(): counts.unreachable}),
-        (
-            "bytes_total",
-            "Bytes that were passed on.",
-            {
-                (("direction", "to_target"),): counts.sent_bytes,
-                (("direction", "to_client"),): counts.received_bytes,
-            },
-        ),
-    ]
     gauges: list[tuple[str, str, _Samples]] = [
         ("open_connections", "Connections of clients that are open.", {(): counts.open_connections}),
         ("open_exchanges", "Exchanges that are under way.", {(): under_way}),
         ("waiting_bytes", "Bytes of traffic that wait for the judge.", {(): waiting}),
         ("info", "The version of tokenwire.", {(("version", __version__),): 1}),
     ]
-    lines = [line for name, words, samples in counters for line in _family(name, "counter", words, samples)]
+    lines = [line for item in _counters(counts, served) for line in _family(item[0], "counter", *item[1:])]
     lines += [line for name, words, samples in gauges for line in _family(name, "gauge", words, samples)]
     lines += _histogram(
         "time_to_first_token_seconds",

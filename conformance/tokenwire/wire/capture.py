@@ -477,6 +477,7 @@ def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
                 "see spec/schemas/exchange.json"
             ) from error
         if begun is not None:
+            # A recorder writes an exchange in one piece, so this one was under way when its recorder died.
             if unfinished is not None:
                 span = chunk.part(first.number, first.start, line.start)
                 yield Located(unfinished.finish(Ending.CANCELLED, cut_off), span)

@@ -320,6 +320,7 @@ def say(
         return None
     stop = finish.matched if isinstance(finish.matched, str) and finish.matched in text else ""
     stops = [string for string in stream.asked.stop if string and string in text]
+    # The ids run to the end of the token that completed the stop; the text ends before it, or with it.
     if stop:
         text = text[: text.find(stop) + len(stop) * stream.asked.no_stop_trim]
     alone = stream.asked.tools is not None and stream.asked.tools.alone
