@@ -22,9 +22,8 @@ def read_sampling_params(
 ) -> SamplingParams:
     """Sampling parameters by wire name, the fields of `SamplingParams`; a schema has checked their types.
 
-    Raises RefusalError for values that cannot be used.
-
     Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means what fits.
+    Raises RefusalError for values that cannot be used.
     """
     if given.get("custom_params") is not None and not served.args.model_path.startswith("builtin:scripted"):
         raise RefusalError("custom_params is for builtin:scripted only; leave it out", param="custom_params")
