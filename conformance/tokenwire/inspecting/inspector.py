@@ -21,7 +21,7 @@ from tokenwire.inspecting.form import form
 from tokenwire.inspecting.keeping import keep
 from tokenwire.inspecting.presets import presets
 from tokenwire.inspecting.requirement_page import requirement_page
-from tokenwire.inspecting.server import HTML, JSON, PageServer
+from tokenwire.inspecting.server import HTML, JSON, LOCAL, PageServer
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.processes import Helper
 from tokenwire.report.page import player, policy
@@ -31,7 +31,6 @@ from tokenwire.wire.exchange import HttpRequest
 
 _PULSE_S = 0.1
 """Seconds between two messages to the page: each holds what is new of all streams."""
-_LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
 _pulse = asyncio.sleep
 
 
@@ -100,7 +99,7 @@ class Inspector:
             server=found.advertised,
             targets=self._inspected.targets,
             dialects=[dialect.name for dialect in found.asked],
-            policy=policy(script) + _LOCAL,
+            policy=policy(script) + LOCAL,
             script=Markup(script),
             data=htmlsafe_json_dumps(data),
         )

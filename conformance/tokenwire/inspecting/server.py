@@ -25,6 +25,8 @@ _HERE = Address("127.0.0.1", 0)
 _LARGEST = 16 << 20
 _PATIENCE_S = 10.0
 HTML, JSON = "text/html; charset=utf-8", "application/json"
+LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
+"""Of the policy of a page that asks its server."""
 _HEADERS = ("Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-origin")
 
 Get = Callable[[str], Awaitable[tuple[str, str]]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from concurrent.futures.process import BrokenProcessPool
+from importlib.resources import files
 from pathlib import Path
 
 from jinja2.utils import htmlsafe_json_dumps
@@ -13,7 +14,7 @@ from markupsafe import Markup
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.inspecting.bench import Answer, Bench, Question
 from tokenwire.inspecting.requirement_page import requirement_page
-from tokenwire.inspecting.server import HTML, PageServer
+from tokenwire.inspecting.server import HTML, LOCAL, PageServer
 from tokenwire.processes import Helper
 from tokenwire.report.page import player, policy
 from tokenwire.report.templates import template
@@ -34,6 +35,7 @@ def live_page(
     counts: Counts, *, target: str, listening: str, waiting: int, under_way: int, linked: bool = False
 ) -> str:
     """The page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can be opened."""
+    script = files("tokenwire.inspecting").joinpath("watched.js").read_text("utf-8")
     return template("tokenwire.inspecting", "watched.html.jinja").render(
         counts=counts,
         target=target,
@@ -42,7 +44,8 @@ def live_page(
         under_way=under_way,
         linked=linked,
         refresh=_REFRESH_S,
-        policy=policy(""),
+        script=Markup(script),
+        policy=policy(script) + LOCAL,
         replay_command=_replay_command,
         recorded=_recorded,
         requirements=load_requirements(),
