@@ -84,7 +84,13 @@ def circumstances() -> tuple[Circumstances, ...]:
         Circumstances(Budget.QUICK, Advertised()),
         Circumstances(
             Budget.STANDARD,
-            Advertised(context_length=2048, vocab_size=512, max_running_requests=6, stream_interval=2),
+            Advertised(
+                context_length=2048,
+                vocab_size=512,
+                max_running_requests=6,
+                stream_interval=2,
+                adapters=frozenset({"first", "second"}),
+            ),
             tool_calls="hermes",
             tokenizer=_Pieces(),
         ),

@@ -488,6 +488,8 @@ class Asked(RequestFields):
     """So many results are answered at most, the best of them."""
     model: str = ""
     """The name that the request calls the model by; empty where it names none."""
+    adapter: SentField | None = None
+    """What the request says in the field that names an adapter, or the adapter of each prompt."""
     uniform: bool = True
     """Every prompt was asked for the same metadata; where not, this class cannot say what was asked."""
     sent: Mapping[str, SentField] = field(default_factory=dict)

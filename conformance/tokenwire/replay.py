@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from tokenwire.checks.logprob_rules import rules_seen
 from tokenwire.dialects.control import read_call
@@ -80,12 +81,13 @@ def read_run(
     asked: list[tuple[ExchangeHead, ReadBy]] = []
     unknown = []
     ways: dict[Dialect, ReadBy] = {}
+    hints: Any = {"delivery_hint": advertised.delivery, "adapters": advertised.adapters}
     for exchange in exchanges:
         dialect = resolver.dialect_of(exchange)
         if dialect is None:
             unknown.append(exchange)
         else:
-            way = ways.setdefault(dialect, partial(dialect.read, delivery_hint=advertised.delivery))
+            way = ways.setdefault(dialect, partial(dialect.read, **hints))
             asked.append((exchange, way))
     streams = (store or AnswerStore()).read(asked)
     tokenizer = tokenizer or tokenizer_of(unknown)

@@ -96,6 +96,9 @@ class Fault(Seams):
     def stop_rules(self, rules: T) -> T:
         return self._through("stop_rules", rules)
 
+    def prefix_secrets(self, secrets: T) -> T:
+        return self._through("prefix_secrets", secrets)
+
     def due(self, request: Any, sent: int, due: bool) -> bool:
         return self._through("due", due, request, sent)
 

@@ -24,9 +24,11 @@ from stream_builder import (
     with_exchange,
 )
 
+from tokenwire.checks.caches import ADAPTERS, UNKNOWN
 from tokenwire.checks.check import Target
 from tokenwire.dialects.control import Action
-from tokenwire.record import Place, Stream
+from tokenwire.record import Place, SentField, Stream
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending
 
 LONG = tuple(range(100, 700))
@@ -138,6 +140,26 @@ def keyed(key: str, cached: int, seconds: float) -> Stream:
     """An answer under a key of the cache, which counts so many tokens of its prompt as cached."""
     stream = at(_twin(whole(cache_key=key), f"generate/{key}-{seconds}"), seconds)
     return change(stream, counters={"cached_tokens": cached})
+
+
+ADAPTED = Target(advertised=Advertised(adapters=frozenset({"first", "second"})))
+
+
+def adapted(adapter: str, cached: int, seconds: float, *, named: str = "lora_path", **details: str) -> Stream:
+    """An answer with an adapter or, with an empty one, without any."""
+    sent = SentField(named, (adapter,)) if adapter else None
+    reply = whole(Reply(details=details), adapter=sent, model=adapter if named == "model" else "")
+    stream = at(_twin(reply, f"generate/{adapter}-{seconds}"), seconds)
+    return change(stream, counters={"cached_tokens": cached})
+
+
+PLAIN = (adapted("", 0, 0), adapted("", 2, 2))
+
+
+def unknown(status: int, words: str) -> Stream:
+    """The answer to a request for an adapter that is not there."""
+    stream = refusal(status, {"message": words}, adapter=SentField("lora_path", ("nobody",)))
+    return with_exchange(named(stream, f"{ADAPTERS}/{UNKNOWN}"), scenario=ADAPTERS)
 
 
 SALTED = (keyed("one", 0, 0), keyed("one", 2, 2))
@@ -356,6 +378,31 @@ ABORT_AND_INVARIANCE_PAIRS = [
         (*SALTED, keyed("two", 0, 4)),
         (*SALTED, keyed("two", 2, 4)),
         pointer="/cached_tokens",
+    ),
+    Pair(
+        "cached-tokens-keep-to-their-adapter",
+        (*PLAIN, adapted("first", 0, 4)),
+        (*PLAIN, adapted("first", 2, 4)),
+        pointer="/cached_tokens",
+        target=ADAPTED,
+    ),
+    Pair(
+        "unknown-adapters-are-refused",
+        unknown(404, "the model 'nobody' does not exist"),
+        unknown(500, "KeyError: 'nobody'"),
+    ),
+    Pair(
+        "unknown-adapters-are-refused",
+        unknown(400, "nobody is not loaded"),
+        unknown(400, "no such adapter"),
+        why="it names nothing",
+    ),
+    Pair(
+        "answer-names-its-adapter",
+        adapted("first", 0, 4, named="model", model="first"),
+        adapted("first", 0, 4, named="model", model="tiny"),
+        pointer="/model",
+        target=ADAPTED,
     ),
     Pair(
         "flushed-tokens-are-not-counted",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from abort_and_invariance_pairs import SALTED, keyed
+from abort_and_invariance_pairs import ADAPTED, PLAIN, SALTED, adapted, keyed
 from control_calls import called
 from stream_builder import PROMPT, change
 
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.control import Action
-from tokenwire.record import Stream
+from tokenwire.record import SentField, Stream
 
 OTHER = keyed("two", 2, 8)
 
@@ -72,3 +72,40 @@ def test_what_a_flush_met_may_have_run_after_it() -> None:
     for beside, seen in ((met, []), (over, [False])):
         streams = (*SALTED, beside, keyed("one", 2, 6))
         assert observed("flushed-tokens-are-not-counted", *streams, target=flushed) == seen
+
+
+@pytest.mark.parametrize(
+    ("fields", "seen"),
+    [
+        ({}, [False]),
+        ({"adapter": SentField("lora_path", (["first"],)), "batch": True}, [False]),
+        ({"adapter": None, "model": "tiny:first"}, [False]),
+        ({"adapter": SentField("lora_path", (["first", None],)), "prompts": 2}, []),
+        ({"adapter": SentField("lora_path", ("loaded-since",))}, []),
+    ],
+)
+def test_an_adapter_is_known_however_it_is_named(fields: dict[str, object], seen: list[bool]) -> None:
+    shared = asked(adapted("first", 2, 4), **fields)
+    observations = observed("cached-tokens-keep-to-their-adapter", *PLAIN, shared, target=ADAPTED)
+    assert observations == seen
+
+
+def test_what_several_adapters_may_have_run_is_nobodys() -> None:
+    batch = asked(adapted("first", 0, 3), prompts=2, adapter=SentField("lora_path", (["first", "second"],)))
+    streams = (*PLAIN, batch, adapted("second", 2, 4))
+    assert observed("cached-tokens-keep-to-their-adapter", *streams, target=ADAPTED) == []
+
+
+def test_a_server_without_adapters_has_no_sides() -> None:
+    streams = (*PLAIN, adapted("first", 2, 4))
+    assert observed("cached-tokens-keep-to-their-adapter", *streams) == []
+
+
+def test_words_are_one_prompt_whichever_model_has_them() -> None:
+    worded = [
+        asked(stream, input_ids=None, prompt_key=f'["{model}", {{"text": "a"}}]')
+        for stream, model in zip(
+            (*PLAIN, adapted("first", 2, 4, named="model")), ("tiny", "tiny", "first"), strict=True
+        )
+    ]
+    assert observed("cached-tokens-keep-to-their-adapter", *worded, target=ADAPTED) == [False]

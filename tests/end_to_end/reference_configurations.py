@@ -15,6 +15,7 @@ from tokenwire.judging.verdict import Verdict
 
 Report = dict[str, Any]
 _MIRROR = ("--sampling-backend", "mirror")
+_ADAPTERS = ("--lora-paths", "first=builtin:1", "--lora-paths", "second=builtin:2")
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,12 @@ _SCRIPT_DIALECTS = tuple(
 
 CONFIGURATIONS = {
     "cumulative": Configuration(
-        (*_MIRROR, "--enable-metrics", "--enable-cache-report"), (*_STANDARD, *_OWN_DOORS["SGLang's"])
+        (*_MIRROR, "--enable-metrics", "--enable-cache-report", *_ADAPTERS),
+        (*_STANDARD, *_OWN_DOORS["SGLang's"]),
     ),
-    "vLLM's shapes": Configuration(("--api-dialect", "vllm"), (*_STANDARD, *_OWN_DOORS["vLLM's"])),
+    "vLLM's shapes": Configuration(
+        ("--api-dialect", "vllm", *_ADAPTERS), (*_STANDARD, *_OWN_DOORS["vLLM's"])
+    ),
     # Messages have images; their prompt_token_ids are sent back to /generate.
     "images": Configuration(
         ("--model", "builtin:tiny-mm"),

@@ -205,7 +205,8 @@ class Conversation:
         return exchange_name(self.scenario, label, self.dialect.name)
 
     def _read(self, exchange: Exchange) -> Stream:
-        stream = self.dialect.read(exchange, delivery_hint=self.advertised.delivery)
+        says = self.advertised
+        stream = self.dialect.read(exchange, delivery_hint=says.delivery, adapters=says.adapters)
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)
         return stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -11,9 +12,11 @@ from math import inf
 from operator import eq
 from typing import Any
 
-from tokenwire.checks.about import ANY
-from tokenwire.checks.check import Relation, Target, check_run_rows
+from tokenwire.checks.about import ANSWERED, ANY
+from tokenwire.checks.check import Relation, Target, check, check_run_rows
 from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.fields import prompt_sent, start_place
+from tokenwire.checks.reading.refusals import ABOUT_ACCESS_OR_LOAD, words_of
 from tokenwire.checks.reading.times import began, over
 from tokenwire.dialects.control import Action
 from tokenwire.record import Answer, Stream, fact, integer
@@ -41,7 +44,13 @@ def _only_prompt(answer: Answer) -> object:
     """What an answer was asked of, where that is one prompt for one sample; None for others."""
     asked = answer.asked
     alone = answer.answered and asked.n == 1 and asked.prompts == 1 and not asked.media
-    return (asked.input_ids or asked.prompt_key or None) if alone else None
+    return (asked.input_ids or _worded(answer)) if alone else None
+
+
+def _worded(answer: Answer) -> str | None:
+    """JSON of a prompt, whatever model is asked; None where it cannot be read."""
+    sent = prompt_sent(answer)
+    return json.dumps(sent[1], sort_keys=True) if sent is not None else None
 
 
 def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
@@ -50,7 +59,7 @@ def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
     if other.refused or (start is not None and end is not None and start > end):
         return False
     if not (ours := answer.asked.input_ids) or not (theirs := other.asked.input_ids):
-        alike = answer.asked.prompt_key == other.asked.prompt_key
+        alike = _worded(answer) == _worded(other)
         return alike or _length(other) >= count
     # What is shorter and the same may have gone on as the prompt does.
     return any(_shared(prompt, ours[0]) >= min(count, len(prompt)) for prompt in theirs)
@@ -122,6 +131,22 @@ def _keys(_target: Target) -> Side:
     return lambda answer: answer.asked.cache_key
 
 
+def _adapters(target: Target) -> Side:
+    """What runs a prompt: an adapter, or the model; None for what may have run with several."""
+    known = target.advertised.adapters
+
+    def side(answer: Answer) -> str | None:
+        asked = answer.asked
+        if asked.prompts > 1:
+            return None
+        said = asked.adapter.values[0] if asked.adapter is not None else ""
+        named = said[0] if isinstance(said, list) and said else said
+        # SGLang takes it behind the model's name, too.
+        return next((name for name in (named, asked.model.rpartition(":")[2]) if name in known), "")
+
+    return side if known else lambda _: None
+
+
 def _flushes(target: Target) -> Side:
     """How many flushes were over when a request was sent; None for one that a flush met."""
     calls = [call for call in target.calls if call.flushes and call.done]
@@ -138,5 +163,37 @@ def _flushes(target: Target) -> Side:
 check_run_rows(
     _observe_apart,
     Apart("cached-tokens-keep-to-their-key", ANY, _keys, "under another key"),
+    Apart("cached-tokens-keep-to-their-adapter", ANY, _adapters, "without it or with another"),
     Apart("flushed-tokens-are-not-counted", ANY, _flushes, "before a flush"),
 )
+
+
+ADAPTERS, UNKNOWN = "adapters", "unknown"
+"""The scenario that asks for adapters, and its request for one that is not there."""
+
+
+@check("unknown-adapters-are-refused")
+def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """By any 4xx status, that of a model that is not found among them, and in words that name it."""
+    exchange, adapter = stream.exchange, stream.asked.adapter
+    if adapter is None or (exchange.scenario, exchange.label) != (ADAPTERS, UNKNOWN):
+        return
+    if exchange.status is None or exchange.status in ABOUT_ACCESS_OR_LOAD:
+        return
+    words = words_of(stream.error)[:200]
+    holds = 400 <= exchange.status < 500 and str(adapter.values[0]) in words
+    message = f"an adapter that is not there was asked for, and answered with status {exchange.status}"
+    yield expect(start_place(stream), "a 4xx status and its name", words, message, holds=holds)
+
+
+@check("answer-names-its-adapter", ANSWERED)
+def _answer_names_its_adapter(stream: Stream, target: Target) -> Iterator[Observation]:
+    """An adapter that is asked for as the model is the model that is named."""
+    name, adapter = stream.asked.model, stream.asked.adapter
+    if adapter is None or name not in {*adapter.values} & target.advertised.adapters:
+        return
+    emission = next((found for found in stream.emissions() if "model" in found.details), None)
+    if emission is not None:
+        reported = emission.details["model"]
+        message = f"the adapter {name!r} was asked, and the answer names {reported!r}"
+        yield expect(emission.at("model"), name, reported, message)

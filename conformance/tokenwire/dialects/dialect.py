@@ -11,8 +11,8 @@ import copy
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, islice
 from pathlib import Path
@@ -322,14 +322,23 @@ class Dialect:
         """What a request asked for, read back from the request itself."""
         return self.request.read(request)
 
-    def read(self, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+    def read(
+        self,
+        exchange: Exchange,
+        *,
+        delivery_hint: Delivery | None = None,
+        adapters: Collection[str] = (),
+    ) -> Stream:
         """The record that an exchange delivered and how.
 
         Never raises for what a target wrote. The delivery mode of a stream is the dialect's own where it
         has one, else `delivery_hint` (what the server advertises) unless the stream itself shows clearly that
-        it is not so, else what the stream shows.
+        it is not so, else what the stream shows. What one of `adapters` is asked as the model is sampled from
+        another distribution, and related to no answer of the model.
         """
         asked = self.read_asked(exchange.request)
+        if asked.model in adapters:
+            asked = replace(asked, ids_key="", other_sampling=f"{asked.model} {asked.other_sampling}")
         if exchange.status is None or exchange.ending is Ending.OUTGROWN:
             return Stream(exchange, self.name, asked, Delivery.WHOLE, (), ())
         if exchange.status != 200:

@@ -275,6 +275,8 @@ class RequestBinding:
     same_ids_need: Mapping[Pointer, Any] = _nothing()
     cache_keys: tuple[Pointer, ...] = ()
     """Fields that requests share cached prefixes under: only those of equal values do."""
+    adapter: Pointer | None = None
+    """Where an adapter of the model is named."""
     history: Pointer | None = None
     """Names the request whose prompt and answer stand before the prompt of this one."""
     goes_on: str = ""
@@ -476,6 +478,7 @@ class RequestBinding:
             tools=self.tool.rule(body) if self.tool is not None else None,
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
             model=_name(find(body, self.model) if self.model is not None else None),
+            adapter=self._adapter(body),
             uniform=_uniform(by_field),
             truncate=limits.get("truncate"),
             most=limits.get("most"),
@@ -509,6 +512,11 @@ class RequestBinding:
             for fields in _by_prompt(by_field, prompts)
         )
         return dataclasses.replace(asked, by_prompt=by_prompt) if by_prompt else asked
+
+    def _adapter(self, body: Mapping[str, Any]) -> SentField | None:
+        """What a body says of adapters; None where that is nothing."""
+        named = find(body, self.adapter) if self.adapter is not None else None
+        return SentField(str(self.adapter[-1]), (named,)) if self.adapter and named not in _NO_KEY else None
 
     def _turn(self, request: HttpRequest, body: Mapping[str, Any], history: Keys) -> Asked:
         """What a turn of a session asked for: what is run is not what was sent."""

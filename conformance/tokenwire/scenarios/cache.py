@@ -6,6 +6,7 @@ from random import Random
 
 from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.scenario import Conversation, Steps, scenario
+from tokenwire.checks.caches import UNKNOWN
 from tokenwire.dialects.control import Action
 from tokenwire.scenarios.forms import new_id
 
@@ -24,10 +25,14 @@ def _cached_prompt(_: Conversation) -> Steps:
         yield {f"{turn}-stream": replace(ask, stream=True)}
 
 
+_LONGER_THAN_A_CHAT = 320
+"""Ids that are more than those of a chat's words, so that no chat can have run them."""
+
+
 def _unseen_prompt(talk: Conversation) -> Ask:
     """A prompt longer than a page that nobody has sent: as ids or, to chat, as fewer words."""
     draw = Random(secrets.randbits(64))
-    ids = tuple(draw.randrange(10, 250) for _ in _LONGER_THAN_A_PAGE)
+    ids = tuple(draw.randrange(10, 250) for _ in range(_LONGER_THAN_A_CHAT))
     if talk.chat:
         words = in_words(Ask(input_ids=(ids[:64],))).text[0]
         return Ask(messages=({"role": "user", "content": words},), max_new_tokens=4)
@@ -46,6 +51,23 @@ def _cache_keys(talk: Conversation) -> Steps:
         yield {"first": salted}
         yield {"again": salted}
         yield {f"other-{name}": replace(ask, raw={name: new_id()}) for name in names} | {"none": ask}
+
+
+@scenario()
+def _adapters(talk: Conversation) -> Steps:
+    """A prompt that nobody has sent, twice without an adapter, where the server lists any that requests can
+    name; then with the first two of them, with one that is not there, and without once more: only what ran
+    without one is cached for that.
+    """
+    place, known = talk.dialect.request.adapter, sorted(talk.advertised.adapters)
+    ask = _unseen_prompt(talk)
+    if place and known:
+        yield {"none": ask}
+        yield {"none-again": ask}
+        for number, name in enumerate(known[:2], 1):
+            yield {f"adapter-{number}": replace(ask, raw={place[-1]: name})}
+        yield {UNKNOWN: replace(ask, raw={place[-1]: new_id()})}
+        yield {"none-last": ask}
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)

@@ -33,6 +33,8 @@ class Advertised:
     model: str = ""
     models: frozenset[str] = frozenset()
     """All names that the server gives its models."""
+    adapters: frozenset[str] = frozenset()
+    """Those of them that are adapters of another."""
     context_length: int | None = None
     vocab_size: int | None = None
     tokenizer: bool | None = None
@@ -57,8 +59,10 @@ class Advertised:
         return "mirror" in self.sampling_backend
 
 
-_KINDS = get_type_hints(Advertised) | {"models": str}
-"""What each fact may be; of the names of the models, each is told alone."""
+_NAMES = ("models", "adapters")
+"""Facts that each entry of a list adds to."""
+_KINDS = get_type_hints(Advertised) | dict.fromkeys(_NAMES, str)
+"""What each fact may be; of names, each is told alone."""
 del _KINDS["sources"]
 
 
@@ -88,8 +92,10 @@ class _Document:
     tells: Mapping[_Fact, tuple[Pointer, ...]]
     """The pointers to each fact, best first."""
     means: Mapping[_Fact, _Meanings] = field(default_factory=dict)
+    only_with: Mapping[_Fact, Pointer] = field(default_factory=dict)
+    """What an entry has to hold to tell a fact."""
     items: Pointer | None = None
-    """The list whose entries tell: all of them the names of models, the first alone everything else."""
+    """The list whose entries tell: all of them names, the first alone everything else."""
     older_path: str | None = None
 
     def facts(self, document: object) -> Iterator[tuple[str, object]]:
@@ -97,7 +103,9 @@ class _Document:
         items = [document] if self.items is None else find(document, self.items)
         for index, item in enumerate(items if isinstance(items, list) else ()):
             for fact, pointers in self.tells.items():
-                for pointer in pointers if index == 0 or fact == "models" else ():
+                condition = self.only_with.get(fact)
+                tells = condition is None or isinstance(find(item, condition), str)
+                for pointer in pointers if tells and (index == 0 or fact in _NAMES) else ():
                     yield fact, _meant(find(item, pointer), self.means.get(fact))
 
 
@@ -201,5 +209,7 @@ def advertised_by(exchanges: Iterable[ExchangeHead]) -> Advertised:
         if (believed := _believed(fact, value)) is not None:
             values[fact].append(believed)
     sources = (*(f"GET {path}" for path in found), *(("the flags of the capture",) if flags else ()))
-    models = frozenset(values.pop("models", ()))
-    return Advertised(**{fact: found[0] for fact, found in values.items()}, models=models, sources=sources)
+    facts: dict[str, Any] = {
+        fact: frozenset(found) if fact in _NAMES else found[0] for fact, found in values.items()
+    }
+    return Advertised(**facts, sources=sources)

@@ -469,6 +469,7 @@ def capabilities(
     for name, words, absent in (
         ("advertised-mode", f"{mode} streams" if mode else "", "no delivery mode"),
         ("context-length", f"a context of {length}" if length else "", "no context length"),
+        ("adapters", ", ".join(sorted(advertised.adapters)), "no adapters"),
     ):
         says = f"the server advertises {words or absent}"
         found.append(Capability(name, words != "", says, seen=words != ""))

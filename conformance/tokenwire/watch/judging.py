@@ -94,7 +94,8 @@ class Bench:
         encoding = (exchange.header("content-encoding") or "").strip().lower()
         if encoding not in _AS_IT_IS:
             return Opinion(gap="compressed", dialect=dialect.name)
-        stream = dialect.read(exchange, delivery_hint=self._advertised.delivery)
+        says = self._advertised
+        stream = dialect.read(exchange, delivery_hint=says.delivery, adapters=says.adapters)
         run = Run((stream,), self._advertised)
         violations, crashed = [], []
         for judgement in judge([run], self.requirements):

@@ -234,7 +234,8 @@ class Request:
     @property
     def prefix_secrets(self) -> tuple[str | None, ...]:
         """What requests must have equal to share cached prefixes."""
-        return self.extra_key, self.cache_salt, self.adapter.cache_key if self.adapter else None
+        adapter = self.adapter.cache_key if self.adapter else None
+        return self.seams.prefix_secrets((self.extra_key, self.cache_salt, adapter))
 
     @property
     def cached_tokens(self) -> int:

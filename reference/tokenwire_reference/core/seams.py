@@ -22,6 +22,10 @@ class Seams:
         """What decides when the request is done."""
         return rules
 
+    def prefix_secrets(self, secrets: T) -> T:
+        """What requests have to have equal to share cached prefixes."""
+        return secrets
+
     def due(self, request: Any, sent: int, due: bool) -> bool:
         """Whether a live request emits now, `sent` of its tokens being sent."""
         del request, sent
