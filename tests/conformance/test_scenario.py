@@ -31,7 +31,7 @@ from tokenwire.record import Choice, Delivery, Emission, Stream
 from tokenwire.scenarios.stop import characters_by_tokens, stop_across_tokens
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import PROBE
-from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 
 def talk_to(
@@ -242,4 +242,18 @@ def test_the_characters_of_a_choice_are_known_wherever_an_emission_ended() -> No
 def test_a_server_that_runs_on_without_a_budget_is_asked_that_once(ids: list[int], asked: int) -> None:
     sender = CannedSender(json.dumps(document(ids, finished=True)).encode())
     asyncio.run(load_scenarios()["no-budget"].run(replace(talk_to(sender), scenario="no-budget")))
+    assert len(sender.names) == asked
+
+
+def test_silence_without_a_budget_is_waited_for_once() -> None:
+    sender = CannedSender(b"", status=None, ending=Ending.TIMEOUT)
+    asyncio.run(load_scenarios()["no-budget"].run(replace(talk_to(sender), scenario="no-budget")))
+    assert len(sender.names) == 1
+
+
+@pytest.mark.parametrize(("dialect", "asked"), [("openai-responses", 0), ("sglang-chat", 4)])
+def test_a_budget_of_zero_is_asked_in_a_field_that_the_endpoint_has(dialect: str, asked: int) -> None:
+    """Responses knows no `max_tokens`: what ignores it answers to the end of the context."""
+    sender = CannedSender(b'{"error": {"message": "max_tokens is 0"}}', status=400)
+    asyncio.run(load_scenarios()["no-budget"].run(replace(talk_to(sender, dialect), scenario="no-budget")))
     assert len(sender.names) == asked

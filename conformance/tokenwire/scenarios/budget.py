@@ -8,6 +8,8 @@ from tokenwire.scenarios.forms import forms, plain_ask, worded
 
 _LONGEST = 8192
 """A longer context is not filled to its end over and over, unless there is much time."""
+_OF_TOKENS = "max_tokens"
+"""The field of which zero is answered where it may be no budget in another."""
 
 
 @scenario(chat=False)
@@ -67,13 +69,17 @@ async def _stop_string_around_the_budget(talk: Conversation) -> None:
 async def _no_budget(talk: Conversation) -> None:
     """A budget of zero together with every kind of logprob, whole and streamed: there is no token, so there
     is no entry. Some endpoints have another field in which zero is no budget. A server that runs on, to the
-    end of its context, is asked once.
+    end of its context or of our patience, is asked once.
     """
     ask = replace(plain_ask(talk), max_new_tokens=0, logprobs=True)
     if talk.dialect.policy.zero_budget == "unspecified":
-        ask = replace(ask, max_new_tokens=None, raw={"max_tokens": 0})
-    first = only_choice(await talk.ask("sampled", ask))
-    if first is not None and (first.output_ids or first.text):
+        if (_OF_TOKENS,) not in talk.dialect.request.fields["max_new_tokens"]:
+            return
+        ask = replace(ask, max_new_tokens=None, raw={_OF_TOKENS: 0})
+    answer = await talk.ask("sampled", ask)
+    first = only_choice(answer)
+    silent = answer is not None and answer.exchange.status is None
+    if silent or (first is not None and (first.output_ids or first.text)):
         return
     kinds = {
         "sampled": ask,
