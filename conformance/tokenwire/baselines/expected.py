@@ -62,13 +62,15 @@ class Judged:
     """The first violation of each requirement that is violated, by its id."""
     expected: _Expected | None
     """None if there is no file."""
+    unjudged: Mapping[str, _Outcome]
+    """What the file says of requirements that were not judged now."""
     judgements: Sequence[Judgement]
     """Those that the outcomes sum up."""
 
     def update(self) -> None:
-        """Write the verdicts of now as those that are expected."""
+        """Write the verdicts of now as those that are expected; what was not judged stays as it is."""
         tokenizer = self.expected.tokenizer if self.expected else ""
-        self.file.write_text(_written(_Expected(self.outcomes, tokenizer)), "utf-8")
+        self.file.write_text(_written(_Expected({**self.unjudged, **self.outcomes}, tokenizer)), "utf-8")
 
 
 def expected_file(capture: str) -> Path:
@@ -139,11 +141,13 @@ def judged(path: Path, requirements: Collection[Requirement] | None = None) -> I
         wanted = list(requirements) if requirements is not None else None
         judgements = judge([run], wanted)
         outcomes, evidence = _outcomes(judgements)
+        unjudged: dict[str, _Outcome] = {}
         if expected is not None and requirements is not None:
+            was = dict(expected.outcomes)
             ids = {requirement.id for requirement in requirements}
-            was = {name: outcome for name, outcome in expected.outcomes.items() if name in ids}
+            unjudged = {name: was.pop(name) for name in expected.outcomes if name not in ids}
             expected = _Expected(was, expected.tokenizer)
-        yield Judged(file, outcomes, evidence, expected, judgements)
+        yield Judged(file, outcomes, evidence, expected, unjudged, judgements)
 
 
 def difference(judged: Judged) -> list[str]:

@@ -47,7 +47,7 @@ def _check(
     """Check a running server: ask all scenarios, then judge every requirement.
 
     Exit status: 0 conforms, known failures aside; 1 violation, or a baseline that does not hold; 2 wrong
-    command line; 3 the suite failed; 4 nothing was evaluated, the target does not show a profile that was
+    command line; 3 the suite failed; 4 nothing was shown to hold, the target does not show a profile that was
     asked for, or it could not be reached.
     """
     if settings.explore:

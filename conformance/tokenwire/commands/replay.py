@@ -54,7 +54,7 @@ def _replay(
     is 1 where anything is. Without paths, it looks in the folder `fixtures`.
     """
     if diff:
-        _refuse_with_diff(settings, update=update)
+        _refuse_with_diff(settings)
         raise typer.Exit(_print_differences(paths or [Path("fixtures")], settings.requirement, update=update))
     if update:
         raise typer.BadParameter("--update belongs to --diff; add it")
@@ -84,10 +84,9 @@ def _replay(
     raise typer.Exit(status)
 
 
-def _refuse_with_diff(settings: Settings, *, update: bool) -> None:
+def _refuse_with_diff(settings: Settings) -> None:
     """Raises BadParameter for options that --diff ignores."""
-    used = {"paths", "diff", "update", *(() if update else ("requirement",))}
-    for name in sorted(settings.given - used):
+    for name in sorted(settings.given - {"paths", "diff", "update", "requirement"}):
         flag = OPTIONS[name].flags[0] if name in OPTIONS else f"--{name}"
         raise typer.BadParameter(f"{flag} has no effect with --diff; leave one of them out")
 
@@ -124,4 +123,5 @@ app = command(
     "tokenwire replay recorded --jobs 8",
     "tokenwire replay recorded --tally recorded.tally.gz",
     "tokenwire replay --diff fixtures",
+    "tokenwire replay --diff --update --requirement cumulative-ids-extend fixtures",
 )

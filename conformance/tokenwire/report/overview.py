@@ -193,7 +193,7 @@ def _outcome(report: Mapping[str, Any]) -> str:
         0: "conforms, as far as this run could see",
         1: "does not conform",
         3: "the suite itself failed",
-        4: "nothing was evaluated",
+        4: "nothing was shown to hold",
     }.get(report["exit_status"], f"ended with status {report['exit_status']}")
 
 
