@@ -31,6 +31,11 @@ class Report:
         """The requirements that got a verdict in at least one scenario."""
         return {row["requirement"] for row in self.document["verdicts"] if row["verdict"] == verdict}
 
+    def failed(self) -> set[tuple[str, str]]:
+        """The requirements that failed, each with the scenarios in which it did."""
+        rows = [row for row in self.document["verdicts"] if row["verdict"] == "FAIL"]
+        return {(row["requirement"], row["scenario"]) for row in rows}
+
     def evidence(self, requirement: str) -> list[dict[str, Any]]:
         """All places where a requirement was seen violated."""
         rows = [row for row in self.document["verdicts"] if row["requirement"] == requirement]

@@ -86,6 +86,10 @@ SGLANG_ROUTER = Gateway(
         "continuous-usage-in-every-event": Seen(
             "stream_options are read into a type that has only include_usage", "sglang-chat/usage/everywhere"
         ),
+        "cached-tokens-keep-to-their-key": Seen(
+            "a body of /generate is read into a type without cache_salt, so the worker never sees it",
+            "sglang-generate/cache-keys/other-cache_salt",
+        ),
         "prompt-ids-in-every-choice": Seen(_TITO, "sglang-generate/samples/whole"),
         "same-ids-on-every-endpoint": Seen(_MESSAGES, "sglang-chat/stop-around-the-budget/unstopped"),
         "gateway-keeps-the-status": Seen(f"{_TITO}, and cannot refuse them", "sglang-chat/gateway/words-"),
