@@ -160,7 +160,7 @@ class Prefill(Disaggregation):
             except TransferError as error:
                 raise RefusalError(str(error), type="503", status=503) from error
             for request in room.requests:
-                request.seams = _UntilTheFirstToken(self, room.number)
+                request.seams = _UntilTheFirstToken(self, room.number, request.seams)  # type: ignore[assignment]
 
     def hand_over(self, request: Request, room: int) -> None:
         """Put the pages of a prompt into its room. Called between two steps, where the engine runs."""
@@ -190,19 +190,25 @@ class Prefill(Disaggregation):
         return Pages(stored)
 
 
-class _UntilTheFirstToken(Seams):
-    """For one request of a server that prefills. The logprobs of its prompt are told by the other server."""
+class _UntilTheFirstToken:
+    """The seams of a request of a server that prefills. The other server tells the logprobs of its prompt."""
 
-    def __init__(self, prefill: Prefill, room: int) -> None:
+    def __init__(self, prefill: Prefill, room: int, before: Seams) -> None:
         self._prefill = prefill
         self._room = room
+        self._before = before
+        """Those that came with the request."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._before, name)
 
     def stop_rules(self, rules: T) -> T:
-        of_request: StopRules = rules  # type: ignore[assignment]  # the seam gives back what it gets
+        of_request: StopRules = self._before.stop_rules(rules)  # type: ignore[assignment]  # it gives these
         of_request.max_new_tokens = min(of_request.max_new_tokens, 1)
         return rules
 
     def published(self, request: Request, row: T) -> T:
+        row = self._before.published(request, row)
         if request.finish is not None:
             self._prefill.hand_over(request, self._room)
             request.prompt_series = {name: [] for name in request.prompt_series}

@@ -1,10 +1,15 @@
-"""Prefill and decode apart: answers of two servers that share each request, and of one without the other."""
+"""Prefill and decode apart: answers of two servers that share each request, and of one without the other.
+
+Tests share servers of equal flags. Some compare what is cached, so the others have servers of their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from typing import Any
 
 import httpx
@@ -25,6 +30,16 @@ HALVES = {
     "decode": {"disaggregation_mode": "decode"},
 }
 LONG = 60.0
+APART = {"disaggregation_timeout_seconds": LONG, "enable_faults": True}
+SHORT = {"disaggregation_timeout_seconds": 3}
+Run = Callable[..., None]
+
+
+@cache
+def model(half: str) -> Any:
+    """A model for all servers that are this half: to look at it costs most of what a server costs."""
+    del half
+    return load_model("builtin:tiny")
 
 
 class Pair:
@@ -62,7 +77,7 @@ async def pair(**flags: Any) -> AsyncIterator[Pair]:
     async with contextlib.AsyncExitStack() as stack:
         for name, half in HALVES.items():
             args = ServerArgs(**{**flags, **half})
-            served = assemble(args, load_model("builtin:tiny"), asyncio.get_running_loop())
+            served = assemble(args, model(name), asyncio.get_running_loop())
             if isinstance(served.disaggregation, Prefill):
                 port = await served.disaggregation.start("127.0.0.1", 0)
                 stack.callback(served.disaggregation.server.close)
@@ -73,16 +88,39 @@ async def pair(**flags: Any) -> AsyncIterator[Pair]:
             clients[name] = await stack.enter_async_context(client)
             engines[name] = served
         yield Pair(clients, engines, port)
-        for served in engines.values():
-            await asyncio.wrap_future(served.runner.call(served.engine.check_integrity))
 
 
-def run(story: Callable[[Pair], Any], **flags: Any) -> None:
-    async def found() -> None:
-        async with pair(**flags) as servers:
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Give `run(story, **flags)`: it awaits the story of servers with these flags, and no page is lost."""
+    started: dict[str, Pair] = {}
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+
+        async def tell(story: Callable[[Pair], Any], flags: dict[str, Any]) -> None:
+            if str(flags) not in started:
+                started[str(flags)] = await stack.enter_async_context(pair(**flags))
+            servers = started[str(flags)]
             await story(servers)
+            for served in servers.engines.values():
+                await asyncio.wrap_future(served.runner.call(served.engine.check_integrity))
 
-    asyncio.run(found())
+        def run(story: Callable[[Pair], Any], **flags: Any) -> None:
+            runner.run(tell(story, flags))
+
+        yield run
+        runner.run(stack.aclose())
+
+
+@contextlib.contextmanager
+def replaced_forward(servers: Pair, half: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    model = servers.engines[half].engine.model
+    true = model.forward
+    model.forward = make(true)
+    try:
+        yield
+    finally:
+        model.forward = true
 
 
 CHANGING = {"id", "created", "e2e_latency", "response_sent_to_client_ts"}
@@ -123,7 +161,7 @@ SCORED = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
         ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "tell me"}]}, 0),
     ],
 )
-def test_the_answer_is_that_of_one_server(path: str, body: dict[str, Any], prompts: int) -> None:
+def test_the_answer_is_that_of_one_server(run: Run, path: str, body: dict[str, Any], prompts: int) -> None:
     if path.endswith("chat/completions"):
         body = {**body, "max_tokens": 6, "temperature": 0, "logprobs": True, "return_prompt_token_ids": True}
 
@@ -137,61 +175,78 @@ def test_the_answer_is_that_of_one_server(path: str, body: dict[str, Any], promp
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-def test_a_stream_is_that_of_one_server_and_its_first_token_comes_once(incremental: bool) -> None:
+def test_a_stream_is_that_of_one_server_and_its_first_token_comes_once(run: Run, incremental: bool) -> None:
     async def story(servers: Pair) -> None:
-        alone, decoded = await servers.ask("/generate", {**GENERATE, **SCORED, "stream": True})
+        body = {**GENERATE, **SCORED, "sampling_params": {**GREEDY, "stream_interval": 2}, "stream": True}
+        alone, decoded = await servers.ask("/generate", body)
         assert events(decoded) == events(alone)
         assert [event["meta_info"]["completion_tokens"] for event in events(decoded)] == [1, 3, 5, 6]
 
-    run(story, incremental_streaming_output=incremental, stream_interval=2)
+    run(story, sampling_backend="mirror", **{"incremental_streaming_output": True} if incremental else {})
 
 
-def test_full_pages_come_from_the_server_that_prefills() -> None:
+def test_full_pages_come_from_the_server_that_prefills(run: Run) -> None:
     computed: list[int] = []
 
-    async def story(servers: Pair) -> None:
-        engine = servers.engines["decode"].engine
-        forward = engine.model.forward
-
-        def counting(batch: Any, cache: Any) -> Any:
+    def counting(forward: Any) -> Any:
+        def forward_and_count(batch: Any, cache: Any) -> Any:
             computed.extend(map(len, batch.spans))
             return forward(batch, cache)
 
-        engine.model.forward = counting
-        await servers.ask("/generate", GENERATE)
+        return forward_and_count
 
-    run(story)
+    async def story(servers: Pair) -> None:
+        with replaced_forward(servers, "decode", counting):
+            await servers.ask("/generate", GENERATE)
+
+    run(story, **APART)
     assert computed[0] == 2, "of fifty ids, 48 lie in full pages"
 
 
-def test_prefill_gives_one_token_and_its_own_answer() -> None:
+def test_prefill_gives_one_token_and_its_own_answer(run: Run) -> None:
     async def story(servers: Pair) -> None:
         answer = await servers.clients["prefill"].post("/generate", json=servers.shared(GENERATE))
         assert answer.json()["meta_info"]["completion_tokens"] == 1
 
-    run(story)
+    run(story, **APART)
 
 
-def test_a_server_that_prefills_and_is_not_there_is_one_honest_error() -> None:
+def test_a_fault_of_a_request_is_done_by_both_servers(run: Run) -> None:
     async def story(servers: Pair) -> None:
-        servers.engines["prefill"].disaggregation.server.close()
-        answer = await servers.clients["decode"].post("/generate", json=servers.shared(GENERATE))
+        body = servers.shared(GENERATE)
+        fault = {"x-tokenwire-fault": "prefill-token-comes-twice"}
+        clients = [servers.clients[half] for half in ("prefill", "decode")]
+        halves = [client.post("/generate", json=body, headers=fault) for client in clients]
+        lengths = [len(answer.json()["output_ids"]) for answer in await asyncio.gather(*halves)]
+        assert lengths == [2, 7]
+
+    run(story, **APART)
+
+
+def test_a_server_that_prefills_and_is_not_there_is_one_honest_error(run: Run) -> None:
+    async def story(servers: Pair) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+        body = {**servers.shared(GENERATE), "bootstrap_port": port}
+        answer = await servers.clients["decode"].post("/generate", json=body)
         assert answer.status_code == 500
-        assert f"the prefill server at 127.0.0.1:{servers.port} did not hand over room 1" in answer.text
+        room = body["bootstrap_room"]
+        assert f"the prefill server at 127.0.0.1:{port} did not hand over room {room}" in answer.text
 
-    run(story)
+    run(story, **APART)
 
 
-def test_a_room_that_nobody_fills_ends_in_time() -> None:
+def test_a_room_that_nobody_fills_ends_in_time(run: Run) -> None:
     async def story(servers: Pair) -> None:
-        answer = await servers.clients["decode"].post("/generate", json=servers.shared(GENERATE))
+        body = servers.shared(GENERATE)
+        answer = await servers.clients["decode"].post("/generate", json=body)
         assert answer.status_code == 500
         assert (
-            "did not hand over room 1: it closed the connection" in answer.text
-            or "within 0.2 s" in answer.text
+            f"did not hand over room {body['bootstrap_room']}: it closed the connection" in answer.text
+            or "within 3 s" in answer.text
         )
 
-    run(story, disaggregation_timeout_seconds=0.2)
+    run(story, **SHORT)
 
 
 @contextlib.asynccontextmanager
@@ -206,15 +261,16 @@ async def silent_prefill(servers: Pair) -> AsyncIterator[asyncio.Event]:
         writer.close()
 
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
-        servers.port = server.sockets[0].getsockname()[1]
+        true, servers.port = servers.port, server.sockets[0].getsockname()[1]
         yield asked
+        servers.port = true
         ended.set()
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("named", [{"rid": "r"}, {"abort_all": True}])
 def test_an_abort_that_comes_while_pages_are_waited_for_ends_the_request(
-    stream: bool, named: dict[str, Any]
+    run: Run, stream: bool, named: dict[str, Any]
 ) -> None:
     async def story(servers: Pair) -> None:
         client = servers.clients["decode"]
@@ -233,10 +289,10 @@ def test_an_abort_that_comes_while_pages_are_waited_for_ends_the_request(
         assert (finish["type"], finish["message"]) == ("abort", "Abort in waiting queue")
         assert (last["output_ids"], servers.engines["decode"].manager.live) == ([], 0)
 
-    run(story, disaggregation_timeout_seconds=LONG)
+    run(story, **APART)
 
 
-def test_one_of_two_samples_is_aborted_while_pages_are_waited_for() -> None:
+def test_one_of_two_samples_is_aborted_while_pages_are_waited_for(run: Run) -> None:
     async def story(servers: Pair) -> None:
         client = servers.clients["decode"]
         body = {**GENERATE, "rid": "r", "sampling_params": {**GREEDY, "n": 2}}
@@ -250,10 +306,10 @@ def test_one_of_two_samples_is_aborted_while_pages_are_waited_for() -> None:
         found = [sample["meta_info"]["finish_reason"]["type"] for sample in (await answering).json()]
         assert found == ["abort", "length"]
 
-    run(story)
+    run(story, **APART)
 
 
-def test_pages_that_nobody_comes_for_are_dropped() -> None:
+def test_pages_that_nobody_comes_for_are_dropped(run: Run) -> None:
     async def story(servers: Pair) -> None:
         client = servers.clients["prefill"]
         await client.post("/generate", json=servers.shared(GENERATE))
@@ -264,27 +320,25 @@ def test_pages_that_nobody_comes_for_are_dropped() -> None:
             assert load["disaggregation"] == {"mode": "prefill"}
         assert set(seen) == {0, 1}
 
-    run(story, disaggregation_timeout_seconds=3)
+    run(story, **SHORT)
 
 
-def test_a_prefill_that_fails_is_told_at_the_other_server() -> None:
+def test_a_prefill_that_fails_is_told_at_the_other_server(run: Run) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the pass failed")
+
     async def story(servers: Pair) -> None:
-        engine = servers.engines["prefill"].engine
-
-        def broken(*_: Any) -> Any:
-            raise RuntimeError("the pass failed")
-
-        engine.model.forward = broken
         shared = servers.shared(GENERATE)
         halves = [servers.clients[half].post("/generate", json=shared) for half in ("prefill", "decode")]
-        prefilled, decoded = await asyncio.gather(*halves)
+        with replaced_forward(servers, "prefill", lambda _: broken):
+            prefilled, decoded = await asyncio.gather(*halves)
         assert (prefilled.status_code, decoded.status_code) == (500, 500)
-        assert "room 1: RuntimeError: the pass failed" in decoded.text
+        assert f"room {shared['bootstrap_room']}: RuntimeError: the pass failed" in decoded.text
 
-    run(story)
+    run(story, **APART)
 
 
-def test_a_request_without_a_room_is_refused() -> None:
+def test_a_request_without_a_room_is_refused(run: Run) -> None:
     async def story(servers: Pair) -> None:
         for half in ("prefill", "decode"):
             answer = await servers.clients[half].post("/generate", json=GENERATE)
@@ -293,4 +347,4 @@ def test_a_request_without_a_room_is_refused() -> None:
             misfit = servers.shared(GENERATE, 3)
             assert (await servers.clients[half].post("/generate", json=misfit)).status_code == 400
 
-    run(story)
+    run(story, **APART)
