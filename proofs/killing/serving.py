@@ -14,6 +14,8 @@ from tokenwire_faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE, KnownFaul
 _FLAGS = {CUMULATIVE: (), INCREMENTAL: ("--incremental-streaming-output",)}
 _ITS_OWN = ", for "
 """Between a server and the one fault that it is for: that fault ends it."""
+DECODES = ("--disaggregation-mode", "decode")
+"""Flags of a server that shares each request with one that prefills."""
 WITH_PARROT = ", with the parrot"
 """Behind a server whose right answers are known."""
 
@@ -42,8 +44,18 @@ def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, 
     Raises RuntimeError where one does not start.
     """
     with contextlib.ExitStack() as stack:
-        started = {name: stack.enter_context(_process((*flags_of(name), *also))) for name in names}
-        yield {name: _url(process) for name, process in started.items()}
+        started = {
+            name: [
+                stack.enter_context(_process(_reference((*flags, *also))))
+                for flags in _servers(flags_of(name))
+            ]
+            for name in names
+        }
+        urls = {name: [_url(process) for process in processes] for name, processes in started.items()}
+        for halves in urls.values():
+            if halves[1:]:
+                halves[:] = [_url(stack.enter_context(_process(("-m", "proofs.killing.router", *halves))))]
+        yield {name: url for name, (url,) in urls.items()}
 
 
 def flags_of(name: str) -> tuple[str, ...]:
@@ -53,14 +65,28 @@ def flags_of(name: str) -> tuple[str, ...]:
     return (*model, *_FLAGS.get(kind, tuple(kind.split())))
 
 
-@contextlib.contextmanager
-def _process(flags: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
+def _servers(flags: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
+    """The flags of each server that a name stands for: two where one decodes, and a router is before them."""
+    if DECODES[0] not in flags:
+        return (flags,)
+    prefills = (DECODES[0], "prefill", "--disaggregation-bootstrap-port", "0")
+    others = tuple(flag for flag in flags if flag not in DECODES)
+    return (*others, *prefills), flags
+
+
+def _reference(flags: tuple[str, ...]) -> tuple[str, ...]:
     model = () if any(flag.startswith("--model") for flag in flags) else ("--model", "builtin:tiny")
-    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--enable-faults"]
-    command += ["--sampling-backend", "mirror", *model, *flags]
+    command = ("-m", "tokenwire_reference", "serve", "--port", "0", "--enable-faults")
+    return (*command, "--sampling-backend", "mirror", *model, *flags)
+
+
+@contextlib.contextmanager
+def _process(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     with (
         tempfile.TemporaryFile() as complaints,  # what faults make a server complain of is of no interest
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as server,
+        subprocess.Popen(
+            [sys.executable, *command], stdout=subprocess.PIPE, stderr=complaints, text=True
+        ) as server,
     ):
         try:
             yield server

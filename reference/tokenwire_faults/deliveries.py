@@ -16,6 +16,7 @@ from tokenwire_reference.doors.reader import Emission, Reader
 Delivered = TypeVar("Delivered", OutputRow, Emission)
 
 MOMENTS: Mapping[str, Any] = {
+    "first": lambda emission: emission.first and emission.output_ids,
     "finish": lambda emission: emission.finish is not None,
     "stop": lambda emission: emission.finish is not None and emission.finish.type == "stop",
     "abort": lambda emission: emission.finish is not None and emission.finish.type == "abort",

@@ -38,6 +38,7 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "without": lambda value, text: value.replace(text, ""),
     "unindented": lambda value, _: value.lstrip(" "),
     # Of lists.
+    "first_again": lambda value, _: [*value[:1], *value],
     "last_again": lambda value, _: [*value, *value[-1:]],
     "all_first": lambda value, _: list(value[:1]) * len(value),
     "all_last": lambda value, _: list(value[-1:]) * len(value),

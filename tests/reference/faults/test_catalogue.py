@@ -60,6 +60,9 @@ WITHOUT_A_THREAD = {
     *("tool-calls-hide-the-stop", "tool-choice-dropped", "created-changes", "experts-are-no-ids"),
     *("experts-rotated", "hidden-states-are-copies", "mask-logprobs-are-scaled"),
     *("constraint-ends-too-early", "demanded-arguments-are-any-json"),
+    # Made up for servers that share requests, and for blocks.
+    *("answer-of-the-prefill-server", "tokens-of-the-decode-server"),
+    *("block-comes-as-it-settled", "unsettled-ids-are-sent"),
     *("delta-is-lost-before-its-end", "event-has-no-name", "input-of-a-call-loses-its-end"),
     *("item-stays-open", "items-count-another-prompt", "last-event-comes-twice", "last-event-is-lost"),
     *("own-items-are-refused", "previous-response-is-forgotten"),

@@ -1,0 +1,90 @@
+"""A router before a server that prefills and one that decodes: what SGLang's does with a request.
+
+    python -m proofs.killing.router PREFILL DECODE
+
+It prints its URL. Both servers get what is posted, with one room for each prompt; the client gets what the
+second answers, byte for byte. The first one tells of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+_PROMPTS = ("input_ids", "text", "prompt")
+_OF_A_CONNECTION = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
+
+
+def _shared(body: Any, port: int, rooms: count[int]) -> Any:
+    """A body with the rooms in which its prompts are handed over; any other value as it is."""
+    if not isinstance(body, dict):
+        return body
+    given = next((body[name] for name in _PROMPTS if body.get(name)), None)
+    several = isinstance(given, list) and not isinstance(given[0], int)
+    room = [next(rooms) for _ in given] if several else next(rooms)
+    return {**body, "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room}
+
+
+def _passed_on(headers: httpx.Headers | Any) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _OF_A_CONNECTION}
+
+
+def router(prefill: str, decode: str) -> Starlette:
+    """The application, before the servers at two URLs."""
+    info = httpx.get(f"{prefill}/server_info").json()["tokenwire_reference"]
+    rooms = count(1)
+    client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None))
+    prefilling: set[asyncio.Task[httpx.Response]] = set()
+
+    async def serve(request: Request) -> Response:
+        body = await request.body()
+        with contextlib.suppress(ValueError):
+            body = json.dumps(
+                _shared(json.loads(body), info["disaggregation_bootstrap_port"], rooms)
+            ).encode()
+        path = f"{request.url.path}?{request.url.query}".removesuffix("?")
+        asked, *besides = (
+            client.build_request(
+                request.method, url + path, content=body, headers=_passed_on(request.headers)
+            )
+            for url in ((decode, prefill) if request.method == "POST" else (prefill,))
+        )
+        for other in besides:
+            task = asyncio.ensure_future(client.send(other))
+            prefilling.add(task)
+            task.add_done_callback(prefilling.discard)
+        answer = await client.send(asked, stream=True)
+        return StreamingResponse(
+            answer.aiter_raw(),
+            answer.status_code,
+            _passed_on(answer.headers),
+            background=BackgroundTask(answer.aclose),
+        )
+
+    return Starlette(routes=[Route("/{path:path}", serve, methods=["GET", "POST", "DELETE"])])
+
+
+def main(urls: Sequence[str]) -> None:
+    """Serve until the process is told to end."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    app = router(*urls)
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
