@@ -171,7 +171,12 @@ class Settings:
         roles=_HOW | SENSITIVE,
     )
     twin: str = _text(
-        "inspect", "Another server, which should answer alike: requests may go to both.", metavar="URL"
+        "check inspect",
+        "Another deployment: tell, besides, whether both serve one model. The exit status says so, too.",
+        metavar="URL",
+        toml='twin = "http://127.0.0.1:30001"',
+        roles=SENSITIVE,
+        but={"inspect": {"help": "Another server, which should answer alike: requests may go to both."}},
     )
     channels: str = _text(
         "check",
@@ -309,7 +314,7 @@ class Settings:
     badge: Path | None = _file(_REPORT, "Write the JSON of a badge.")
     trace: Path | None = _file(_JUDGE, "Write the run as a trace: open it at ui.perfetto.dev, or offline.")
     report: Path | None = _folder(_REPORT, "Write the report there in every form.")
-    tally: Path | None = _file("replay merge", "Write what `tokenwire merge` makes one report of.")
+    tally: Path | None = _file("replay merge twin", "Write what `tokenwire merge` makes one report of.")
     keep_failures: bool = _switch(
         "check",
         "Keep what failed in the user's state folder, for `tokenwire again`.",

@@ -47,7 +47,9 @@ def router(prefill: str, decode: str) -> Starlette:
     """The application, before the servers at two URLs."""
     info = httpx.get(f"{prefill}/server_info").json()["tokenwire_reference"]
     rooms = count(1)
-    client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None))
+    # A connection that is kept may be closed by the other end just when a request goes out.
+    fresh = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    client = httpx.AsyncClient(timeout=None, limits=fresh)
     prefilling: set[asyncio.Task[httpx.Response]] = set()
 
     async def serve(request: Request) -> Response:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 from rich.console import Console
 
-from tokenwire.comparing.twin import Outcome, Text, TwinReport, TwinSide, common, compare_twins, twins_as_json
+from tokenwire.comparing.answers import Difference
+from tokenwire.comparing.twin import (
+    Outcome,
+    Text,
+    TwinReport,
+    TwinSide,
+    common,
+    merged,
+    tally_twins,
+    twin_report,
+    twins_as_json,
+)
 from tokenwire.comparing.twin_forms import headline, print_twins, twin_page
+from tokenwire.comparing.twin_tally import are_twins, merged_twins, write_twins
 from tokenwire.dialects.logprobs import Logprob, Position
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.record import Place
+from tokenwire.usage_error import UsageError
 
 SIDES = (
     TwinSide("http://127.0.0.1:1", "<b>old</b>", "sglang-generate", keeps_seeds=True),
@@ -64,8 +80,12 @@ def texts(count: int, apart: Numbers, *, by_itself: tuple[Numbers, Numbers], ste
     return made
 
 
+def compared(given: list[Text]) -> TwinReport:
+    return twin_report(tally_twins(SIDES, ((), ()), given))
+
+
 def report_of(*given, **rest) -> TwinReport:
-    return compare_twins(SIDES, ((), ()), texts(*given, **rest))
+    return compared(texts(*given, **rest))
 
 
 QUIET = (nothing, nothing)
@@ -106,7 +126,7 @@ def test_few_texts_decide_nothing() -> None:
 def test_texts_that_differ_among_themselves_decide_nothing_until_there_are_many() -> None:
     far = texts(2, some(0.004), by_itself=QUIET)
     near = texts(10, nothing, by_itself=QUIET)
-    report = compare_twins(SIDES, ((), ()), near[2:6] + far + near[6:])
+    report = compared(near[2:6] + far + near[6:])
     assert report.outcome is Outcome.UNDECIDED
     assert report.apart.low <= report.limit < report.apart.high
 
@@ -115,7 +135,7 @@ def test_an_outcome_is_told_within_the_tokens_that_show_it() -> None:
     report = report_of(48, some(0.5), by_itself=QUIET)
     assert report.told_within == 4 * TOKENS
     late = texts(24, nothing, by_itself=QUIET) + texts(72, some(0.5), by_itself=QUIET)[24:]
-    assert 24 * TOKENS < compare_twins(SIDES, ((), ()), late).told_within < 48 * TOKENS
+    assert 24 * TOKENS < compared(late).told_within < 48 * TOKENS
 
 
 def test_a_divergence_is_that_of_the_distributions() -> None:
@@ -130,7 +150,7 @@ def test_a_divergence_is_that_of_the_distributions() -> None:
             for share in (one, other)
         )
         sampled.append(Text(0, tuple(sides)))
-    report = compare_twins(SIDES, ((), ()), sampled)
+    report = compared(sampled)
     assert report.divergence.low < expected < report.divergence.high
     assert report.divergence.mean == pytest.approx(expected, rel=0.1)
 
@@ -138,14 +158,14 @@ def test_a_divergence_is_that_of_the_distributions() -> None:
 def test_another_likeliest_id_is_a_near_tie_or_it_is_not() -> None:
     same = [Text(0, (scoring(seed), scoring(seed))) for seed in range(4)]
     swapped = [Text(0, (scoring(seed), scoring(seed, likeliest=1))) for seed in range(4)]
-    assert compare_twins(SIDES, ((), ()), same).agreed == 4 * TOKENS
-    report = compare_twins(SIDES, ((), ()), swapped)
+    assert compared(same).agreed == 4 * TOKENS
+    report = compared(swapped)
     assert (report.agreed, report.near_ties) == (0, 0)
     tied = [
         replace(text, scores=tuple([_tied(position) for position in side] for side in text.scores))
         for text in swapped
     ]
-    assert compare_twins(SIDES, ((), ()), tied).near_ties == 4 * TOKENS
+    assert compared(tied).near_ties == 4 * TOKENS
 
 
 def _tied(position: Position) -> Position:
@@ -180,9 +200,52 @@ def test_every_form_says_the_outcome(size: float) -> None:
 
 
 def test_without_logprobs_nothing_is_told() -> None:
-    report = compare_twins(SIDES, ((), ()), [])
+    report = compared([])
     assert report.outcome is Outcome.UNDECIDED
     written = io.StringIO()
     print_twins(Console(file=written, width=80), report)
     assert "no logprobs of the same ids" in written.getvalue()
     assert "no logprobs" in twin_page(report)
+
+
+def test_tallies_of_many_twins_are_that_of_one(tmp_path: Path) -> None:
+    """Whatever was apart: here numbers, and what follows from none."""
+    every = texts(12, some(0.02), by_itself=(some(0.01), nothing))
+    parts = [tally_twins(SIDES, ((), ()), every[start : start + 4]) for start in (0, 4, 8)]
+    besides = Difference("field", "/x", "only A has it", "twin/greedy-0", one=Place("twin/greedy-0"))
+    parts[1] = replace(parts[1], besides=(besides,), same_answers=3, compared_answers=4, seeds=(1, 2))
+    files = [tmp_path / f"{number}.tally.gz" for number in range(3)]
+    for part, file in zip(parts, files, strict=True):
+        write_twins(part, file)
+    of_all = twin_report(merged_twins(files))
+    assert replace(of_all, besides=(), same_answers=0, compared_answers=0, seeds=(0, 0)) == compared(every)
+    assert of_all.besides == (replace(besides, one=None),)
+    assert (of_all.same_answers, of_all.compared_answers, of_all.seeds) == (3, 4, (1, 2))
+    assert [are_twins(file) for file in files] == [True] * 3
+
+
+def test_replicas_are_named_by_their_number() -> None:
+    one = tally_twins(SIDES, ((), ()), [])
+    replica = replace(one, sides=(replace(SIDES[0], url="http://127.0.0.1:3", keeps_seeds=False), SIDES[1]))
+    first, second = merged([one, replica, one]).sides
+    assert (first.url, first.keeps_seeds) == ("http://127.0.0.1:1 and 1 more", False)
+    assert second == SIDES[1]
+
+
+def test_tallies_of_several_models_are_refused(tmp_path: Path) -> None:
+    one = tally_twins(SIDES, ((), ()), [])
+    for name, tally in (("a", one), ("b", replace(one, sides=SIDES[::-1]))):
+        write_twins(tally, tmp_path / name)
+    with pytest.raises(UsageError, match="do not go together: they are of several models"):
+        merged_twins([tmp_path / "a", tmp_path / "b"])
+
+
+@pytest.mark.parametrize("break_off", [lambda lines: lines[:-1], lambda lines: [lines[0], b'{"apart": 1}']])
+def test_a_tally_that_is_cut_or_none_is_refused(
+    tmp_path: Path, break_off: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    file = tmp_path / "tally.gz"
+    write_twins(tally_twins(SIDES, ((), ()), texts(2, nothing, by_itself=QUIET)), file)
+    file.write_bytes(gzip.compress(b"\n".join(break_off(gzip.decompress(file.read_bytes()).splitlines()))))
+    with pytest.raises(UsageError, match="write it again"):
+        merged_twins([file])

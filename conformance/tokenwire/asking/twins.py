@@ -10,7 +10,7 @@ from typing import Any
 from tokenwire.ask import Ask
 from tokenwire.asking.run import Plan, reach
 from tokenwire.asking.scenario import Asks, Conversation, Transcript, only_choice, together
-from tokenwire.comparing.twin import SEEDED, Scoring, Text, TwinReport, TwinSide, common, compare_twins
+from tokenwire.comparing.twin import SEEDED, Scoring, Text, TwinSide, TwinTally, common, tally_twins
 from tokenwire.dialects.logprobs import (
     PROMPT,
     PROMPT_TOP,
@@ -31,14 +31,16 @@ _TWICE = 8
 """Prompts whose answers are compared, and asked for again."""
 _SCORED_AGAIN = 16
 """Texts that are scored again, alone."""
+_OF_A_PART = 1 << 24
+"""More prompts than a part has."""
 _SCENARIO = "twin"
 _WITHOUT: tuple[dict[str, Any], ...] = ({"seed": None}, {"return_token_ids": False}, {"ignore_eos": False})
 """What is left out, in this order, until an endpoint has words for the rest."""
 
 
-def _prompt(number: int) -> tuple[int, ...]:
+def _prompt(number: int, part: int) -> tuple[int, ...]:
     """Ids that are valid in nearly every vocabulary."""
-    return tuple(Random(number).choices(range(10, 250), k=_PROMPT_TOKENS))
+    return tuple(Random(number + part * _OF_A_PART).choices(range(10, 250), k=_PROMPT_TOKENS))
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,13 @@ class _Side:
     talk: Conversation
     scores: bool
     """Whether its endpoint has words for a request for the logprobs of a prompt."""
+    part: int
+    """Whose prompts it is asked."""
 
     def ask_for(self, number: int, **fields: Any) -> Ask:
         """A continuation of a prompt, with logprobs."""
         ask = Ask(
-            input_ids=(_prompt(number),),
+            input_ids=(_prompt(number, self.part),),
             max_new_tokens=TEXT_TOKENS,
             ignore_eos=True,
             logprobs=True,
@@ -61,7 +65,7 @@ class _Side:
         )
         ask = replace(ask, **fields)
         if self.talk.chat:
-            words = {"role": "user", "content": " ".join(map(str, _prompt(number)))}
+            words = {"role": "user", "content": " ".join(map(str, _prompt(number, self.part)))}
             ask = replace(ask, input_ids=(), messages=(words,))
         for without in _WITHOUT:
             ask = ask if self.talk.can_say(ask) else replace(ask, **without)
@@ -99,7 +103,7 @@ def _scoring_ask(ids: tuple[int, ...]) -> Ask:
     return Ask(input_ids=(ids,), max_new_tokens=1, logprobs=True, logprob_start=0, top_logprobs=_TOP)
 
 
-async def _meet(plan: Plan) -> dict[str, _Side]:
+async def _meet(plan: Plan, part: int) -> dict[str, _Side]:
     """What a target speaks, by dialect, with what scores prompts first. Raises UsageError."""
     reached = await reach(plan)
     found, sender = reached.found, reached.sender
@@ -108,8 +112,8 @@ async def _meet(plan: Plan) -> dict[str, _Side]:
     sides = {}
     for dialect in found.speaks:
         talk = Conversation(_SCENARIO, dialect, sender, found.advertised, Transcript(), found.model)
-        scores = not talk.chat and talk.can_say(_scoring_ask(_prompt(0)))
-        sides[dialect.name] = _Side(talk, scores)
+        scores = not talk.chat and talk.can_say(_scoring_ask(_prompt(0, part)))
+        sides[dialect.name] = _Side(talk, scores, part)
     return dict(sorted(sides.items(), key=lambda side: not side[1].scores))
 
 
@@ -159,7 +163,8 @@ async def _scored(sides: Sequence[_Side], first: Sequence[Mapping[str, Stream]],
     """All texts, scored by both sides, and the first of them again, alone."""
     written = {number: _written(first[number % 2].get(f"text-{number}")) for number in range(texts)}
     ids = {number: found for number, scoring in written.items() if (found := _ids(scoring))}
-    asks = {f"scored-{number}": _scoring_ask(_prompt(_TWICE + number) + ids[number]) for number in ids}
+    prompts = {number: _prompt(_TWICE + number, sides[0].part) for number in ids}
+    asks = {f"scored-{number}": _scoring_ask(prompts[number] + ids[number]) for number in ids}
     again = {f"{label}-again": asks[label] for label in list(asks)[:_SCORED_AGAIN]}
     answers = await together(*(side.talk.ask_all(asks) for side in sides))
     repeated = await together(*(side.ask_alone(again) for side in sides))
@@ -192,12 +197,12 @@ def _as_written(first: Sequence[Mapping[str, Stream]], again: Sequence[Mapping[s
     ]
 
 
-async def ask_twins(plans: tuple[Plan, Plan], tokens: int) -> TwinReport:
+async def ask_twins(plans: tuple[Plan, Plan], tokens: int, part: int = 0) -> TwinTally:
     """Ask both targets the same, let each score what either wrote, and compare them.
 
-    So many tokens are scored, or a few more. Raises UsageError.
+    So many tokens are scored, or a few more; each part has prompts of its own. Raises UsageError.
     """
-    met = await together(*map(_meet, plans))
+    met = await together(*(_meet(plan, part) for plan in plans))
     shared = next(([name, name] for name in met[0] if name in met[1]), [next(iter(side)) for side in met])
     sides = [side[name] for side, name in zip(met, shared, strict=True)]
     scores = all(side.scores for side in sides)
@@ -213,4 +218,4 @@ async def ask_twins(plans: tuple[Plan, Plan], tokens: int) -> TwinReport:
         for plan, side, given, repeated in zip(plans, sides, first, again, strict=True)
     )
     ours, theirs = (side.talk.transcript.streams for side in sides)
-    return compare_twins((one, other), (ours, theirs), scored)
+    return tally_twins((one, other), (ours, theirs), scored)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from tokenwire.ask import Budget
 from tokenwire.asking.exploration import demand_hypothesis
 from tokenwire.asking.planning import headers_of, planned
 from tokenwire.asking.run import Unreached
@@ -18,6 +19,8 @@ from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command, empty_folder, writable_folder
 from tokenwire.commands.plan import print_plan
 from tokenwire.commands.reporting import judge_and_report, reporting_of
+from tokenwire.commands.twin import ask_both
+from tokenwire.comparing.twin import twin_report
 from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement
 from tokenwire.last_run import LastRun, failures, folder_of_last, keep, last_run
@@ -25,6 +28,8 @@ from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
 from tokenwire.settings import REMEMBERED, Settings
 
+_TWIN_TOKENS = {Budget.QUICK: 300, Budget.STANDARD: 3000, Budget.SOAK: 30_000}
+"""That both deployments score for --twin."""
 _MOST_JOBS = 4
 _WORTH_SHARING = 200
 """Answers that take longer to judge than processes take to start."""
@@ -56,8 +61,12 @@ def _check(
     plan = replace(planned(settings), record=record, resume=resume is not None)
     if only_plan:
         raise typer.Exit(print_plan(plan, full=settings.verbose))
+    twin = None
+    if settings.twin:
+        urls = settings.target, settings.twin
+        twin = twin_report(ask_both(settings, urls, urls[0].__eq__, _TWIN_TOKENS[settings.budget]))
     judged: list[Judgement] = []
-    reporting = replace(reporting_of(settings), budget=settings.budget, on_judged=judged.extend)
+    reporting = replace(reporting_of(settings), budget=settings.budget, on_judged=judged.extend, twin=twin)
     console = make_console()
     subject = ask(plan, verbosity=settings.verbosity)
     if isinstance(subject, Unreached):

@@ -1,4 +1,4 @@
-"""`tokenwire merge`: one report of several replays."""
+"""`tokenwire merge`: one report of several replays, or of several twins."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import typer
 
 from tokenwire.commands.command import command
 from tokenwire.commands.reporting import judge_and_report, reporting_of
+from tokenwire.commands.twin import show_twins
+from tokenwire.comparing.twin_tally import are_twins, merged_twins
 from tokenwire.report.console import make_console
 from tokenwire.report.tally_file import merged, read_tally
 from tokenwire.settings import Settings
@@ -17,16 +19,20 @@ from tokenwire.settings import Settings
 
 def _merge(
     tallies: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="What `tokenwire replay --tally` wrote, in order.")
+        list[Path],
+        typer.Argument(metavar="FILE...", help="What `replay --tally` or `twin --tally` wrote, in order."),
     ],
     *,
     settings: Settings,
 ) -> None:
     """Make one report of several replays, as if one had judged all their captures in this order.
 
-    Nothing is judged again, and no capture is read. Exit status as of `tokenwire check`.
+    Nothing is judged again, and no capture is read. Exit status as of `tokenwire check`. Tallies of twins, of
+    replicas of the same two deployments, become one comparison; exit status as of `tokenwire twin`.
     """
     try:
+        if are_twins(tallies[0]):
+            raise typer.Exit(show_twins(merged_twins(tallies), settings).exit_status)
         replayed = merged([(str(file), read_tally(file)) for file in tallies])
     except OSError as error:
         raise typer.BadParameter(str(error)) from error
@@ -40,4 +46,5 @@ app = command(
     _merge,
     "tokenwire merge one.tally.gz other.tally.gz --report report",
     "tokenwire merge shards/*.tally.gz --tally fleet.tally.gz",
+    "tokenwire merge twins/*.tally.gz --html twin.html",
 )

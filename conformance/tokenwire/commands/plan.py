@@ -26,6 +26,8 @@ def print_plan(plan: Plan, *, full: bool) -> int:
         typer.echo(line)
     if plan.settings.worker:
         typer.echo("The scenario `gateway` asks its requests of both servers besides.")
+    if plan.settings.twin:
+        typer.echo("Both twins get their requests besides: some three for 64 tokens that they score.")
     return ExitStatus.CONFORMS
 
 

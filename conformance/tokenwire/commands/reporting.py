@@ -24,6 +24,8 @@ from tokenwire.baselines.tolerance import (
     with_reasons,
 )
 from tokenwire.commands.command import writable
+from tokenwire.comparing.twin import TwinReport, twins_as_json
+from tokenwire.comparing.twin_forms import print_twins
 from tokenwire.disk import system_says, unfinished, why_not_appendable
 from tokenwire.judging.judge import Judgement, combined, judge_runs
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
@@ -62,6 +64,8 @@ class Reporting:
     """Called with the judgements that ran."""
     tally: Path | None = None
     """The file for `tokenwire merge`; None for no file."""
+    twin: TwinReport | None = None
+    """The target beside its twin, where it has one."""
 
     @property
     def partial(self) -> bool:
@@ -160,9 +164,12 @@ def judge_and_report(
     verdicts = verdict_of_each(ran)
     standings = [standing(name, verdicts, subject.families) for name in profiles]
     known_end = reporting.baseline is not None and ended_as_known(reporting.baseline, subject.broken_off)
+    twin = reporting.twin
     status = run_status(
         ran, standings, broken_off=bool(subject.broken_off) and not known_end, baseline_holds=not faults
     )
+    if twin is not None and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED}:
+        status = twin.exit_status or status
     report = document(
         subject,
         ran,
@@ -170,6 +177,7 @@ def judge_and_report(
         selection={"filters": list(reporting.filters), "budget": reporting.budget},
         baseline=result.as_json(faults) if result else None,
         profiles=standings,
+        twin=twins_as_json(twin) if twin is not None else None,
     )
     # Before the terminal: whatever it makes of them, the files are there.
     problems += [
@@ -179,6 +187,9 @@ def judge_and_report(
     ]
     try:
         with fenced():
+            if twin is not None:
+                print_twins(console, twin)
+                console.print()
             print_report(console, report, verbosity=reporting.settings.verbosity)
         for line in workflow_lines(report):
             typer.echo(line)

@@ -1,24 +1,55 @@
-"""`tokenwire twin`: whether two deployments serve one model."""
+"""`tokenwire twin`: whether two deployments serve one model. `check --twin` and `merge` show it as well."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from tokenwire.asking.planning import planned
-from tokenwire.asking.run import Plan
 from tokenwire.asking.twins import ask_twins
 from tokenwire.commands.command import command, writable
 from tokenwire.commands.compare import is_configured
-from tokenwire.comparing.twin import twins_as_json
+from tokenwire.comparing.twin import TwinReport, TwinTally, twin_report, twins_as_json
 from tokenwire.comparing.twin_forms import print_twins, twin_page
+from tokenwire.comparing.twin_tally import write_twins
 from tokenwire.disk import write_whole
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json
 from tokenwire.settings import Settings
+
+
+def ask_both(
+    settings: Settings,
+    urls: tuple[str, str],
+    is_configured: Callable[[str], bool],
+    tokens: int,
+    part: int = 0,
+) -> TwinTally:
+    """Ask two deployments; headers of a file go to the one that it is for. Raises UsageError."""
+    one, other = (
+        planned(
+            replace(settings, target=url, file_headers=settings.file_headers if is_configured(url) else ())
+        )
+        for url in urls
+    )
+    return asyncio.run(ask_twins((one, other), tokens, part))
+
+
+def show_twins(tally: TwinTally, settings: Settings) -> TwinReport:
+    """Print a comparison, and write it where the options say. Raises UsageError."""
+    report = twin_report(tally)
+    if settings.json is not None:
+        write_whole(settings.json, as_json(twins_as_json(report)))
+    if settings.html is not None:
+        write_whole(settings.html, twin_page(report))
+    if settings.tally is not None:
+        write_twins(tally, settings.tally)
+    print_twins(make_console(), report)
+    return report
 
 
 def _twin(
@@ -30,6 +61,12 @@ def _twin(
     tokens: Annotated[
         int, typer.Option("--tokens", metavar="N", min=1, help="Tokens that both sides score.")
     ] = 3000,
+    part: Annotated[
+        int,
+        typer.Option(
+            "--part", metavar="N", min=0, help="Other texts than all other parts: they can be merged."
+        ),
+    ] = 0,
 ) -> None:
     """Tell whether two deployments serve one model: before and after an upgrade, one GPU and several, two
     precisions.
@@ -41,25 +78,16 @@ def _twin(
     Exit status: 0 the same, perhaps up to noise; 1 another model; 2 wrong command line, or a server that
     cannot be asked; 4 undecided.
     """
-    for file, option in ((settings.json, "--json"), (settings.html, "--html")):
-        if file is not None:
-            writable(file, option)
-
-    def plan(url: str) -> Plan:
-        headers = settings.file_headers if is_configured(context, url) else ()
-        return planned(replace(settings, target=url, file_headers=headers))
-
-    report = asyncio.run(ask_twins((plan(one), plan(other)), tokens))
-    if settings.json is not None:
-        write_whole(settings.json, as_json(twins_as_json(report)))
-    if settings.html is not None:
-        write_whole(settings.html, twin_page(report))
-    print_twins(make_console(), report)
-    raise typer.Exit(report.exit_status)
+    for name in ("json", "html", "tally"):
+        if (file := getattr(settings, name)) is not None:
+            writable(file, f"--{name}")
+    tally = ask_both(settings, (one, other), lambda url: is_configured(context, url), tokens, part)
+    raise typer.Exit(show_twins(tally, settings).exit_status)
 
 
 app = command(
     _twin,
     "tokenwire twin --a http://127.0.0.1:30000 --b http://127.0.0.1:30001",
     "tokenwire twin --a http://old:30000 --b http://new:30000 --tokens 30000 --html twin.html",
+    "tokenwire twin --a http://old-7:30000 --b http://new-7:30000 --part 7 --tally 7.tally.gz",
 )

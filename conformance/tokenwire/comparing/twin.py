@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, chain, pairwise, takewhile
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -35,6 +35,8 @@ _FINEST = 11
 """Steps are looked for down to 2 to the power of minus this."""
 _WRITTEN = 1e-5
 """Steps are as exact as this: logprobs are what float32 leaves of logits in steps."""
+_FARTHEST = 300
+"""So many nats count no more than this where they are exponents."""
 _RESAMPLED = 500
 _LEAST_TEXTS = 4
 """No share of texts is taken for all of them before."""
@@ -123,11 +125,11 @@ class _Counted:
 
     apart: tuple[float, ...]
     """Differences of the logprobs of its ids, between the sides."""
-    by_itself: tuple[tuple[float, ...], tuple[float, ...]]
+    by_itself: tuple[tuple[float, ...], ...]
     """And of each side from itself."""
     divergence: tuple[float, ...]
     """Estimates of the divergence of the writer from the other side, each from one id."""
-    steps: tuple[tuple[float, ...], tuple[float, ...]]
+    steps: tuple[tuple[float, ...], ...]
     gaps: tuple[float, ...]
     """Where the sides have another likeliest id: how far they are from having the same, in nats; 0 where
     they have.
@@ -135,10 +137,22 @@ class _Counted:
 
 
 @dataclass(frozen=True)
+class TwinTally:
+    """What one comparison counted; tallies of several merge."""
+
+    sides: tuple[TwinSide, ...]
+    texts: tuple[_Counted, ...]
+    same_answers: int
+    compared_answers: int
+    seeds: tuple[int, ...]
+    besides: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
 class TwinReport:
     """Two sides beside each other."""
 
-    sides: tuple[TwinSide, TwinSide]
+    sides: tuple[TwinSide, ...]
     outcome: Outcome
     tokens: int
     told_within: int
@@ -156,7 +170,7 @@ class TwinReport:
     """Of the others, those that noise explains."""
     same_answers: int
     compared_answers: int
-    seeds: tuple[int, int]
+    seeds: tuple[int, ...]
     """Samples of one seed with the same ids on both sides, and how many were compared."""
     besides: tuple[Difference, ...]
     """What differs in answers and follows from no number."""
@@ -209,7 +223,7 @@ def _divergence(apart: float) -> float:
     """What one id, sampled by a side that gives it so much more than the other, adds to the divergence of
     that side from the other: never below 0, and its mean is right.
     """
-    return math.expm1(-apart) + apart if apart > -700 else math.inf
+    return math.expm1(min(-apart, _FARTHEST)) + apart
 
 
 def _likeliest(position: Position) -> dict[Any, float]:
@@ -316,22 +330,15 @@ def _histogram(numbers: Sequence[float]) -> tuple[int, ...]:
     return (len(numbers) - above[0], *(low - high for low, high in pairwise((*above, 0))))
 
 
-def compare_twins(
+def tally_twins(
     sides: tuple[TwinSide, TwinSide],
     answers: tuple[Sequence[Answer], Sequence[Answer]],
     texts: Sequence[Text],
-) -> TwinReport:
+) -> TwinTally:
     """Compare two sides by what they make of texts, and by their answers to the same requests."""
-    counted = [numbers for text in texts if (numbers := _counted(text)).apart]
     every = side_by_side(*answers, lambda answer: ("", answer.exchange.name))
     pairs = [pair for pair in every if pair.baseline.answered or pair.other.answered]
     found = [[seen for seen in differences(pair.load(), LABELS) if seen.decides] for pair in pairs]
-    apart_numbers = [number for text in counted for number in text.apart]
-    outcome, apart, noise = _weighed(counted)
-    within = _told_within(counted, outcome)
-    if counted and pairs and not any(found) and not any(apart_numbers):
-        outcome = Outcome.SAME
-    gaps = [gap for text in counted for gap in text.gaps]
     seeded = [pair for pair in pairs if _SAMPLE.fullmatch(pair.baseline.exchange.label)]
     besides = {
         (seen.kind, seen.subject): seen
@@ -339,9 +346,51 @@ def compare_twins(
         for seen in of_pair
         if seen.kind not in _CONSEQUENCES
     }
+    return TwinTally(
+        sides,
+        tuple(numbers for text in texts if (numbers := _counted(text)).apart),
+        same_answers=sum(not of_pair for of_pair in found),
+        compared_answers=len(pairs),
+        seeds=(sum(_ids(pair.baseline) == _ids(pair.other) for pair in seeded), len(seeded)),
+        besides=tuple(besides.values()),
+    )
+
+
+def merged(tallies: Sequence[TwinTally]) -> TwinTally:
+    """The tallies of replicas of the same two deployments as one. Raises ValueError for other ones."""
+    if len({tuple((side.model, side.dialect) for side in tally.sides) for tally in tallies}) > 1:
+        raise ValueError("they are of several models, or were asked at several endpoints")
+    besides = {(seen.kind, seen.subject): seen for tally in reversed(tallies) for seen in tally.besides}
+    return TwinTally(
+        tuple(map(_all_of, *(tally.sides for tally in tallies))),
+        tuple(chain.from_iterable(tally.texts for tally in tallies)),
+        sum(tally.same_answers for tally in tallies),
+        sum(tally.compared_answers for tally in tallies),
+        tuple(map(sum, zip(*(tally.seeds for tally in tallies), strict=True))),
+        tuple(besides.values()),
+    )
+
+
+def _all_of(*replicas: TwinSide) -> TwinSide:
+    """Replicas of one deployment as one side."""
+    first, *others = dict.fromkeys(side.url for side in replicas)
+    kept = [side.keeps_seeds for side in replicas if side.keeps_seeds is not None]
+    url = f"{first} and {len(others)} more" if others else first
+    return replace(replicas[0], url=url, keeps_seeds=all(kept) if kept else None)
+
+
+def twin_report(tally: TwinTally) -> TwinReport:
+    """What a tally says of its sides."""
+    counted = tally.texts
+    apart_numbers = [number for text in counted for number in text.apart]
+    outcome, apart, noise = _weighed(counted)
+    within = _told_within(counted, outcome)
+    if counted and 0 < tally.compared_answers == tally.same_answers and not any(apart_numbers):
+        outcome = Outcome.SAME
+    gaps = [gap for text in counted for gap in text.gaps]
     by_itself = ([number for text in counted for number in text.by_itself[side]] for side in (0, 1))
     return TwinReport(
-        sides,
+        tally.sides,
         outcome,
         tokens=len(apart_numbers),
         told_within=within,
@@ -351,10 +400,10 @@ def compare_twins(
         divergence=_interval([text.divergence for text in counted]),
         agreed=sum(not gap for gap in gaps),
         near_ties=sum(0 < gap <= 2 * _limit(noise) for gap in gaps),
-        same_answers=sum(not of_pair for of_pair in found),
-        compared_answers=len(pairs),
-        seeds=(sum(_ids(pair.baseline) == _ids(pair.other) for pair in seeded), len(seeded)),
-        besides=tuple(besides.values()),
+        same_answers=tally.same_answers,
+        compared_answers=tally.compared_answers,
+        seeds=tally.seeds,
+        besides=tally.besides,
         histograms=tuple(map(_histogram, (*by_itself, apart_numbers))),
     )
 

@@ -223,11 +223,12 @@ def document(
     selection: Mapping[str, Any] | None = None,
     baseline: Mapping[str, Any] | None = None,
     profiles: Sequence[Standing] = (),
+    twin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off.
 
     `selection` is what the run was cut down to, `baseline` what became of the known failures, `profiles` the
-    standing in each profile that was asked for.
+    standing in each profile that was asked for, `twin` how the target compares to another deployment.
     """
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts = verdict_of_each(judgements)
@@ -249,6 +250,7 @@ def document(
         "causes": _causes(judgements, found.folded),
         **({"selection": dict(selection)} if selection is not None else {}),
         **({"baseline": _plain(baseline)} if baseline is not None else {}),
+        **({"twin": _plain(twin)} if twin is not None else {}),
         "exit_status": exit_status,
         "footer": True,
     }

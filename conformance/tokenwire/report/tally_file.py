@@ -316,7 +316,7 @@ def _named_only(name: str, dialect: str) -> Stream:
     return Stream(exchange, dialect, Asked(), Delivery.WHOLE, (), ())
 
 
-def _values(path: Path) -> Iterator[Any]:
+def values_of(path: Path) -> Iterator[Any]:
     """The values of the lines. Raises UsageError, OSError."""
     size = values = 0
     try:
@@ -337,7 +337,7 @@ def _values(path: Path) -> Iterator[Any]:
 def read_tally(path: Path) -> Replayed:
     """The tally that a replay wrote with `--tally`. Raises UsageError, OSError."""
     reading: _Reading | None = None
-    for number, line in enumerate(_values(path), 1):
+    for number, line in enumerate(values_of(path), 1):
         try:
             if reading is None:
                 reading = _Reading(line)
