@@ -278,7 +278,7 @@ def audit(session: nox.Session) -> None:
 @nox.session
 def interop(session: nox.Session) -> None:
     """Other people's programs against ours: a client, two gateways, and another server under the suite."""
-    others = ("anthropic", "openai", "sglang-router", "smg", "transformers[serving]")
+    others = ("anthropic", "openai", "ray", "sglang-router", "smg", "transformers[serving]")
     pinned = ("-c", str(ROOT / "constraints" / "interop.txt"))
     session.install("-e", ".[reference,dev]", *others, *CONSTRAINTS, *pinned, silent=False)
     session.run("pytest", "tests/interop", *session.posargs)

@@ -337,11 +337,14 @@ class Settings:
         toml='watch.admin = "127.0.0.1:9464"',
     )
     record: Path | None = _folder(
-        "check watch",
+        "check watch twin",
         "Write every exchange there as it arrives.",
         toml='watch.record = "violations"',
         roles=SENSITIVE,
-        but={"watch": {"help": "Keep exchanges that violate there."}},
+        but={
+            "watch": {"help": "Keep exchanges that violate there."},
+            "twin": {"help": "Write the exchanges of both sides there, in the folders a and b."},
+        },
     )
     sample: float = _count(
         "watch",

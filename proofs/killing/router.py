@@ -45,7 +45,7 @@ def _passed_on(headers: httpx.Headers | Any) -> dict[str, str]:
 
 def router(prefill: str, decode: str) -> Starlette:
     """The application, before the servers at two URLs."""
-    info = httpx.get(f"{prefill}/server_info").json()["tokenwire_reference"]
+    info = httpx.get(f"{prefill}/server_info", timeout=60).json()["tokenwire_reference"]
     rooms = count(1)
     # A connection that is kept may be closed by the other end just when a request goes out.
     fresh = httpx.Limits(max_connections=None, max_keepalive_connections=0)

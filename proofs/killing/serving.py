@@ -54,7 +54,7 @@ def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, 
         urls = {name: [_url(process) for process in processes] for name, processes in started.items()}
         for halves in urls.values():
             if halves[1:]:
-                halves[:] = [_url(stack.enter_context(_process(("-m", "proofs.killing.router", *halves))))]
+                halves[:] = [stack.enter_context(routed(*halves))]
         yield {name: url for name, (url,) in urls.items()}
 
 
@@ -63,6 +63,13 @@ def flags_of(name: str) -> tuple[str, ...]:
     kind = name.partition(_ITS_OWN)[0].removesuffix(WITH_PARROT)
     model = ("--model", "builtin:parrot") if name.endswith(WITH_PARROT) else ()
     return (*model, *_FLAGS.get(kind, tuple(kind.split())))
+
+
+@contextlib.contextmanager
+def routed(prefill: str, decode: str) -> Iterator[str]:
+    """A router before a server that prefills and one that decodes; its URL."""
+    with _process(("-m", "proofs.killing.router", prefill, decode)) as process:
+        yield _url(process)
 
 
 def _servers(flags: tuple[str, ...]) -> Sequence[tuple[str, ...]]:

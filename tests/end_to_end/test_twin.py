@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proofs.killing.serving import DECODES, routed
 
 from tokenwire.judging.verdict import ExitStatus
 
@@ -99,6 +100,47 @@ def test_twins_are_told_from_others(tokenwire, serve_reference: Serve, tmp_path:
         print(seed, json.dumps(found))
 
 
+@pytest.mark.parametrize("seed", MODELS)
+def test_prefill_and_decode_apart_are_one_server(
+    tokenwire, serve_reference: Serve, tmp_path: Path, seed: int
+) -> None:
+    model = ("--model", small_model(tmp_path / "plain", seed))
+    prefills = (DECODES[0], "prefill", "--disaggregation-bootstrap-port", "0")
+    with (
+        serve_reference(model) as whole,
+        serve_reference((*model, *prefills)) as prefill,
+        serve_reference((*model, *DECODES)) as decode,
+        routed(prefill, decode) as apart,
+    ):
+        ran = tokenwire("twin", "--a", whole, "--b", apart, "--tokens", "300")
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    assert ran.stdout.splitlines()[-1] == "the same: 320 tokens to the last digit"
+
+
+def test_a_check_tells_of_a_twin_beside_its_verdicts(
+    tokenwire, start_reference: Callable[..., str], tmp_path: Path
+) -> None:
+    urls = start_reference(), start_reference("--model", str(_TOKENIZER))
+    asked = (
+        "--requirement",
+        "ids-are-counted",
+        "--scenario",
+        "greedy-stream",
+        "--budget",
+        "quick",
+        "--no-keep",
+    )
+    status = {}
+    for name, url in (("itself", urls[0]), ("another", urls[1])):
+        report = tmp_path / f"{name}.json"
+        ran = tokenwire("check", "--target", urls[0], "--twin", url, *asked, "--json", str(report))
+        found = json.loads(report.read_text("utf-8"))
+        assert found["exit_status"] == ran.returncode, ran.stdout + ran.stderr
+        assert f"{found['twin']['outcome']}: " in ran.stdout
+        status[found["twin"]["outcome"]] = ran.returncode
+    assert status == {"the same": ExitStatus.CONFORMS, "another model": ExitStatus.VIOLATION}
+
+
 def test_precision_hides_no_four_bit_weights(tokenwire, serve_reference: Serve, tmp_path: Path) -> None:
     """Nor does it where both sides compute with few digits."""
     plain = small_model(tmp_path / "plain", 0)
@@ -122,6 +164,23 @@ def test_every_endpoint_can_be_asked(tokenwire, start_reference: Callable[..., s
     assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
     assert f"asked as {dialect}" in ran.stdout
     assert "to the last digit" in ran.stdout
+
+
+def test_what_both_answered_is_kept(tokenwire, start_reference: Callable[..., str], tmp_path: Path) -> None:
+    url = start_reference()
+    ran = tokenwire("twin", "--a", url, "--b", url, "--tokens", "64", "--record", "kept")
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    names = [
+        {
+            str(file.relative_to(tmp_path / "kept" / side))
+            for file in (tmp_path / "kept" / side).rglob("*.jsonl")
+        }
+        for side in "ab"
+    ]
+    assert names[0] == names[1]
+    assert "sglang-generate/twin/scored-0.jsonl" in names[0]
+    compared = tokenwire("compare", "kept/a", "kept/b")
+    assert compared.returncode == ExitStatus.CONFORMS, compared.stdout
 
 
 def test_two_families_are_compared_by_their_numbers(tokenwire, start_reference: Callable[..., str]) -> None:

@@ -335,9 +335,10 @@ class Reached:
 async def reach(plan: Plan) -> Reached:
     """Find out what a target is. Raises UsageError for a URL that is none."""
     url = plan.settings.target
-    polite = PoliteSender(_recorder(plan, url, None, headers=plan.headers, first=True), plan.limits)
-    found = await _found(plan, url, polite, None, plan.headers)
-    recorder = _recorder(plan, url, None, headers=plan.headers, known=found)
+    capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
+    polite = PoliteSender(_recorder(plan, url, capture, headers=plan.headers, first=True), plan.limits)
+    found = await _found(plan, url, polite, capture, plan.headers)
+    recorder = _recorder(plan, url, capture, headers=plan.headers, known=found)
     length = found.advertised.context_length or SMALLEST_CONTEXT
     return Reached(found, recorder, polite.to(recorder, found.asked, length))
 

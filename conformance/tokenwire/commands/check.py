@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -15,11 +16,12 @@ from tokenwire.ask import Budget
 from tokenwire.asking.exploration import demand_hypothesis
 from tokenwire.asking.planning import headers_of, planned
 from tokenwire.asking.run import Unreached
+from tokenwire.asking.twins import ask_twins
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command, empty_folder, writable_folder
 from tokenwire.commands.plan import print_plan
 from tokenwire.commands.reporting import judge_and_report, reporting_of
-from tokenwire.commands.twin import ask_both
+from tokenwire.commands.twin import twin_plans
 from tokenwire.comparing.twin import twin_report
 from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement
@@ -51,9 +53,9 @@ def _check(
 ) -> None:
     """Check a running server: ask all scenarios, then judge every requirement.
 
-    Exit status: 0 conforms, known failures aside; 1 violation, or a baseline that does not hold; 2 wrong
-    command line; 3 the suite failed; 4 nothing was shown to hold, the target does not show a profile that was
-    asked for, or it could not be reached.
+    Exit status: 0 conforms, known failures aside; 1 violation, a baseline that does not hold, or a twin that
+    serves another model; 2 wrong command line; 3 the suite failed; 4 nothing was shown to hold, the target
+    does not show a profile that was asked for, or it could not be reached.
     """
     if settings.explore:
         demand_hypothesis()
@@ -64,7 +66,8 @@ def _check(
     twin = None
     if settings.twin:
         urls = settings.target, settings.twin
-        twin = twin_report(ask_both(settings, urls, urls[0].__eq__, _TWIN_TOKENS[settings.budget]))
+        tally = ask_twins(twin_plans(settings, urls, urls[0].__eq__), _TWIN_TOKENS[settings.budget])
+        twin = twin_report(asyncio.run(tally))
     judged: list[Judgement] = []
     reporting = replace(reporting_of(settings), budget=settings.budget, on_judged=judged.extend, twin=twin)
     console = make_console()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tokenwire.asking.planning import planned
+from tokenwire.asking.run import Plan
 from tokenwire.asking.twins import ask_twins
-from tokenwire.commands.command import command, writable
+from tokenwire.commands.command import command, empty_folder, writable
 from tokenwire.commands.compare import is_configured
 from tokenwire.comparing.twin import TwinReport, TwinTally, twin_report, twins_as_json
 from tokenwire.comparing.twin_forms import print_twins, twin_page
@@ -22,21 +24,23 @@ from tokenwire.report.document import as_json
 from tokenwire.settings import Settings
 
 
-def ask_both(
+def twin_plans(
     settings: Settings,
     urls: tuple[str, str],
     is_configured: Callable[[str], bool],
-    tokens: int,
-    part: int = 0,
-) -> TwinTally:
-    """Ask two deployments; headers of a file go to the one that it is for. Raises UsageError."""
-    one, other = (
-        planned(
-            replace(settings, target=url, file_headers=settings.file_headers if is_configured(url) else ())
+    record: Path | None = None,
+) -> tuple[Plan, Plan]:
+    """How two deployments are asked; headers of a file go to the one that it is for. Raises UsageError."""
+
+    def plan(url: str, side: str) -> Plan:
+        headers = settings.file_headers if is_configured(url) else ()
+        return replace(
+            planned(replace(settings, target=url, file_headers=headers)),
+            record=record / side if record is not None else None,
+            on_loss=lambda words: typer.echo(words, err=True),
         )
-        for url in urls
-    )
-    return asyncio.run(ask_twins((one, other), tokens, part))
+
+    return plan(urls[0], "a"), plan(urls[1], "b")
 
 
 def show_twins(tally: TwinTally, settings: Settings) -> TwinReport:
@@ -81,8 +85,9 @@ def _twin(
     for name in ("json", "html", "tally"):
         if (file := getattr(settings, name)) is not None:
             writable(file, f"--{name}")
-    tally = ask_both(settings, (one, other), lambda url: is_configured(context, url), tokens, part)
-    raise typer.Exit(show_twins(tally, settings).exit_status)
+    record = empty_folder(settings.record, "--record") if settings.record is not None else None
+    plans = twin_plans(settings, (one, other), lambda url: is_configured(context, url), record)
+    raise typer.Exit(show_twins(asyncio.run(ask_twins(plans, tokens, part)), settings).exit_status)
 
 
 app = command(

@@ -1,0 +1,33 @@
+"""Twins shared out by Ray on this machine: their comparison is that of the same twins one by one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is installed by `nox -s interop`")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_twin.py"
+PARTS = 3
+
+
+def test_tasks_of_ray_compare_as_one_does(start_reference: Callable[..., str], tmp_path: Path) -> None:
+    urls = [start_reference("--weight-version", name) for name in ("old", "new")]
+    sides = ("--a", urls[0], "--b", urls[1], "--tokens", "64")
+
+    def run(*command: str) -> int:
+        return subprocess.run([sys.executable, *command], cwd=tmp_path, check=False).returncode
+
+    shared = run(str(EXAMPLE), *sides, "--parts", str(PARTS), "--json", "ray.json")
+    files = [f"{part}.tally.gz" for part in range(PARTS)]
+    alone = [
+        run("-m", "tokenwire", "twin", *sides, "--part", str(part), "--tally", file)
+        for part, file in enumerate(files)
+    ]
+    merged = run("-m", "tokenwire", "merge", *files, "--json", "merged.json")
+    assert (shared, alone, merged) == (0, [0] * PARTS, 0)
+    assert (tmp_path / "ray.json").read_bytes() == (tmp_path / "merged.json").read_bytes()
