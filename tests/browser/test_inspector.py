@@ -141,6 +141,57 @@ def test_a_hundred_streams_leave_the_page_free(page: WebDriver) -> None:
     assert 1 <= page.execute_script("return window.most") <= 200
 
 
+SIMULATED_SOURCE = """
+window.EventSource = class extends EventTarget {
+  constructor() { super(); window.source = this; }
+  close() {}
+};
+"""
+THREE_SECONDS = """
+const [done] = arguments;
+const row = (number, state, more) => ({
+  number, state, to: "target", path: "/generate", open: state !== "complete", status: 200, bytes: 100,
+  first: 0.01, seconds: null, ...more,
+});
+const ended = { seconds: 0.2, tokens: 20, violated: ["ids-are-counted"] };
+let pulse = 0;
+function next() {
+  if (pulse === 30) return done();
+  const rows = [];
+  for (let place = 10 * pulse + 1; place <= 10 * pulse + 10; place += 1) {
+    rows.push(row(place, "waiting"));
+    if (place > 10) rows.push(row(place - 10, "under way"));
+    if (place > 20) rows.push(row(place - 20, "complete", ended));
+  }
+  window.source.onmessage({ data: JSON.stringify({ rows, gone: [] }) });
+  pulse += 1;
+  requestAnimationFrame(() => requestAnimationFrame(next));
+}
+window.source.onopen();
+next();
+"""
+"""What the page is told of 100 streams a second: ten messages in each, of ten that begin and ten that end."""
+
+
+def test_the_page_has_time_left_at_a_hundred_streams_a_second(page: WebDriver, address: str) -> None:
+    """Counted is what its thread takes of the processor: other programs make it no longer."""
+    script = page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SIMULATED_SOURCE})
+    page.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    page.get(address)
+
+    def taken() -> float:
+        metrics = page.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    before = taken()
+    page.set_script_timeout(PATIENCE_S)
+    page.execute_async_script(THREE_SECONDS)
+    assert taken() - before < 3
+    assert len(page.find_elements(By.CSS_SELECTOR, "#rows tbody tr")) == 200
+    page.execute_cdp_cmd("Performance.disable", {})
+    page.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
 def test_form_and_body_are_two_ways_to_say_the_same(page: WebDriver) -> None:
     say(page, "sampling_params.max_new_tokens", "7")
     say(page, "sampling_params.stop", '["QZ", "!"]')
