@@ -23,6 +23,7 @@ from tokenwire.report.subject import Subject
 from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
+from tokenwire.target.capability import drops_its_constraint
 from tokenwire.target.tokenizer import Tokenizer, tokenizer_of, way_of
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead
@@ -142,6 +143,9 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
     yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)
     yield from (where + words for words in run.honesty.remarks())
     yield from (where + words for words in rules_seen(run.answers))
+    dropping = (stream for stream in run.answers if stream.asked.constraints and drops_its_constraint(stream))
+    if not run.capabilities["constraints"].present and (first := next(dropping, None)) is not None:
+        yield f"{where}constraints of texts are answered and not kept, as {first.exchange.name} shows"
     if run.unknown_lists:
         names = ", ".join(sorted(run.unknown_lists))
         yield f"{where}not taken for customized_info, as it has no entry for each output id: {names}"

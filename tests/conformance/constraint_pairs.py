@@ -47,6 +47,13 @@ def with_ids(*ids: int, text: str = "abc", **sampling: Any) -> Stream:
     return answered("sglang-generate", body, answer)
 
 
+def _refused_in_messages(error_type: str) -> Stream:
+    body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    body["output_config"] = {"format": {"type": "json_schema", "schema": {"type": "nonsense"}}}
+    error = {"type": "error", "error": {"type": error_type, "message": "no such type"}}
+    return answered("anthropic-messages", body, error)
+
+
 CONSTRAINT_PAIRS = [
     Pair("finished-text-is-a-word", _said(_WORD), _said(_OTHER), None, _TEXT),
     Pair(
@@ -98,6 +105,13 @@ CONSTRAINT_PAIRS = [
         _refused(400, tool_choice="required"),
         _refused(200, tool_choice="required"),
         why="no tool to call",
+    ),
+    Pair(
+        "bad-constraints-refused",
+        _refused_in_messages("invalid_request_error"),
+        _refused_in_messages("internal_error"),
+        0,
+        why="an error that says by its type whose fault it is",
     ),
     Pair(
         "clashing-constraints-refused",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from stream_builder import refusal
+from wire_answers import answered
 
 from tokenwire.ask import Ask
 from tokenwire.checks.reading.bad_values import (
@@ -103,10 +104,15 @@ def test_ids_are_unknown_beyond_the_vocabulary_where_it_is_told() -> None:
 def test_ids_of_parameters_are_found_wherever_they_stand() -> None:
     body = {"input_ids": [1], "token_ids_logprob": [[3], [-2]], "return_logprob": True}
     params = {"stop_token_ids": [5, -5], "logit_bias": {"7": 1, "-7": 1, "none": 1}}
-    request = HttpRequest("POST", "/generate", {**body, "sampling_params": params})
-    read = GENERATE.read_asked(request)
-    assert [token.value for token in unknown_chosen_ids(read, None)] == [-2]
-    assert [token.value for token in unknown_parameter_ids(read, request, None)] == [-5, -7]
+    read = answered("sglang-generate", {**body, "sampling_params": params}, {})
+    assert [token.value for token in unknown_chosen_ids(read.asked, None)] == [-2]
+    assert [token.value for token in unknown_parameter_ids(read, None)] == [-5, -7]
+
+
+@pytest.mark.parametrize(("dialect", "unknown"), [("openai-chat", [-7]), ("anthropic-messages", [])])
+def test_a_bias_is_an_unknown_field_where_its_endpoint_has_none(dialect: str, unknown: list[int]) -> None:
+    read = answered(dialect, {"messages": [], "logit_bias": {"-7": 1}}, {})
+    assert [token.value for token in unknown_parameter_ids(read, None)] == unknown
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,14 @@ from dataclasses import replace
 import pytest
 from hand_made_stream import ids_stream
 from known_answer_pairs import MODEL
+from wire_answers import answered
 
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import Verdict
 from tokenwire.parrot.law import Repeater
 from tokenwire.record import Asked, Delivery, Emission, Finish, Stream
+from tokenwire.replay import remarks
 from tokenwire.requirement import load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import capabilities
@@ -256,3 +261,27 @@ def test_right_answers_are_known_of_a_parrot_and_its_logprobs_of_ours_alone() ->
     assert (other["parrot"].present, other["parrot-logprobs"].present) == (True, False)
     assert "another make" in other["parrot-logprobs"].established
     assert not capabilities((), Advertised())["parrot"].present
+
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+
+
+def dropped(dialect: str) -> Stream:
+    """A chat that wants an object and gets a part of one, with finish `stop`."""
+    message = {"role": "assistant", "content": '{"b": tru'}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    body = {"messages": [{"role": "user", "content": "q"}], "response_format": SCHEMA}
+    answer = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    return answered(dialect, body, answer)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "verdict"),
+    [("sglang-chat", Verdict.FAIL), ("vllm-chat", Verdict.FAIL), ("openai-chat", Verdict.UNSUPPORTED)],
+)
+def test_who_drops_each_constraint_breaks_the_promise_of_its_family(dialect: str, verdict: Verdict) -> None:
+    run = Run((dropped(dialect),))
+    (judged,) = judge([run], [load_requirements()["finished-text-is-a-word"]])
+    assert judged.verdict is verdict
+    told = [words for words in remarks(run) if "constraint" in words]
+    assert bool(told) is (verdict is Verdict.UNSUPPORTED), "where it is no violation, a remark tells it"

@@ -24,6 +24,8 @@ from tokenwire.dialects.dialect import gives_results, policy_of
 from tokenwire.record import Answer, Stream
 from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
 
+_OK = 200
+
 # What must be refused.
 
 Fault = Callable[[Stream, Target], str]
@@ -43,7 +45,9 @@ def observe_refusal(row: Refused, stream: Stream, target: Target) -> Iterator[Ob
     if status is None or status in NOT_ABOUT_THE_REQUEST:
         return
     if fault := row.fault(stream, target):
-        message = f"{fault} answered with status {status} instead of being refused"
+        in_band = status == _OK and stream.error is not None
+        beside = f" and an error without a 4xx code, {words_of(stream.error)[:60]!r}," if in_band else ""
+        message = f"{fault} answered with status {status}{beside} instead of being refused"
         yield expect(start_place(stream), "a 4xx status", status, message, holds=was_refused(stream))
 
 
@@ -62,7 +66,7 @@ def _with(values: Callable[[Stream, Target], Iterable[bad.BadValue]]) -> Fault:
 
 
 def _unknown_parameters(stream: Stream, target: Target) -> Iterator[bad.BadValue]:
-    return bad.unknown_parameter_ids(stream.asked, stream.exchange.request, target.advertised.vocab_size)
+    return bad.unknown_parameter_ids(stream, target.advertised.vocab_size)
 
 
 def _unreadable(stream: Stream, _target: Target) -> str:

@@ -216,6 +216,8 @@ class Dialect:
             else None
         )
         """How the server is asked for the text of ids, where its family knows a way."""
+        self.error_types: Mapping[str, int] = table.get("error_types", {})
+        """By the type of an error without a code, the status that it stands for."""
         self.request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")
         arrays = table.get("arrays", {})
         self.arrays = tuple(

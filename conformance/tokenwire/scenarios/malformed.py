@@ -109,7 +109,8 @@ def _unknown_ids(talk: Conversation) -> Steps:
     for label, token in (("negative", -1), ("two-to-31", 2**31)):
         bad[f"stop-{label}"] = replace(ask, wrong={"stop_token_ids": [token]}, ignore_eos=False)
         bad[f"chosen-{label}"] = replace(ask, logprobs=True, wrong={"chosen_ids": [token]})
-        bad[f"bias-{label}"] = with_parameter(talk, ask, "logit_bias", {str(token): 1.0})
+        if talk.dialect.request.logit_bias is not None:
+            bad[f"bias-{label}"] = with_parameter(talk, ask, "logit_bias", {str(token): 1.0})
     bad["top-beyond"] = replace(ask, logprobs=True, top_logprobs=_MANY)
     for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})

@@ -134,6 +134,8 @@ class _Family:
     family: str
     documents: tuple[_Document, ...] = ()
     flags: Mapping[str, _Flag] = field(default_factory=dict)
+    promises: tuple[str, ...] = ()
+    """Capabilities that the documentation of the family says all of its servers have or refuse."""
 
 
 @cache
@@ -141,6 +143,12 @@ def load_families() -> tuple[_Family, ...]:
     """All tables of `spec/servers/`. Raises ValueError for one that says what no server can tell."""
     paths = sorted((spec_root() / "servers").glob("*.yaml"))
     return tuple(typed(_Family, read_yaml(path), str(path)) for path in paths)
+
+
+@cache
+def promises(family: str) -> tuple[str, ...]:
+    """The capabilities that each server of a family has, or refuses to be asked for."""
+    return next((known.promises for known in load_families() if known.family == family), ())
 
 
 @cache

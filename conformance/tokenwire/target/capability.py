@@ -18,6 +18,7 @@ from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import (
     arrays_of,
     dialect_of,
+    family_of,
     gives_results,
     is_chat,
     is_ranked,
@@ -27,7 +28,7 @@ from tokenwire.dialects.dialect import (
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact
-from tokenwire.target.advertised import LOGPROB_RULES, Advertised
+from tokenwire.target.advertised import LOGPROB_RULES, Advertised, promises
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
 MIRRORED_ID = "mirror_token_id"
@@ -99,14 +100,21 @@ def _says_what_is_forced(stream: Stream) -> bool:
     return bool(forced) and any(choice.text == forced for choice in stream.choices)
 
 
-def _is_constrained(stream: Stream) -> bool:
-    """Whether a choice is a word of the constraint of its request."""
+def _keeps_its_constraint(stream: Stream) -> bool | None:
+    """Whether a choice is a word of the one constraint of its request; None where that cannot be told."""
     asked, finished = stream.asked, (choice for choice in stream.choices if choice.finish is not None)
-    texts = (choice.text for choice in finished if choice.text is not None)
+    texts = [choice.text for choice in finished if choice.text is not None]
     try:
-        return len(asked.constraints) == 1 and any(map(asked.constraints[0].admits, texts))
+        known = len(asked.constraints) == 1 and bool(texts)
+        return any(map(asked.constraints[0].admits, texts)) if known else None
     except UntoldError:
-        return False
+        return None
+
+
+@fact(Stream)
+def drops_its_constraint(stream: Stream) -> bool:
+    """Whether no choice is a word of the one constraint of its request."""
+    return _keeps_its_constraint(stream) is False
 
 
 def _counts_tokens(stream: Stream) -> bool:
@@ -261,7 +269,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
     ),
     "forced-text": (_says_what_is_forced, "no grammar was seen to make the model say a text"),
-    "constraints": (_is_constrained, "no answer is a word of the constraint of its request"),
+    "constraints": (
+        lambda s: _keeps_its_constraint(s) is True,
+        "no answer is a word of the constraint of its request",
+    ),
     "tool-calls": (
         _any(lambda e: e.calls or (e.finish is not None and e.finish.type == "tool_calls")),
         "no answer carries a tool call",
@@ -312,6 +323,8 @@ class _Effects:
         """The first answer that shows something."""
         self.names: set[str] = set()
         """The ids by which an abort may mean a request."""
+        self.promised: dict[str, str] = {}
+        """What servers of a family promise, and an answer did not keep, each with who says so in words."""
         self._modes: dict[tuple[Delivery, bool], Answer] = {}
         self._spaced: dict[tuple[int, int], Answer] = {}
         self._unseen = {name: shows(name) for name in _SHOWN}
@@ -324,11 +337,18 @@ class _Effects:
                 del self._unseen[name]
         if record:
             self.names |= names_of(stream)
+            self._promise(stream)
         if record and stream.asked.stream:
             self._modes.setdefault((stream.delivery, _shows_ids(stream)), stream)
             asked = stream.asked.stream_interval or 0
             if asked >= 2 and (step := least_inner_step(stream)) >= asked:
                 self._spaced.setdefault((asked, step), stream)
+
+    def _promise(self, stream: Answer) -> None:
+        family = family_of(stream.dialect)
+        if stream.asked.constraints and "constraints" in promises(family) and drops_its_constraint(stream):
+            words = f"promised by the documentation of {family}, and answered in {stream.exchange.name}"
+            self.promised.setdefault("constraints", words)
 
     def modes(self) -> Iterable[Capability]:
         """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
@@ -444,7 +464,7 @@ def _advertised_words(advertised: Advertised) -> dict[str, str]:
     return stated
 
 
-_TRUSTED = ("mirror-sampler", "customized-info")
+_TRUSTED = ("mirror-sampler", "customized-info", "constraints")
 """Taken as advertised: what does not come might be the fault that is looked for."""
 
 
@@ -481,7 +501,7 @@ def capabilities(
     found += seen.modes()
     found += _logprob_rules(seen.shown.get("logprobs"), advertised, declared)
     found += _controlled(seen.names, tuple(calls))
-    stated = _advertised_words(advertised)
+    stated = _advertised_words(advertised) | seen.promised
     return {
         capability.name: _with_sources(
             capability, stated.get(capability.name, ""), capability.name in declared

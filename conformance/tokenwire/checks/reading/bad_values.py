@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenwire.ask import RULES, Kind
 from tokenwire.checks.check import Target
-from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import ID_LIMIT, Answer, Asked, Stream, fact
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
@@ -150,10 +150,14 @@ def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValu
     yield from _unknown_ids(asked, "chosen_ids", vocabulary)
 
 
-def unknown_parameter_ids(asked: Asked, request: HttpRequest, vocabulary: int | None) -> Iterator[BadValue]:
-    """Stop ids and biased ids that are no ids of the target."""
-    yield from _unknown_ids(asked, "stop_token_ids", vocabulary)
-    for token in _biased_ids(request):
+def unknown_parameter_ids(stream: Answer, vocabulary: int | None) -> Iterator[BadValue]:
+    """Stop ids and biased ids that are no ids of the target. Where an endpoint has no biases, they are an
+    unknown field, whatever their ids.
+    """
+    yield from _unknown_ids(stream.asked, "stop_token_ids", vocabulary)
+    dialect = dialect_of(stream)
+    has_biases = dialect is not None and dialect.request.logit_bias is not None
+    for token in _biased_ids(stream.exchange.load().request) if has_biases else ():
         if _unknown(token, vocabulary):
             yield BadValue("logit_bias", token, "is not in the vocabulary")
 
@@ -222,7 +226,7 @@ def unknown_ids(stream: Answer, target: Target) -> Iterator[BadValue]:
     asked, vocabulary = stream.asked, target.advertised.vocab_size
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
-    yield from unknown_parameter_ids(asked, stream.exchange.load().request, vocabulary)
+    yield from unknown_parameter_ids(stream, vocabulary)
 
 
 @fact(Stream)

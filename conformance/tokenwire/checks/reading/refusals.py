@@ -12,7 +12,7 @@ from tokenwire.checks.reading.bad_values import (
     unknown_prompt_ids,
     unreadable_body,
 )
-from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Answer, Asked, Stream, fact, integer
 from tokenwire.target.death import ORDINARY
 from tokenwire.wire.exchange import BUSY
@@ -50,12 +50,15 @@ def _refused_in_band(stream: Answer) -> bool:
 
 
 def _code_in_band(stream: Answer) -> int | None:
-    """The code of a stream's error event; None where there is none."""
+    """The code of a stream's error event, or the one that its type stands for; None where there is none."""
     error = stream.error
     if not stream.asked.stream or stream.exchange.status != 200 or not isinstance(error, Mapping):
         return None
     nested = error.get("error")
-    return integer((nested if isinstance(nested, Mapping) else error).get("code"))
+    said = nested if isinstance(nested, Mapping) else error
+    code, dialect = integer(said.get("code")), dialect_of(stream)
+    types = dialect.error_types if dialect is not None else {}
+    return types.get(str(said.get("type"))) if code is None else code
 
 
 def put_off(stream: Answer) -> bool:
