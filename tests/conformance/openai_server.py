@@ -56,6 +56,8 @@ class Habits:
     finish: str = ""
     """Another word for the finish reason `stop`."""
     owned_by: str = "openai"
+    token_bytes: bool = True
+    """Logprobs of chat tell the bytes of each token; TGI's do not."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,9 @@ def _top(token: str, at: int, count: int) -> dict[str, float]:
     return {token: _logprob(token, at)} | lower if count else {}
 
 
-def _entry(token: str, at: int, count: int) -> dict[str, Any]:
+def _entry(token: str, at: int, count: int, *, token_bytes: bool) -> dict[str, Any]:
     def named(word: str, logprob: float) -> dict[str, Any]:
-        return {"token": word, "logprob": logprob, "bytes": list(word.encode())}
+        return {"token": word, "logprob": logprob, **({"bytes": list(word.encode())} if token_bytes else {})}
 
     top = [named(word, logprob) for word, logprob in _top(token, at, count).items()]
     return named(token, _logprob(token, at)) | {"top_logprobs": top}
@@ -216,7 +218,10 @@ class OpenAIServer:
     def _chat_logprobs(self, written: _Written, body: Mapping[str, Any]) -> Any:
         if not body.get("logprobs"):
             return None
-        entries = [_entry(token, at, body.get("top_logprobs", 0)) for at, token in enumerate(written.tokens)]
+        entries = [
+            _entry(token, at, body.get("top_logprobs", 0), token_bytes=self.habits.token_bytes)
+            for at, token in enumerate(written.tokens)
+        ]
         found = {"content": entries[self.habits.thoughts :]}
         if self.habits.thought_logprobs:
             found["reasoning_content"] = entries[: self.habits.thoughts]
@@ -241,7 +246,7 @@ class OpenAIServer:
         thoughts, asked, top = self.habits.thoughts, body.get("logprobs"), body.get("top_logprobs", 0)
         shown = 0
         for at, token in enumerate(written.tokens):
-            entries = [_entry(token, at, top)]
+            entries = [_entry(token, at, top, token_bytes=self.habits.token_bytes)]
             if at < thoughts:
                 found = {"content": None, "reasoning_content": entries}
                 with_them = asked and self.habits.thought_logprobs

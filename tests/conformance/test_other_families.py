@@ -125,6 +125,7 @@ CHAT_SCENARIOS = (
         Habits(thoughts=4, thought_logprobs=False),
         Habits(finish="eos_token"),
         Habits(usage_always=True),
+        Habits(token_bytes=False),
     ],
     ids=str,
 )
