@@ -8,7 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stream_builder import IDS, STOP, Reply, incremental, logprobs, named, top_logprobs, whole, with_exchange
+from control_calls import abort
+from stream_builder import (
+    ABORT,
+    IDS,
+    STOP,
+    Reply,
+    incremental,
+    logprobs,
+    named,
+    top_logprobs,
+    whole,
+    with_exchange,
+)
 
 from tokenwire.checks.reading.chance import goes_apart
 from tokenwire.judging.judge import Judgement, judge
@@ -121,6 +133,21 @@ def test_what_was_paused_does_not_contradict_what_was_not() -> None:
     doubt = determinism_doubt(["generate/a", "generate/c"], [seen])
     assert doubt is not None
     assert doubt.counted
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ids", "verdict"),
+    [(logprobs, (*IDS[:2], 99), Verdict.WARN), (lambda ids: logprobs(IDS[:3]), IDS[:3], Verdict.PASS)],
+    ids=["another last id", "the same"],
+)
+def test_an_abort_excuses_no_other_id(numbers: Any, ids: Sequence[int], verdict: Verdict) -> None:
+    """Undisturbed answers agree, and the last id of the one that was aborted is none of theirs."""
+    cut = Reply(ids=ids, text="abc", finish=ABORT, series={"output_token_logprobs": numbers(ids)})
+    aborted = incremental(cut, request_id="r", prompt_key="p", max_new_tokens=6)
+    full = whole(Reply(series={"output_token_logprobs": logprobs()}), prompt_key="p")
+    run = Run((*copies(full, "ab"), *copies(aborted, "cd")), calls=(abort(0.05, "r"),))
+    (judgement,) = judge([run], [load_requirements()["aborted-answer-is-a-prefix"]])
+    assert judgement.verdict is verdict, judgement.message
 
 
 _SAID = "a quick fox jumps over the lazy dog, and another one runs behind it through the wood"

@@ -167,7 +167,8 @@ class Run:
             return None
         places = (difference.place, *difference.related)
         names = {place.exchange: None for place in places if place.exchange in self.by_exchange}
-        return doubt(names, self.seen)
+        token = isinstance(difference.expected, (int, str))  # an id or a text, and no entry of a series
+        return doubt(names, self.seen, token=token)
 
     @cached_property
     def comparisons(self) -> list[AnswerPair]:

@@ -128,8 +128,10 @@ class Doubt:
     """The whole answer was repeated, and only the other differs: how many do so decides."""
 
 
-def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> Doubt | None:
-    """Why a difference by chance between these exchanges is no violation; None where it is one."""
+def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool = False) -> Doubt | None:
+    """Why a difference by chance between these exchanges is no violation; None where it is one. `token`: they
+    differ in an id or in text.
+    """
     few, repeated = "", False
     known, names = list(seen), list(exchanges)
     enough = times_to_repeat(known)
@@ -148,11 +150,13 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> Doubt | None
         return None
     alike = 1 + max((side.steady.get(few, 0) for side in known), default=0)
     results = {side.shown[name] for name in names for side in known if name in side.shown}
+    unfinished = any(all(name not in side.shown for side in known) for name in names)
     often = "once" if alike == 1 else f"alike {alike} times, too few where others were answered in two ways"
     return Doubt(
         "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
         f"the request of {few} was answered {often}; {_MEND}",
-        counted=repeated and len(results) > 1,  # numbers alone move with the order of computing
+        # Numbers alone move with the order of computing; the result of what was aborted is not known whole.
+        counted=repeated and (len(results) > 1 or (unfinished and token)),
     )
 
 
