@@ -186,6 +186,14 @@ def test_a_finding_says_what_is_wrong_with_chat_logprobs() -> None:
     assert first.message == "logprobs 0 of content has the token 5"
 
 
+def test_two_texts_are_quoted_from_where_they_part() -> None:
+    long = "ab" * 50
+    (found,) = violated("chat-logprobs-spell-the-text", chat(content(f"{long}X."), text=f"{long}Y."))
+    assert "spell 'ababababababababababX.'" in found.message
+    assert "the text is 'ababababababababababY.'" in found.message
+    assert found.message.startswith("from character 80 on")
+
+
 def test_null_chat_logprobs_are_another_requirements_matter() -> None:
     assert seen("chat-logprobs-have-content", chat(None)) == []
     assert seen("chat-logprobs-count-the-tokens", chat(None)) == []

@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_finished
+from tokenwire.checks.difference import first_difference
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import count_of, details, end_place
@@ -201,10 +202,16 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
         reported = _shown(b"".join(known))
         name = FIELD if _tells(stream) else CONTENT  # typed items have no object around their entries
         carrying = next(e for e in reversed(choice.emissions) if e.details.get(name) or e.entries(name))
-        message = f"the tokens of the logprobs spell {reported[:60]!r}, but the text is {text[:60]!r}"
-        yield expect(carrying.at(name), text, reported, message, holds=is_spelled(text, known))
+        holds = is_spelled(text, known)
+        start = 0 if holds else max(0, (first_difference(text, reported) or 0) - _BEFORE)
+        theirs, ours = (said[start : start + _QUOTED] for said in (reported, text))
+        where = f"from character {start} on, " if start else ""
+        message = f"{where}the tokens of the logprobs spell {theirs!r}, but the text is {ours!r}"
+        yield expect(carrying.at(name), text, reported, message, holds=holds)
 
 
+_QUOTED, _BEFORE = 60, 20
+"""So many characters of two texts are quoted, of these so many from before their difference."""
 _SPECIAL = re.compile(r"<[^<>]*>")
 """What special tokens, and those of one byte, are written like."""
 
