@@ -38,6 +38,7 @@ from tokenwire.parrot.speaker import Speaker
 from tokenwire.parrot.vocabulary import Vocabulary, words_of
 from tokenwire.record import BROKEN
 from tokenwire.target.advertised import Advertised
+from tokenwire.target.capability import WEIGHT_UPDATES
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 DIGESTS = Path(__file__).parent / "evidence" / "requests.json"
@@ -90,6 +91,7 @@ def circumstances() -> tuple[Circumstances, ...]:
                 max_running_requests=6,
                 stream_interval=2,
                 adapters=frozenset({"first", "second"}),
+                weights="/weights",
             ),
             tool_calls="hermes",
             tokenizer=_Pieces(),
@@ -171,6 +173,7 @@ def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str
                         budget=known.budget,
                         parrot=speaker,
                         tool_calls=known.tool_calls,
+                        declared=frozenset({WEIGHT_UPDATES}),
                     )
                     asyncio.run(_run(scenario, talk))
                     yield from ((name, line) for line in sender.lines)

@@ -21,6 +21,7 @@ from tokenwire.asking.scenario import load_scenarios
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.settings import Settings
+from tokenwire.target.capability import WEIGHT_UPDATES
 from tokenwire_faults.catalogue import KnownFault, load_faults
 from tokenwire_reference.doors.fault_package import HEADER
 
@@ -56,6 +57,7 @@ async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str])
             target=url,
             timeout=_HANGING_S if load_faults()[fault].ends_the_server else _TIMEOUT_S,
             scenario=tuple(scenarios),
+            declare=(WEIGHT_UPDATES,) if "updated-weights" in scenarios else (),
             worker=url if GATEWAY in scenarios else "",
         ),
         headers=((HEADER, fault),),

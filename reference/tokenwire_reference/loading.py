@@ -20,7 +20,7 @@ from tokenwire_reference.extras.builtin import BUILTIN_PREFIX, build_builtin
 from tokenwire_reference.extras.diffusion import DIFFUSION, DiffusionModel
 from tokenwire_reference.extras.hidden_state import HiddenStateTap
 from tokenwire_reference.extras.low_rank import LowRankAdapters
-from tokenwire_reference.extras.packed_linear import pack_linear_layers
+from tokenwire_reference.extras.packed_linear import pack_again, pack_linear_layers
 from tokenwire_reference.extras.routing import RoutedExperts
 from tokenwire_reference.extras.scripted import SCRIPTED, ScriptedModel
 from tokenwire_reference.extras.tape import Tapes
@@ -57,11 +57,7 @@ def load_model(
         _add_in_full_precision()
     AttentionInterface.register(ATTENTION_NAME, paged_attention)
     transformers.utils.logging.disable_progress_bar()
-    if model.startswith(BUILTIN_PREFIX):
-        module, text = build_builtin(model, ATTENTION_NAME)
-        module = module if torch_dtype == "auto" else module.to(torch_dtype)
-    else:
-        module, text = _from_directory(Path(model), torch_dtype, with_tokenizer=tokenizer)
+    module, text = _read(model, torch_dtype, with_tokenizer=tokenizer)
     module = module.eval().requires_grad_(requires_grad=False).to(device)
     longest = int(module.config.get_text_config().max_position_embeddings)
     if context_length is not None and not 1 <= context_length <= longest:
@@ -87,7 +83,16 @@ def load_model(
         adapters=LowRankAdapters(module) if lora else Adapters(),
         tapes=tapes,
         gpu_cache=TritonPagedAttention if device == "cuda" else None,
+        read_module=lambda path: _read(path, torch_dtype, with_tokenizer=False)[0],
+        on_new_weights=pack_again,
     )
+
+
+def _read(model: str, dtype: torch.dtype | str, *, with_tokenizer: bool) -> tuple[Any, Any]:
+    if not model.startswith(BUILTIN_PREFIX):
+        return _from_directory(Path(model), dtype, with_tokenizer=with_tokenizer)
+    module, text = build_builtin(model, ATTENTION_NAME)
+    return module if dtype == "auto" else module.to(dtype), text
 
 
 def _refuse_device(device: str) -> None:

@@ -160,6 +160,7 @@ def _rank(
             sampling_backend=args.sampling_backend,
             prefix_caching=not args.disable_radix_cache and args.disaggregation_mode != "decode",
             random_seed=args.random_seed,
+            weight_version=args.weight_version,
             speculative_num_draft_tokens=args.speculative_num_draft_tokens
             if args.speculative_algorithm
             else 0,

@@ -46,6 +46,7 @@ def test_the_information_endpoints_are_put_together() -> None:
         delivery=Delivery.INCREMENTAL,
         stream_interval=4,
         sampling_backend="mirror",
+        weights="/m",
         sources=("GET /server_info", "GET /model_info", "GET /v1/models"),
     )
     assert claims.mirrors

@@ -163,6 +163,7 @@ class _Interrogation:
             self.plan.settings.budget,
             self.parrot,
             self.plan.settings.channels,
+            frozenset(self.plan.settings.declare),
         )
 
     @cached_property

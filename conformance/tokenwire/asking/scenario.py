@@ -122,6 +122,8 @@ class Conversation:
     """Makes prompts for a target that is a parrot; None for others."""
     tool_calls: str = ""
     """The form in which the model writes tool calls; empty if that is to be found out."""
+    declared: frozenset[str] = frozenset()
+    """Capabilities that the user says the target has; a scenario may need one as leave to ask."""
 
     @property
     def intervals(self) -> tuple[int, ...]:

@@ -24,10 +24,15 @@ def declarable() -> dict[str, str]:
     """The capabilities that requirements depend on: to declare another would change no verdict."""
     from tokenwire.requirement import load_requirements
     from tokenwire.target.advertised import LOGPROB_RULES
-    from tokenwire.target.capability import BATCH_INVARIANCE, DECLARED_RULE, known_capabilities
+    from tokenwire.target.capability import (
+        BATCH_INVARIANCE,
+        DECLARED_RULE,
+        WEIGHT_UPDATES,
+        known_capabilities,
+    )
 
     needed = {name for row in load_requirements().values() for name in row.applies_when}
-    needed = needed - {DECLARED_RULE} | {BATCH_INVARIANCE, *LOGPROB_RULES}
+    needed = needed - {DECLARED_RULE} | {BATCH_INVARIANCE, WEIGHT_UPDATES, *LOGPROB_RULES}
     return {name: absent for name, absent in known_capabilities().items() if name in needed}
 
 

@@ -169,6 +169,16 @@ class Control:
         row = self.table.get(action)
         return HttpRequest(row["method"], row["path"], row.get("body")) if row else None
 
+    def update_request(self, weights: str) -> HttpRequest | None:
+        """The request for an update of the weights that flushes; None where the family has none."""
+        row = self.table.get("update_of_weights")
+        if row is None:
+            return None
+        body: dict[str, Any] = {}
+        put(body, parse(row["weights"]), weights)
+        put(body, parse(row["flushes"]), True)
+        return HttpRequest(row["method"], row["paths"][0], body)
+
     def pause_request(self, effect: str) -> HttpRequest | None:
         """The request for a pause of this effect; None where the family has none in a body."""
         row = self.table.get("pause", {})

@@ -9,6 +9,7 @@ from tokenwire.asking.scenario import Conversation, Steps, scenario
 from tokenwire.checks.caches import UNKNOWN
 from tokenwire.dialects.control import Action
 from tokenwire.scenarios.forms import new_id
+from tokenwire.target.capability import WEIGHT_UPDATES
 
 _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150))
 """Longer than any common page size (1 to 128), so that at least one full page can be shared."""
@@ -81,3 +82,20 @@ async def _flushed_cache(talk: Conversation) -> None:
     await talk.ask("again", ask)
     await talk.call("flush", flush)
     await talk.ask("after", ask)
+
+
+@scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
+async def _updated_weights(talk: Conversation) -> None:
+    """A prompt that nobody has sent, twice, and once more when the server was told to load the weights anew
+    that it has; only of a server that is declared to take updates of its weights.
+    """
+    weights = talk.advertised.weights if WEIGHT_UPDATES in talk.declared else ""
+    update = talk.control.update_request(weights) if talk.control is not None and weights else None
+    if update is None:
+        return
+    ask = _unseen_prompt(talk)
+    await talk.ask("first", ask)
+    await talk.ask("again", ask)
+    await talk.call("update", update)
+    await talk.ask("after", ask)
+    await talk.ask("after-again", ask)

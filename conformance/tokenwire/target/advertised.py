@@ -46,6 +46,8 @@ class Advertised:
     max_running_requests: int | None = None
     """So many requests run at once; more wait."""
     sampling_backend: str = ""
+    weights: str = ""
+    """Where the server has its weights, on its own disk."""
     deterministic: bool = False
     """The server says that results depend on nothing but the request."""
     logprob_rule: _LogprobRule | Literal[""] = ""

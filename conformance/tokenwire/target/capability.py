@@ -383,13 +383,18 @@ class _Effects:
 _shows_ids = shows("output-ids")
 
 
+WEIGHT_UPDATES = "weight-updates"
+
+
 def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capability]:
     """What control endpoints show by their effect: an abort of a request there was, a load that saw one."""
     aborts = (call for call in calls if call.action is Action.ABORT and call.done and call.ids & ids)
     loads = (call for call in calls if call.load is not None and call.load.live > 0)
     all_aborts = (call for call in calls if call.everything and call.done)
     pauses = (call for call in calls if call.effect in {"keeps", "retracts"} and call.done)
+    updates = (call for call in calls if call.action is Action.UPDATE and call.flushes and call.done)
     for name, call, absent in (
+        (WEIGHT_UPDATES, next(updates, None), "no endpoint took an update of the weights"),
         ("abort-all", next(all_aborts, None), "no endpoint took the abort of all requests"),
         ("pause", next(pauses, None), "no endpoint took a pause"),
         ("abort", next(aborts, None), "no endpoint took the abort of a request by its id"),

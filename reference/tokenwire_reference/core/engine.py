@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,6 +48,7 @@ class EngineArgs:
     page_size: int = 16
     sampling_backend: str = "pytorch"
     prefix_caching: bool = True
+    weight_version: str = "default"
     random_seed: int | None = None
     """Decides the seeds of requests that name none."""
     speculative_num_draft_tokens: int = 0
@@ -85,6 +86,7 @@ class Engine:
         """Ended between two steps; the next one returns them."""
         self._paused = False
         self._steps = 0
+        self.weight_version = args.weight_version
 
     @property
     def max_total_tokens(self) -> int:
@@ -136,6 +138,7 @@ class Engine:
         seed = request.sampling.sampling_seed
         request.seed = self._seeds.getrandbits(63) if seed is None else seed
         request.storage_backend = self._tiers.storage_backend
+        request.weight_version = self.weight_version
         if drafts:
             request.drafts = DraftCounts()
         begin_series(sequence)
@@ -183,6 +186,16 @@ class Engine:
         if self.scheduler.running or (self.scheduler.waiting and not self._paused):
             return False
         self.scheduler.pool.flush()
+        return True
+
+    def update_weights(self, put: Callable[[], None], version: str, *, flush: bool) -> bool:
+        """Let `put` change the weights. False, and nothing happens, while requests are under way."""
+        if not self.scheduler.empty:
+            return False
+        put()
+        self.weight_version = version or self.weight_version
+        if flush:
+            self.scheduler.pool.flush()
         return True
 
     def step(self) -> list[Request]:

@@ -54,6 +54,10 @@ class LoadedModel:
     """What passes on the CPU are played by, if anything."""
     gpu_cache: Callable[..., PagedCache] | None = None
     """Makes the cache of a model on a GPU."""
+    read_module: Callable[[str], Any] | None = None
+    """Reads a model of transformers as this one was read."""
+    on_new_weights: Callable[[Any], None] = lambda _: None
+    """Brings up to date what was made from the weights of the module."""
 
     def __post_init__(self) -> None:
         # Of the module they are properties that search all weights.
@@ -79,6 +83,23 @@ class LoadedModel:
         for name, weight in self.module.state_dict().items():
             digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
         return digest.hexdigest()
+
+    def other_weights(self, path: str) -> Callable[[], None]:
+        assert self.read_module is not None, "who loads a model says how"
+        weights, ours = self.read_module(path).state_dict(), self.module.state_dict()
+        shapes = [{name: weight.shape for name, weight in found.items()} for found in (weights, ours)]
+        if shapes[0] != shapes[1]:
+            name = next(
+                name for name in {**shapes[1], **shapes[0]} if shapes[0].get(name) != shapes[1].get(name)
+            )
+            raise ValueError(f"{path} has not the shapes of {self.name}: {name} differs")
+
+        def put() -> None:
+            # In place: tapes and graphs refer to these tensors.
+            self.module.load_state_dict(weights)
+            self.on_new_weights(self.module)
+
+        return put
 
     def new_cache(self, num_pages: int, page_size: int, seats: int) -> PagedCache:
         if self.gpu_cache is None:

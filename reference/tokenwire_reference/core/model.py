@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -61,6 +62,12 @@ class Model(Protocol):
 
     def fingerprint(self) -> str:
         """Of all that decides the bits of a page of the cache."""
+
+    def other_weights(self, path: str) -> Callable[[], None]:
+        """Read the weights of a model of the same shapes; what puts them in the place of these.
+
+        Raises ValueError or OSError for what is none.
+        """
 
     def new_cache(self, num_pages: int, page_size: int, seats: int) -> PagedCache:
         """Room for `num_pages` pages, and for the page tables of `seats` sequences."""

@@ -227,6 +227,8 @@ class Request:
     cached_tokens_storage: int = 0
     storage_backend: str | None = None
     """What keeps pages of the cache for good, if anything."""
+    weight_version: str = "default"
+    """Of the weights that it runs with: they change only while no request is under way."""
     num_retractions: int = 0
     drafts: DraftCounts | None = None
     """None where the engine has no drafts."""

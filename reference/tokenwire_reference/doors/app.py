@@ -81,6 +81,7 @@ ROUTES = [
     Route("/abort_request", sglang.control.abort_request, methods=["POST"]),
     Route("/flush_cache", sglang.control.flush_cache, methods=["POST"]),
     Route("/pause_generation", sglang.control.pause_generation, methods=["POST"]),
+    Route("/update_weights_from_disk", sglang.control.update_weights, methods=["POST"]),
     Route("/open_session", sglang.control.open_session, methods=["POST"]),
     Route("/close_session", sglang.control.close_session, methods=["POST"]),
     Route("/continue_generation", sglang.control.continue_generation, methods=["POST"]),

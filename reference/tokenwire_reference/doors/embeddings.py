@@ -76,7 +76,7 @@ async def encode(http_request: HttpRequest) -> Response:
 
     def write(results: Sequence[Emission]) -> Json:
         with_ids = bool(body.get("return_prompt_token_ids"))
-        answers = [_encoded(result, served, with_ids=with_ids) for result in results]
+        answers = [_encoded(result, with_ids=with_ids) for result in results]
         return answers if is_batch else answers[0]
 
     group = rid if isinstance(rid, str) else None
@@ -140,14 +140,14 @@ def embedding_of(result: Emission) -> Sequence[float]:
     return result.record.embedding
 
 
-def _encoded(result: Emission, served: Served, *, with_ids: bool) -> dict[str, Any]:
+def _encoded(result: Emission, *, with_ids: bool) -> dict[str, Any]:
     answer = {
         "embedding": embedding_of(result),
         "meta_info": {
             "id": result.record.rid,
             "finish_reason": result.finish.to_wire() if result.finish else None,
             "prompt_tokens": len(result.record.prompt_token_ids),
-            "weight_version": served.args.weight_version,
+            "weight_version": result.record.weight_version,
             "num_retractions": result.record.num_retractions,
             "cached_tokens": result.record.cached_tokens,
             "e2e_latency": result.seconds,

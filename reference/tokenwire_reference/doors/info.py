@@ -69,7 +69,7 @@ async def model_info(http_request: HttpRequest) -> Response:
             "tokenizer_path": served.args.model_path,
             "is_generation": True,
             "preferred_sampling_params": None,
-            "weight_version": served.args.weight_version,
+            "weight_version": served.engine.weight_version,
             "load_format": "auto",
             "reasoning_parser": served.args.reasoning_parser,
             "tool_call_parser": served.args.tool_call_parser,

@@ -37,6 +37,7 @@ BODIES: Mapping[Callable[..., Any], str] = {
     vllm.server.abort_requests: "abort-requests-request",
     sglang.control.abort_request: "abort-request",
     sglang.control.pause_generation: "pause-request",
+    sglang.control.update_weights: "update-weights-request",
     sglang.control.open_session: "open-session-request",
     sglang.control.close_session: "close-session-request",
     adapters.load_adapter: "load-adapter-request",

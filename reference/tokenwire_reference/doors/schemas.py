@@ -68,6 +68,11 @@ _CONTROL: Mapping[str, Any] = {
     },
     "close-session-request": {"session_id": {"type": ["string", "null"]}},
     "continue-request": {},
+    "update-weights-request": {
+        "model_path": _NAME,
+        "weight_version": {"type": ["string", "null"]},
+        **dict.fromkeys(("flush_cache", "abort_all_requests"), _FLAG),
+    },
     "load-adapter-request": {"lora_name": _NAME, "lora_path": _NAME},
     "unload-adapter-request": {"lora_name": _NAME},
     "disaggregated-request": DISAGGREGATED,

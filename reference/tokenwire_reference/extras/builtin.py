@@ -2,7 +2,7 @@
 
 `builtin:tiny` is a small seeded random transformer with a byte-level tokenizer and a ChatML template. Its
 greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also has tokens for images,
-`builtin:tiny-moe` a mixture of experts.
+`builtin:tiny-moe` a mixture of experts; `builtin:tiny-other` is the first with other weights.
 `builtin:parrot` is what `tokenwire parrot` writes: it says what its prompt tells it to.
 """
 
@@ -110,6 +110,12 @@ def build_tiny(attention: str) -> tuple[Any, Any]:
     return _tiny_qwen2(attention, len(tokenizer)), tokenizer
 
 
+def build_tiny_other(attention: str) -> tuple[Any, Any]:
+    """What training might make of `builtin:tiny`: the same shapes with weights of another seed."""
+    tokenizer = byte_level_tokenizer()
+    return _tiny_qwen2(attention, len(tokenizer), seed=20260702), tokenizer
+
+
 def build_tiny_mm(attention: str) -> tuple[Any, Any]:
     """The same architecture with more tokens: the image placeholder and what images are made of."""
     tokenizer = byte_level_tokenizer()
@@ -143,9 +149,12 @@ _TINY: dict[str, Any] = {
 }
 
 
-def _tiny_qwen2(attention: str, vocab_size: int) -> Any:
+_SEED = 20260701
+
+
+def _tiny_qwen2(attention: str, vocab_size: int, seed: int = _SEED) -> Any:
     config = Qwen2Config(**_TINY | {"vocab_size": vocab_size})
-    return _drawn(config, attention)
+    return _drawn(config, attention, seed)
 
 
 def build_tiny_moe(attention: str) -> tuple[Any, Any]:
@@ -161,10 +170,10 @@ def build_tiny_moe(attention: str) -> tuple[Any, Any]:
     return _drawn(config, attention), tokenizer
 
 
-def _drawn(config: Any, attention: str) -> Any:
+def _drawn(config: Any, attention: str, seed: int = _SEED) -> Any:
     """A model whose weights are drawn from a fixed seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(20260701)
+        torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
     # A zero row gives a logit of zero, far below the best of hundreds: special tokens are possible, and rare.
     with torch.no_grad():
@@ -176,4 +185,5 @@ def _drawn(config: Any, attention: str) -> Any:
 register_builtin("parrot", build_parrot)
 register_builtin("tiny", build_tiny)
 register_builtin("tiny-mm", build_tiny_mm)
+register_builtin("tiny-other", build_tiny_other)
 register_builtin("tiny-moe", build_tiny_moe)

@@ -19,7 +19,7 @@ PACKED_FROM = 1 << 17
 def pack_linear_layers(module: nn.Module) -> None:
     """Let the large linear layers of a model multiply by packed weights, where that is possible.
 
-    Only for weights that never change.
+    Where the weights change, `pack_again` has to follow.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call,unused-ignore]  # torch
         return
@@ -29,6 +29,14 @@ def pack_linear_layers(module: nn.Module) -> None:
             # A weight of the model, as others are: a tape may hold it.
             layer.register_buffer("packed_weight", packed, persistent=False)
             layer.forward = partial(_multiplied, packed, layer.bias)  # type: ignore[method-assign,unused-ignore]
+
+
+def pack_again(module: nn.Module) -> None:
+    """Bring packed weights up to date, in place."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear) and "packed_weight" in layer._buffers:
+            packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
+            layer.get_buffer("packed_weight").copy_(packed)
 
 
 def _pays(weight: Tensor) -> bool:

@@ -171,6 +171,9 @@ class ScriptedModel:
             script = [[token_id] for token_id in request.prompt_token_ids]
         return Script(script, request.prompt_token_ids)
 
+    def other_weights(self, path: str) -> Any:
+        raise ValueError(f"{self.name} has no weights for {path} to replace")
+
     def fingerprint(self) -> str:
         return "scripted"
 

@@ -48,6 +48,7 @@ class ScriptedEngine:
         self.live: dict[str, tuple[Request, int]] = {}
         self.aborted: list[str] = []
         self.flushed = 0
+        self.weight_version = "default"
         self.paused: str | None = None
         self.embedding = [0.6, 0.0, 0.8]
         self.too_many: str | None = None
@@ -142,6 +143,9 @@ class ScriptedModel:
     context_length: int = 512
     eos_token_ids: frozenset[int] = frozenset({2})
     adapters: Adapters = Adapters()  # noqa: RUF009 - it has no state
+
+    def other_weights(self, path: str) -> Any:
+        raise ValueError(f"a script has no weights for {path} to replace")
 
 
 @dataclass(frozen=True)

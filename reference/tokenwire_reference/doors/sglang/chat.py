@@ -50,7 +50,7 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
             **self.head("chat.completion"),
             "choices": [self._choice(choice) for choice in choices],
             "usage": self._usage(choices, self._channels),
-            "metadata": answer_metadata(self.served.args.weight_version, choices),
+            "metadata": answer_metadata(choices),
         }
         if sglext := _sglext(choices, self.call):
             answer["sglext"] = sglext
@@ -79,10 +79,8 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
         if call.return_token_ids:
             answer["response_token_ids"] = choice.output_ids
         if call.return_meta_info:
-            version, reasoning = self.served.args.weight_version, channels.reasoning_tokens
-            answer["meta_info"] = meta_info(
-                choice, call.tokenizer, weight_version=version, reasoning_tokens=reasoning
-            )
+            reasoning = channels.reasoning_tokens
+            answer["meta_info"] = meta_info(choice, call.tokenizer, reasoning_tokens=reasoning)
         return answer
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Json) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
             **self.head(KIND),
             "choices": [_choice(choice, self.call) for choice in choices],
             "usage": self._usage(choices),
-            "metadata": answer_metadata(self.served.args.weight_version, choices),
+            "metadata": answer_metadata(choices),
         }
 
     def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:

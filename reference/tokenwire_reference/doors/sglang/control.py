@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 from starlette.requests import Request as HttpRequest
@@ -54,6 +55,29 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     mode = body.get("mode", "abort")
     await served.of_engines(lambda engine: engine.pause(mode))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})
+
+
+async def update_weights(http_request: HttpRequest) -> Response:
+    """Read the weights of a model of the same shapes, and run with them from now on.
+
+    What is cached is forgotten, unless the body says otherwise. Refused while requests are under way.
+    """
+    refuse_control(http_request)
+    served = served_by(http_request)
+    body = hold_against_schema(await read_object(http_request), "update-weights-request")
+    if served.args.dp_size > 1 or served.args.hicache_storage_dir is not None:
+        raise RefusalError("weights of several engines, or of pages in storage, are not updated here")
+    try:
+        put = await asyncio.to_thread(served.model.other_weights, body["model_path"])
+    except (ValueError, OSError) as error:
+        raise RefusalError(str(error), param="model_path") from error
+    if body.get("abort_all_requests"):
+        served.manager.abort_all()
+    flush, version = body.get("flush_cache") is not False, body.get("weight_version") or ""
+    flush = flush and current_seams().flushing()
+    if not all(await served.of_engines(lambda engine: engine.update_weights(put, version, flush=flush))):
+        raise RefusalError("requests are under way; wait for their end, or send abort_all_requests")
+    return json_answer({"success": True, "message": "Succeeded to update model weights."})
 
 
 async def open_session(http_request: HttpRequest) -> Response:

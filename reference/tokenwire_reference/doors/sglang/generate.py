@@ -109,7 +109,7 @@ def _answer(emission: Emission, call: GenerateCall, served: Served) -> dict[str,
     answer: dict[str, Any] = {} if served.tokenizer is None else {"text": emission.text}
     answer["output_ids"] = emission.output_ids
     tokenizer = served.tokenizer if call.return_text_in_logprobs else None
-    answer["meta_info"] = meta_info(emission, tokenizer, weight_version=served.args.weight_version)
+    answer["meta_info"] = meta_info(emission, tokenizer)
     if call.return_prompt_token_ids:
         answer["prompt_token_ids"] = emission.record.prompt_token_ids
     return answer

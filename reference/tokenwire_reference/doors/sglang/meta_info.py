@@ -13,14 +13,15 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.usage import Consumed
 
 
-def weight_versions(version: str, emission: Emission) -> list[dict[str, Any]]:
-    """Which weights made which tokens of an answer: one span, as weights never change while we serve."""
-    return [{"version": version, "start": 0, "end": emission.completion_tokens}]
+def weight_versions(emission: Emission) -> list[dict[str, Any]]:
+    """Which weights made which tokens of an answer: one span, as none change while a request is under way."""
+    return [{"version": emission.record.weight_version, "start": 0, "end": emission.completion_tokens}]
 
 
-def answer_metadata(version: str, choices: Sequence[Emission]) -> dict[str, Any]:
+def answer_metadata(choices: Sequence[Emission]) -> dict[str, Any]:
     """The `metadata` of a whole OpenAI answer: the weights behind its first choice."""
-    return {"weight_version": version, "weight_versions": weight_versions(version, choices[0])}
+    version = choices[0].record.weight_version
+    return {"weight_version": version, "weight_versions": weight_versions(choices[0])}
 
 
 def usage(consumed: Consumed, *, cache_report: bool) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def usage(consumed: Consumed, *, cache_report: bool) -> dict[str, Any]:
 
 
 def meta_info(
-    emission: Emission, tokenizer: Tokenizer | None, *, weight_version: str, reasoning_tokens: int = 0
+    emission: Emission, tokenizer: Tokenizer | None, *, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
     """The meta_info of an emission. With a tokenizer, each logprob entry has its token's text.
 
@@ -44,7 +45,7 @@ def meta_info(
         "id": record.rid,
         "finish_reason": finish.to_wire() if finish else None,
         "prompt_tokens": len(record.prompt_token_ids),
-        "weight_version": weight_version,
+        "weight_version": record.weight_version,
         "num_retractions": record.num_retractions,
     }
     if record.return_logprob or record.return_sampling_mask:
@@ -57,7 +58,7 @@ def meta_info(
     if finish and record.routed_experts is not None:
         info["routed_experts"] = record.routed_experts
     if finish:
-        info["weight_versions"] = weight_versions(weight_version, emission)
+        info["weight_versions"] = weight_versions(emission)
     info["cached_tokens_details"] = record.cached_tokens_details
     info |= {name: values for name, values in emission.series.items() if name not in info}
     info["dp_rank"] = record.dp_rank

@@ -87,7 +87,7 @@ class _GenerateAnswer(VllmAnswer):
         return {**head, "output_mode": self._mode, "choices": choices}
 
     def _choice(self, emission: Emission) -> dict[str, Any]:
-        version = {"version": self.served.args.weight_version, "start": 0, "end": emission.completion_tokens}
+        version = {"version": emission.record.weight_version, "start": 0, "end": emission.completion_tokens}
         return {
             "index": emission.index,
             **self.call.finish_fields(emission),
