@@ -238,6 +238,8 @@ def regenerate(session: nox.Session) -> None:
     session.run("python", "tests/spec/sealed_profiles.py")
     session.run("tokenwire", "replay", "--diff", "--update", "fixtures")
     session.run("python", "-m", "docs_build.violations")
+    session.run("python", "-m", "docs_build.field_tables")
+    session.run("python", "-m", "docs_build.worked_examples")
     session.run("python", "tests/end_to_end/traceability.py")
     session.run("python", "-m", "docs_build.tutorial")
     session.run("python", "-m", "proofs.vectors")
