@@ -178,6 +178,12 @@ def test_a_plot_rises_as_the_tokens_do():
     assert plot(timeline(1, 3, least=1), illegal=[]).least.startswith("M48.0 ")
 
 
+def test_a_budget_that_is_far_away_does_not_press_the_plot_flat():
+    drawn, without = (plot(timeline(1, 3, 7, budget=tokens), illegal=[]) for tokens in (29, None))
+    assert drawn == without
+    assert plot(timeline(1, 3, 7, budget=28), illegal=[]).budget is not None
+
+
 def test_a_plot_of_one_event_and_of_none():
     assert plot(timeline(0, budget=None), illegal=[]).marks[0].x == 48.0
     assert plot(timeline(), illegal=[]) is None

@@ -9,6 +9,8 @@ from typing import Any
 
 WIDTH, HEIGHT = 640, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 28
+_ROOM = 4
+"""A budget is drawn that is so many times the tokens, at most."""
 _ROOM_FOR_WORDS = 70
 _LONGEST_PAUSE = 0.3
 """The longest a pause is drawn, relative to the time without pauses."""
@@ -109,7 +111,11 @@ def plot(
     if timeline is None or not timeline["points"]:
         return None
     points = timeline["points"]
-    highest: int = max([point["total"] for point in points] + [timeline["budget"] or 0, 1])
+    most = max(1, *(point["total"] for point in points))
+    budget: int | None = timeline["budget"]
+    if budget is not None and budget > _ROOM * most:  # it would press the staircase flat
+        budget = None
+    highest = max(most, budget or 0)
     first: float = min([points[0]["time"], *(start for start, _ in pauses)])
     last: float = points[-1]["time"]
     shortened = _shortened(last - first, pauses)
@@ -143,7 +149,7 @@ def plot(
         unit=timeline["unit"],
         steps=_staircase([(x(point["time"]), y(point["total"])) for point in points]),
         least=_staircase([(x(p["time"]), y(p["least"])) for p in points if p["least"] is not None]),
-        budget=None if timeline["budget"] is None else round(y(timeline["budget"]), 1),
+        budget=None if budget is None else round(y(budget), 1),
         marks=marks,
         times=tuple(_Tick(round(x(time), 1), f"{time:.{decimals}f} s") for time in times),
         totals=tuple(_Tick(round(y(total), 1), str(total)) for total in range(0, highest + 1, total_step)),
