@@ -90,6 +90,7 @@ def circumstances() -> tuple[Circumstances, ...]:
                 vocab_size=512,
                 max_running_requests=6,
                 stream_interval=2,
+                dp_size=2,
                 adapters=frozenset({"first", "second"}),
                 weights="/weights",
             ),

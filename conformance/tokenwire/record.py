@@ -486,6 +486,8 @@ class Asked(RequestFields):
     """So many tokens are kept of each input at most; -1 for as many as the context holds."""
     most: int | None = None
     """So many results are answered at most, the best of them."""
+    rank: int | None = None
+    """The data-parallel rank that is to run it; None for any."""
     model: str = ""
     """The name that the request calls the model by; empty where it names none."""
     adapter: SentField | None = None

@@ -193,7 +193,17 @@ def growing(stream: Stream) -> Stream:
     return replace(stream, events=events, choices=(replace(stream.choices[0], emissions=emissions),))
 
 
+TWO_RANKS = Target(advertised=Advertised(dp_size=2))
+
 ABORT_AND_INVARIANCE_PAIRS = [
+    Pair(
+        "rank-is-the-asked-one",
+        whole(Reply(details={"dp_rank": 1}), rank=1),
+        whole(Reply(details={"dp_rank": 0}), rank=1),
+        pointer="/dp_rank",
+    ),
+    Pair("unknown-rank-refused", refusal(400, rank=2), whole(rank=2), target=TWO_RANKS),
+    Pair("unknown-rank-refused", refusal(400, rank=-1), whole(rank=-1), target=TWO_RANKS, why="below 0"),
     Pair(
         "abort-ends-the-request",
         aborted(),

@@ -490,3 +490,19 @@ def test_what_a_session_ran_before_is_part_of_the_prompt() -> None:
     assert turn.key not in {"", first.key}
     assert turn.turn == Turn("first", 0, (200, 201))
     assert turn.sent.keys() >= {"input_ids"}  # else it would be a request without a prompt
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "headers", "rank"),
+    [
+        ("sglang-generate", {"routed_dp_rank": 1}, (), 1),
+        ("sglang-chat", {"data_parallel_rank": 0}, (), 0),
+        ("sglang-generate", {}, (("X-data-parallel-rank", "1"),), None),
+        ("vllm-chat", {"data_parallel_rank": 1}, (("x-Data-Parallel-Rank", "-1"),), -1),
+        ("vllm-generate", {}, (("x-data-parallel-rank", "a"),), None),
+    ],
+)
+def test_the_rank_that_a_request_names_is_read_where_its_family_reads_it(dialect, fields, headers, rank):
+    spoken = load_dialects()[dialect]
+    request = HttpRequest("POST", spoken.endpoint.path, fields, headers=headers)
+    assert spoken.read_asked(request).rank == rank

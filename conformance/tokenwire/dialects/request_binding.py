@@ -277,6 +277,10 @@ class RequestBinding:
     """Fields that requests share cached prefixes under: only those of equal values do."""
     adapter: Pointer | None = None
     """Where an adapter of the model is named."""
+    rank: tuple[Pointer, ...] = ()
+    """Fields that name the data-parallel rank which is to run a request."""
+    rank_header: str = ""
+    """A header that does."""
     history: Pointer | None = None
     """Names the request whose prompt and answer stand before the prompt of this one."""
     goes_on: str = ""
@@ -482,6 +486,7 @@ class RequestBinding:
             uniform=_uniform(by_field),
             truncate=limits.get("truncate"),
             most=limits.get("most"),
+            rank=self._rank(request, body),
             sent=self._sent_fields(body, stated, found),
         )
         prompt = self._prompts_sent(found, asked)
@@ -601,6 +606,12 @@ class RequestBinding:
             found.pop(other, None)
         return found
 
+    def _rank(self, request: HttpRequest, body: Mapping[str, Any]) -> int | None:
+        sent = {name.lower(): value for name, value in request.headers}.get(self.rank_header.lower(), "")
+        found = [integer(find(body, at)) for at in self.rank]
+        found.append(int(sent) if re.fullmatch(r"-?\d{1,9}", sent, re.ASCII) else None)
+        return next((rank for rank in found if rank is not None), None)
+
     def _in_headers(self, request: HttpRequest) -> dict[str, str]:
         sent = {name.lower(): value for name, value in request.headers}
         names = {name: header.lower() for name, header in self.headers.items()}
@@ -681,6 +692,7 @@ class RequestBinding:
             *(count.at for count in self.counts.values()),
             *named,
             *self.cache_keys,
+            *self.rank,
             *self.report_only,
             *self.asks,
             *self.limits.values(),

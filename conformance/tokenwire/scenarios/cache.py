@@ -8,8 +8,10 @@ from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.scenario import Conversation, Steps, scenario
 from tokenwire.checks.caches import UNKNOWN
 from tokenwire.dialects.control import Action
-from tokenwire.scenarios.forms import new_id
+from tokenwire.dialects.dialect import Unsupported
+from tokenwire.scenarios.forms import new_id, plain_ask
 from tokenwire.target.capability import WEIGHT_UPDATES
+from tokenwire.wire.exchange import HttpRequest
 
 _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150))
 """Longer than any common page size (1 to 128), so that at least one full page can be shared."""
@@ -69,6 +71,30 @@ def _adapters(talk: Conversation) -> Steps:
             yield {f"adapter-{number}": replace(ask, raw={place[-1]: name})}
         yield {UNKNOWN: replace(ask, raw={place[-1]: new_id()})}
         yield {"none-last": ask}
+
+
+def _on_rank(talk: Conversation, ask: Ask, rank: int) -> Ask | HttpRequest | None:
+    """The ask as one for a data-parallel rank; None where the endpoint has no word for that."""
+    binding = talk.dialect.request
+    if binding.rank:
+        return replace(ask, raw={binding.rank[0][-1]: rank})
+    request = talk.dialect.render(ask, talk.model)
+    if isinstance(request, Unsupported) or not binding.rank_header:
+        return None
+    return replace(request, headers=(*request.headers, (binding.rank_header, str(rank))))
+
+
+@scenario(perilous=True)
+def _ranks(talk: Conversation) -> Steps:
+    """Each of the first two data-parallel ranks, where the server says how many it has; then one that it does
+    not have.
+    """
+    size, ask = talk.advertised.dp_size, replace(plain_ask(talk), max_new_tokens=4)
+    detailed = replace(ask, return_meta_info=True)
+    ask = detailed if talk.can_say(detailed) else ask
+    for rank in (*range(min(size, 2)), size) if size else ():
+        if (asked := _on_rank(talk, ask, rank)) is not None:
+            yield {f"rank-{rank}": asked}
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)

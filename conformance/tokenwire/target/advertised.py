@@ -45,6 +45,8 @@ class Advertised:
     stream_interval: int | None = None
     max_running_requests: int | None = None
     """So many requests run at once; more wait."""
+    dp_size: int | None = None
+    """So many data-parallel ranks share the requests."""
     sampling_backend: str = ""
     weights: str = ""
     """Where the server has its weights, on its own disk."""

@@ -250,6 +250,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "request-id": (_holds("request_id"), "no answer carries a request id"),
     "prefix-cache": (_above_zero("cached_tokens"), "no answer counts cached tokens"),
     "retractions": (_above_zero("num_retractions"), "no answer tells that it was preempted"),
+    "dp-rank": (
+        _any(lambda e: e.details.get("dp_rank") is not None),
+        "no answer tells the data-parallel rank that ran it",
+    ),
     "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
     "stream-errors": (
         lambda s: s.asked.stream and s.exchange.status == _OK and s.error is not None,
@@ -489,12 +493,13 @@ def capabilities(
     for stream in streams:
         seen.add(stream)
     found = [_seen(name, seen.shown.get(name), absent) for name, (_, absent) in _SHOWN.items()]
-    mode, length = advertised.delivery, advertised.context_length
+    mode, length, ranks = advertised.delivery, advertised.context_length, advertised.dp_size
     without = "the server says that it runs without a tokenizer" if advertised.tokenizer is False else ""
     for name, words, absent in (
         ("advertised-mode", f"{mode} streams" if mode else "", "no delivery mode"),
         ("context-length", f"a context of {length}" if length else "", "no context length"),
         ("adapters", ", ".join(sorted(advertised.adapters)), "no adapters"),
+        ("dp-size", f"{ranks} data-parallel ranks" if ranks else "", "no number of data-parallel ranks"),
     ):
         says = f"the server advertises {words or absent}"
         found.append(Capability(name, words != "", says, seen=words != ""))

@@ -169,8 +169,16 @@ def test_a_cache_is_that_of_a_rank_and_a_load_too(start_reference):
     loads = loopback.get(f"{url}/v1/loads").json()["loads"]
     assert [load["dp_rank"] for load in loads] == [0, 1]
     assert [load["dp_rank"] for load in loopback.get(f"{url}/get_load").json()] == [0, 1]
-    refused = loopback.post(f"{url}/generate", json=BODY | {"routed_dp_rank": 2})
-    assert (refused.status_code, "0 to 1" in refused.text) == (400, True)
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "return_meta_info": True}
+    for path, body in (
+        ("generate", BODY),
+        ("v1/chat/completions", chat),
+        ("v1/completions", {"prompt": [5, 6], "max_tokens": 2}),
+    ):
+        refused = loopback.post(f"{url}/{path}", json=body | {"routed_dp_rank": 2})
+        assert (refused.status_code, "0 to 1" in refused.text) == (400, True)
+    answered = loopback.post(f"{url}/v1/chat/completions", json=chat | {"routed_dp_rank": 1}).json()
+    assert answered["choices"][0]["meta_info"]["dp_rank"] == 1
 
 
 def test_storage_belongs_to_one_engine(tmp_path):

@@ -105,6 +105,7 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
             "extra_key": body.get("extra_key") or None,
             "cache_salt": body.get("cache_salt") or None,
             **{flag: bool(body.get(flag)) for flag in SERIES_ASKED_FOR},
+            "dp_rank": body.get("routed_dp_rank"),
         },
         logprobs=logprobs,
         return_prompt_token_ids=bool(body.get("return_prompt_token_ids") or body.get("return_token_ids")),

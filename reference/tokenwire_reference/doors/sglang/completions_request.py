@@ -69,6 +69,7 @@ def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCal
             "top_logprobs_num": top or 0,
             "extra_key": body.get("extra_key") or None,
             "cache_salt": body.get("cache_salt") or None,
+            "dp_rank": body.get("routed_dp_rank"),
         },
         is_batch=is_batch,
         echoes=_echoes(body["prompt"], prompts, served) if echo else [""] * len(prompts),

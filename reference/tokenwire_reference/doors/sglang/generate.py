@@ -263,10 +263,6 @@ def _check(request: Request, served: Served) -> None:
             f"top_logprobs_num {request.top_logprobs_num} is above the vocabulary of "
             f"{served.model.vocab_size} tokens"
         )
-    if (request.dp_rank or 0) >= served.args.dp_size:
-        raise RefusalError(
-            f"routed_dp_rank {request.dp_rank} is no rank: there are 0 to {served.args.dp_size - 1}"
-        )
     if (request.routed_experts_start or 0) > prompt_tokens:
         raise RefusalError(
             f"routed_experts_start_len {request.routed_experts_start} is beyond the prompt of "

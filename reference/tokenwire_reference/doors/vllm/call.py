@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,13 +53,15 @@ def read_call(
     sampling: Mapping[str, Any],
     prompts: Sequence[Sequence[int]],
     served: Served,
+    headers: Headers,
     *,
-    id: str,  # noqa: A002
+    prefix: str,
     budget: int | None,
     logprobs: LogprobsAsked,
     channelled: Channelled = PLAIN,
 ) -> VllmCall:
-    """Put a call together. `sampling` is where its sampling parameters stand. Raises RefusalError.
+    """Put a call together. `sampling` is where its sampling parameters stand, `prefix` what its id begins
+    with. Raises RefusalError.
 
     A budget of None is what the context holds.
     """
@@ -78,7 +81,7 @@ def read_call(
     call = VllmCall.read(
         body,
         served,
-        id=id,
+        id=_call_id(prefix, body, headers),
         prompts=prompts,
         sampling=params,
         wanted={
@@ -87,13 +90,20 @@ def read_call(
             "top_logprobs_num": served.model.vocab_size if -1 in wanted else max(wanted, default=0),
             "return_ranks": bool(wanted),
             "cache_salt": body.get("cache_salt"),
+            "dp_rank": _rank(headers),
         },
         logprobs=logprobs,
     )
     return replace(call, continuous_usage=call.include_usage and call.continuous_usage)
 
 
-def call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:
+def _rank(headers: Headers) -> int | None:
+    """The data-parallel rank that a header names; what is no number is ignored, as in vLLM."""
+    named = headers.get("x-data-parallel-rank", "")
+    return int(named) if re.fullmatch(r"-?\d{1,9}", named, re.ASCII) else None
+
+
+def _call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:
     """The id of a call: the header's, else the body's, else a new one."""
     named = headers.get("x-request-id", "")
     refuse_more("x-request-id", len(named), int(LIMITS["request_id"]["maxLength"]), "characters")

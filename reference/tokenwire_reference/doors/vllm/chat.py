@@ -17,7 +17,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.answering import FINGERPRINT, VllmAnswer
-from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
+from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, read_call
 from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
@@ -53,7 +53,8 @@ async def chat_completions(http_request: HttpRequest) -> Response:
         body,
         [prompt],
         served,
-        id=call_id("chatcmpl-", body, http_request.headers),
+        http_request.headers,
+        prefix="chatcmpl-",
         budget=body.get("max_tokens") if budget is None else budget,
         logprobs=LogprobsAsked(
             top=(body.get("top_logprobs") or 0) if body.get("logprobs") else None,

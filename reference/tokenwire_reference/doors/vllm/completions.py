@@ -15,7 +15,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.answering import FINGERPRINT, VllmAnswer
-from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
+from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, read_call
 from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
 
 DEFAULT_MAX_TOKENS = 16
@@ -40,7 +40,8 @@ async def completions(http_request: HttpRequest) -> Response:
         body,
         prompts,
         served,
-        id=call_id("cmpl-", body, http_request.headers),
+        http_request.headers,
+        prefix="cmpl-",
         budget=DEFAULT_MAX_TOKENS if budget is None else budget,
         logprobs=LogprobsAsked(
             top=top,

@@ -14,7 +14,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.vllm.answering import VllmAnswer
-from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
+from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, read_call
 from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
 
 ID_PREFIX = "generate-tokens-"
@@ -40,7 +40,8 @@ async def generate(http_request: HttpRequest) -> Response:
         params,
         [body["token_ids"]],
         served,
-        id=call_id(ID_PREFIX, body, http_request.headers),
+        http_request.headers,
+        prefix=ID_PREFIX,
         budget=params.get("max_tokens"),
         logprobs=LogprobsAsked(
             top=params.get("logprobs"), prompt=params.get("prompt_logprobs"), as_token_ids=False
