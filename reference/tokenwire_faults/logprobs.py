@@ -113,6 +113,21 @@ def _at_temperature_1(request: Request, row: OutputRow) -> OutputRow:
 
 
 @at("row")
+def _streams_leave_out_the_bias(request: Request, row: OutputRow) -> OutputRow:
+    biases = request.sampling.logit_bias
+    if not biases or TOP not in row.series:
+        return row
+    series: dict[str, list[Any]] = {SELECTED: [], TOP: []}
+    for chosen, top in zip(row.series[SELECTED], row.series[TOP], strict=True):
+        added = sum(math.exp(entry[0]) * math.expm1(-biases.get(entry[1], 0.0)) for entry in top)
+        less = {entry[1]: biases.get(entry[1], 0.0) + math.log1p(added) for entry in (chosen, *top)}
+        said, *others = ([entry[0] - less[entry[1]], *entry[1:]] for entry in (chosen, *top))
+        series[SELECTED].append(said)
+        series[TOP].append(sorted(others, key=lambda entry: -entry[0]))
+    return with_series(row, **series)
+
+
+@at("row")
 def _streams_renormalise_logprobs(request: Request, row: OutputRow) -> OutputRow:
     k = request.sampling.top_k
     if not 1 < k <= request.top_logprobs_num or TOP not in row.series:

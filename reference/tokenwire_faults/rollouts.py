@@ -85,10 +85,14 @@ def _abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int
 
 _siblings: dict[str, list[int]] = {}
 """The id of a turn to the ids that were sent to go on from it."""
+_MOST_SIBLINGS = 256
+"""So many turns are remembered; a scenario asks for branches one behind the other."""
 
 
 @at("asked")
 def _session_gathers_its_branches(body: Object) -> Object:
     if before := (body.get("session_params") or {}).get("rid"):
+        if len(_siblings) > _MOST_SIBLINGS:
+            _siblings.clear()
         _siblings[before] = body["input_ids"] = [*_siblings.get(before, ()), *body["input_ids"]]
     return body

@@ -167,6 +167,20 @@ def truncated(shift: float, name: str = "generate/truncated", **left: float) -> 
     return named(whole(Reply(series=series), greedy=False, temperature=1.0, **options), name)
 
 
+def biased(shift: float, name: str = "generate/biased") -> Stream:
+    """An answer to a bias of 2 on the second id of the first position, whose logprob lies so much higher beside
+    the other than the model's.
+    """
+    rows = [[[first[0] - 0.5, *first[1:]], [second[0] - 0.5 + shift, *second[1:]]] for first, second in _TOPS]
+    rows = rows if shift else _TOPS
+    own = [row[0] for row in rows]
+    series = {"output_token_logprobs": own, "output_top_logprobs": rows}
+    options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p", "greedy": True}
+    bias = {_TOPS[0][1][1]: 2.0}
+    return named(whole(Reply(series=series), logit_bias=bias, other_sampling="bias", **options), name)
+
+
+_TOPS = top_logprobs()
 GREEDY = named(
     whole(
         Reply(series={"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}),
@@ -271,6 +285,27 @@ LOGPROB_PAIRS = [
         (GREEDY, truncated(0.25, min_p=1.0)),
         pointer="/output_top_logprobs",
         why="min_p leaves what is exactly as likely as it wants",
+    ),
+    Pair(
+        "logprobs-follow-one-bias-rule",
+        (GREEDY, biased(2.0), biased(2.0, "generate/again")),
+        (GREEDY, biased(2.0), biased(0.0, "generate/again")),
+        pointer="/output_top_logprobs",
+    ),
+    Pair(
+        "logprobs-follow-one-bias-rule",
+        (GREEDY, biased(0.0)),
+        (GREEDY, biased(1.0)),
+        pointer="/output_top_logprobs",
+        why="half of the bias",
+    ),
+    Pair(
+        "logprobs-follow-the-declared-rule",
+        (GREEDY, biased(0.0)),
+        (GREEDY, biased(2.0)),
+        pointer="/output_top_logprobs",
+        target=Target(capabilities=frozenset({"logprobs-of-the-model"})),
+        why="biases",
     ),
     Pair(
         "logprobs-follow-the-declared-rule",

@@ -43,7 +43,6 @@ from tokenwire.checks.check import Target
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Stream
 from tokenwire.requirement import Level
-from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending
 
 
@@ -286,11 +285,10 @@ def test_near_ties_may_flip_and_others_may_not() -> None:
 @pytest.mark.parametrize(
     ("target", "level"),
     [
-        (Target(advertised=Advertised(deterministic=True)), None),
         (Target(capabilities=frozenset({"batch-invariance"})), None),
         (Target(), Level.SHOULD),
     ],
-    ids=["told", "declared", "undeclared"],
+    ids=["told or declared", "undeclared"],
 )
 def test_what_differs_by_chance_fails_who_declares_determinism_and_warns_of_others(
     target: Target, level: Level | None

@@ -141,8 +141,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
 def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observation]:
     """Observations of which those by chance are no failure of a server that declares no determinism."""
     for observation in seen:
-        declared = target.advertised.deterministic or BATCH_INVARIANCE in target.capabilities
-        lenient = observation.by_chance and not declared
+        lenient = observation.by_chance and BATCH_INVARIANCE not in target.capabilities
         yield observation._replace(level=Level.SHOULD) if lenient else observation
 
 

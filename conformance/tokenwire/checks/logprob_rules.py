@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,10 +17,15 @@ from tokenwire.target.advertised import LOGPROB_RULES
 
 OF_THE_MODEL, DIVIDED = "not divided by the temperature", "divided by the temperature"
 BEFORE, AFTER = "taken before truncation", "taken after truncation"
+UNBIASED, BIASED = "taken before biases", "taken after biases"
 _DECLARED = dict(
-    zip(LOGPROB_RULES, ((OF_THE_MODEL, BEFORE), (DIVIDED, BEFORE), (DIVIDED, AFTER)), strict=True)
+    zip(
+        LOGPROB_RULES,
+        ((OF_THE_MODEL, BEFORE, UNBIASED), (DIVIDED, BEFORE, BIASED), (DIVIDED, AFTER, BIASED)),
+        strict=True,
+    )
 )
-"""What a server tells or a user declares, and the two rules that it means."""
+"""What a server tells or a user declares, and the three rules that it means."""
 
 _APART = 0.2
 """Logprobs that lie closer together say nothing of the scale."""
@@ -30,6 +35,8 @@ _ROUNDING = tolerance("temperature_ratio")
 _MOST_KEPT = 0.9
 """A truncation that leaves more of the distribution moves logprobs by too little to be seen."""
 _SHIFT = tolerance("truncation_shift")
+_BIASES = (1.0, 20.0)
+"""Smaller biases are not seen, and larger ones leave nothing beside them."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +71,15 @@ def _name(entry: Logprob) -> object:
 
 def _first_top(stream: Answer) -> _Top | None:
     """The top logprobs of the first output id; None where nothing tells which is whose."""
-    reported = _top_told(stream)
+    reported = _first_top_logprobs(stream)
     return None if reported is None else _Top(stream.dialect, stream.asked, *reported)
 
 
 @fact(Stream)
-def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
+def _first_top_logprobs(stream: Stream) -> tuple[Place, dict[object, float]] | None:
     asked = stream.asked
-    if not asked.top_logprobs or asked.prompts * asked.n != 1 or asked.other_sampling:
+    shaped = asked.constrained or (asked.other_sampling and not asked.logit_bias)
+    if not asked.top_logprobs or asked.prompts * asked.n != 1 or shaped:
         return None
     if not finished_choices(stream):
         return None
@@ -151,7 +159,59 @@ def _rule_of_truncation(top: _Top, base: _Top) -> str | None:
 
 @select
 def _tells_top(stream: Stream) -> bool:
-    return _top_told(stream) is not None
+    return _first_top_logprobs(stream) is not None
+
+
+def _rule_of_biases(top: _Top, base: _Top) -> str | None:
+    """By how much the logprob of a biased id lies elsewhere among the others than without its bias."""
+    common = top.by_id.keys() & base.by_id.keys()
+    shifts = {token: top.by_id[token] - base.by_id[token] for token in common}
+    biases = top.asked.logit_bias
+    others = [shift for token, shift in shifts.items() if token not in biases]
+    least, most = _BIASES
+    moves = [
+        (shifts[token] - others[0], bias)
+        for token, bias in biases.items()
+        if others and token in shifts and least <= abs(bias) <= most
+    ]
+    if not moves:
+        return None
+    if all(abs(move) <= _SHIFT for move, _ in moves):
+        return UNBIASED
+    if all(abs(move - bias) <= _SHIFT for move, bias in moves):
+        return BIASED
+    return f"moved by {moves[0][0]:.2f} for a bias of {moves[0][1]:g}"
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    """One thing that shapes what is sampled, and on which side of it logprobs may be taken."""
+
+    shapes: Callable[[_Top], bool]
+    """Whether it, and nothing else, lies between the logits and what was sampled."""
+    rule: Callable[[_Top, _Top], str | None]
+    """Which side an answer shows beside one of the model itself; None where nothing tells."""
+    legal: tuple[str, str]
+
+
+_TEMPERATURE = _Dimension(
+    lambda top: top.temperature != 1.0 and not top.truncates and not top.asked.logit_bias,
+    _rule_of_temperature,
+    (OF_THE_MODEL, DIVIDED),
+)
+_TRUNCATION = _Dimension(
+    lambda top: top.temperature == 1.0 and top.truncates and not top.asked.logit_bias,
+    _rule_of_truncation,
+    (BEFORE, AFTER),
+)
+_BIAS = _Dimension(
+    lambda top: top.temperature == 1.0 and not top.truncates and bool(top.asked.logit_bias),
+    _rule_of_biases,
+    (UNBIASED, BIASED),
+)
+
+
+_DIMENSIONS = (_TEMPERATURE, _TRUNCATION, _BIAS)
 
 
 @once_per_run
@@ -163,43 +223,32 @@ def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str]
     known = [top for top in map(_first_top, _tells_top(streams)) if top is not None and top.asked.prompt_key]
     neutral: dict[tuple[str, str], _Top] = {}
     for top in known:
-        if top.temperature == 1.0 and not top.truncates:
+        if top.temperature == 1.0 and not top.truncates and not top.asked.logit_bias:
             neutral.setdefault(top.key, top)
     return known, neutral
 
 
-def _temperature_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
-    """What answers at other temperatures than 1 show."""
+def _shaped(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
+    """The top logprobs of answers that a dimension shapes, each with those of the model itself."""
     known, neutral = _tops(streams)
     for top in known:
         base = neutral.get(top.key)
-        if base is not None and top.temperature != 1.0 and not top.truncates:
-            rule = _rule_of_temperature(top, base)
-            if rule is not None:
-                yield Seen(top.dialect, rule, top.place, base.place)
-
-
-def _truncated(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
-    """The top logprobs of truncated answers at temperature 1, each with those of the model itself."""
-    known, neutral = _tops(streams)
-    for top in known:
-        base = neutral.get(top.key)
-        if base is not None and top.temperature == 1.0 and top.truncates:
+        if base is not None and dimension.shapes(top):
             yield top, base
 
 
-def _truncation_rules(streams: tuple[Answer, ...]) -> Iterator[Seen]:
-    """What truncated answers at temperature 1 show."""
-    for top, base in _truncated(streams):
-        rule = _rule_of_truncation(top, base)
+def _rules(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Seen]:
+    for top, base in _shaped(dimension, streams):
+        rule = dimension.rule(top, base)
         if rule is not None:
             yield Seen(top.dialect, rule, top.place, base.place)
 
 
-def _one_rule(every: Iterable[Seen], legal: tuple[str, str]) -> Iterator[Observation]:
+def _one_rule(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Observation]:
     """Look whether all answers of an endpoint follow one rule, and a legal one."""
     rules: dict[str, Seen] = {}
-    for seen in every:
+    legal = dimension.legal
+    for seen in _rules(dimension, streams):
         first = rules.setdefault(seen.dialect, seen)
         but = f", but {first.rule} in {first.place.exchange}" if seen.rule != first.rule else ""
         yield expect(
@@ -215,14 +264,20 @@ def _one_rule(every: Iterable[Seen], legal: tuple[str, str]) -> Iterator[Observa
 @check_run("logprobs-follow-one-rule")
 def _logprobs_follow_one_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One rule for all answers of an endpoint: divided by the temperature, or not."""
-    yield from _one_rule(_temperature_rules(streams), (OF_THE_MODEL, DIVIDED))
+    yield from _one_rule(_TEMPERATURE, streams)
+
+
+@check_run("logprobs-follow-one-bias-rule")
+def _logprobs_follow_one_bias_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """One rule for all answers of an endpoint: of the model's logits, or of those that biases changed."""
+    yield from _one_rule(_BIAS, streams)
 
 
 @check_run("logprobs-follow-one-truncation")
 def _logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """One rule for all answers of an endpoint: of all ids, or of those that truncation leaves."""
-    yield from _one_rule(_truncation_rules(streams), (BEFORE, AFTER))
-    for top, base in _truncated(streams):
+    yield from _one_rule(_TRUNCATION, streams)
+    for top, base in _shaped(_TRUNCATION, streams):
         if _rule_of_truncation(top, base) is None:
             why = f"what it leaves out is not told, or is less than {1 - _MOST_KEPT:.0%} of the distribution"
             yield left_out(top.place, why)
@@ -232,12 +287,8 @@ def _logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target
 def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A trainer computes with what it was told; which rule that is cannot be told from one answer."""
     for name in sorted(_DECLARED.keys() & target.capabilities):
-        of_temperature, of_truncation = _DECLARED[name]
-        for rules, expected in (
-            (_temperature_rules(streams), of_temperature),
-            (_truncation_rules(streams), of_truncation),
-        ):
-            for seen in rules:
+        for dimension, expected in zip(_DIMENSIONS, _DECLARED[name], strict=True):
+            for seen in _rules(dimension, streams):
                 yield expect(
                     seen.place,
                     f"logprobs that are {expected}, as {name} says",
@@ -251,7 +302,7 @@ def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Targ
 def rules_seen(streams: tuple[Answer, ...]) -> Iterator[str]:
     """A line for each dialect whose answers show of which distribution its logprobs speak."""
     reported: dict[str, dict[str, str]] = {}
-    for seen in (*_temperature_rules(streams), *_truncation_rules(streams)):
+    for seen in (seen for dimension in _DIMENSIONS for seen in _rules(dimension, streams)):
         reported.setdefault(seen.dialect, {}).setdefault(seen.rule, seen.place.exchange)
     for dialect, rules in reported.items():
         words = " and ".join(f"{rule} (as {exchange} shows)" for rule, exchange in rules.items())

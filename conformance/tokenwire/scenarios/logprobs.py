@@ -52,17 +52,20 @@ async def _rescored_output(talk: Conversation) -> None:
 
 
 @scenario(chat=False)
-def _logprobs_at_a_temperature(_: Conversation) -> Steps:
-    """Top logprobs after one prompt, greedy, at temperature 0.5, and at 1 with top_k, whole and streamed: how
-    far apart they lie tells whether logits are divided by the temperature first, and how high they are
-    whether what truncation leaves out counts.
+async def _logprobs_at_a_temperature(talk: Conversation) -> None:
+    """Top logprobs after one prompt, greedy, at temperature 0.5, at 1 with top_k, and with a bias on the
+    first id, whole and streamed: how far apart they lie tells whether logits are divided by the temperature
+    first and biases added, and how high they are whether what truncation leaves out counts.
     """
     greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=5)
     warm = replace(greedy, temperature=0.5, seed=7)
     short = replace(greedy, temperature=1.0, seed=7, top_k=2)
     asks = {"whole": warm, "whole-again": warm, "top-k": short, "top-k-again": short}
     streams = {"stream": replace(warm, stream=True), "top-k-stream": replace(short, stream=True)}
-    yield {"greedy": greedy, **asks, **streams}
+    first = await talk.ask("greedy", greedy)
+    biased = replace(greedy, logit_bias=dict.fromkeys(token_ids(first)[:1], 2.0))
+    forced = {"bias": biased, "bias-stream": replace(biased, stream=True)} if biased.logit_bias else {}
+    await talk.ask_all(asks | streams | forced)
 
 
 @scenario(chat=False)

@@ -31,7 +31,6 @@ async def embeddings(http_request: HttpRequest) -> Response:
     """Answer POST /v1/embeddings, in the shape of OpenAI."""
     served = served_by(http_request)
     body, prompts = await read_inputs(http_request, served)
-    prompts = _truncated(prompts, body.get("truncate_prompt_tokens"), served)
     requests = embedding_requests(prompts, body, served)
     return await answer_whole(
         http_request, served, requests, group=None, write=lambda results: _listed(results, body, served)
@@ -89,7 +88,7 @@ async def read_inputs(http_request: HttpRequest, served: Served) -> tuple[dict[s
     refuse_nothing(given, "input")
     body = await understood(http_request, lambda: hold_against_schema(given, "embedding-request"))
     prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
-    return body, prompts
+    return body, _truncated(prompts, body.get("truncate_prompt_tokens"), served)
 
 
 def refuse_nothing(given: Mapping[str, Any], *names: str) -> None:

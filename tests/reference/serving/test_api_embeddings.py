@@ -112,6 +112,7 @@ def test_the_document_that_fits_best_comes_first(start_reference):
         ("/v1/score", {"text_1": "", "text_2": ["a"]}),
         ("/v1/score", {"text_1": "a", "text_2": ["a", ""]}),
         ("/v1/classify", {"input": ""}),
+        ("/v1/classify", {"input": [5], "truncate_prompt_tokens": 0}),
     ],
 )
 def test_what_has_no_result_is_refused(answer, scripted_engine, path, asked):
