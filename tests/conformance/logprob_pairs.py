@@ -168,8 +168,8 @@ def truncated(shift: float, name: str = "generate/truncated", **left: float) -> 
 
 
 def biased(shift: float, name: str = "generate/biased") -> Stream:
-    """An answer to a bias of 2 on the second id of the first position, whose logprob lies so much higher beside
-    the other than the model's.
+    """An answer to a bias of 2 on the second id of the first position, whose logprob lies so much higher than
+    the model's, beside the other.
     """
     rows = [[[first[0] - 0.5, *first[1:]], [second[0] - 0.5 + shift, *second[1:]]] for first, second in _TOPS]
     rows = rows if shift else _TOPS
