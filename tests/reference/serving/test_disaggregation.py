@@ -27,7 +27,7 @@ GREEDY = {"temperature": 0.0, "max_new_tokens": 6, "ignore_eos": True}
 HALVES = {
     "whole": {},
     "prefill": {"disaggregation_mode": "prefill"},
-    "decode": {"disaggregation_mode": "decode"},
+    "decode": {"disaggregation_mode": "decode", "enable_hierarchical_cache": False},
 }
 LONG = 60.0
 APART = {"disaggregation_timeout_seconds": LONG, "enable_faults": True}
@@ -172,6 +172,27 @@ def test_the_answer_is_that_of_one_server(run: Run, path: str, body: dict[str, A
             assert lasting(decoded.json()) == lasting(alone.json())
 
     run(story, sampling_backend="mirror")
+
+
+def test_drafts_change_no_answer_of_two_servers(run: Run) -> None:
+    repeated = {**GENERATE, "input_ids": [5, 6, 7, 8] * 10, **SCORED}
+
+    async def story(servers: Pair) -> None:
+        alone, decoded = await servers.ask("/generate", repeated)
+        assert lasting(decoded.json()) == lasting(alone.json())
+
+    run(story, speculative_algorithm="NGRAM")
+
+
+def test_a_prompt_that_host_memory_holds_is_told_so_by_the_other_server(run: Run) -> None:
+    async def story(servers: Pair) -> None:
+        for prompt in (PROMPT, range(100, 150), range(150, 200), PROMPT):  # the first is evicted by then
+            body = {**GENERATE, "input_ids": list(prompt)}
+            alone, decoded = await servers.ask("/generate", body)
+            assert lasting(decoded.json()) == lasting(alone.json())
+        assert decoded.json()["meta_info"]["cached_tokens_details"]["host"] > 0
+
+    run(story, enable_hierarchical_cache=True, max_total_tokens=128)
 
 
 @pytest.mark.parametrize("incremental", [False, True])
