@@ -15,6 +15,7 @@ from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Stream
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import capabilities
+from tokenwire.target.determinism import Comparison
 
 COMPLETIONS, CHAT = "openai-completions", "openai-chat"
 
@@ -74,6 +75,14 @@ def test_text_that_a_stop_takes_away_is_not_shown_where_nobody_names_the_stop(
     ends = [choice(piece, "stop" if piece == pieces[-1] else None) for piece in pieces]
     stream = streamed(STOPS, *ends, label="stream")
     assert held("stop-prefix-held-back", (UNSTOPPED, whole, stream)) is holds
+
+
+def test_no_stop_is_blamed_where_whole_answers_and_streams_say_different_things() -> None:
+    """The whole answer has lost its beginning, and the stream shows it: the stop took nothing away."""
+    whole = completed(STOPS, choice("blue", "stop"), label="whole")
+    stream = streamed(STOPS, choice(" is"), choice(" blue", "stop"), label="stream")
+    assert look("stop-prefix-held-back", (UNSTOPPED, whole, stream)) == []
+    assert not held("stream-text-equals-whole", Comparison(whole, stream)), "this says it"
 
 
 @pytest.mark.parametrize(("second", "holds"), [("lo and deep", True), ("lo, and wide", False)])

@@ -5,11 +5,13 @@ Its verdicts are pinned, with what proves each violation. The version is that of
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from programs import MODELS, answers, free_port, program
@@ -26,7 +28,7 @@ VIOLATED: Mapping[str, str] = {
     "asked-or-refused": "logprobs are read and forgotten: the answer has none, and nobody is told",
     "stop-string-not-shown": "the text keeps the stop string, whole and streamed",
     "stop-string-ends-generation": "and all of the token that completes it",
-    "stop-wins-within-the-budget": "a stop that the last token of the budget completes is called length",
+    "stop-wins-within-the-budget": "a stop at the budget's end is called length, a spent budget completed",
     "stream-text-equals-whole": "a stream of completions keeps an incomplete last character to itself",
     "echo-begins-with-the-prompt": "an echo is read and forgotten",
     "echo-adds-only-the-prompt": "so the text begins with the output",
@@ -110,12 +112,34 @@ WRONG: Mapping[str, str] = {
 }
 
 
-def test_a_parrot_tells_what_its_answers_should_be(check: Callable[..., Report], tmp_path: Path) -> None:
-    model = tmp_path / "parrot"
+FORGOTTEN: Mapping[str, str] = {
+    "tool-choice-is-kept": "tool_choice none is read and forgotten: the call is made",
+    "one-call-at-most": "so is parallel_tool_calls: two calls come where one is wanted",
+    "strict-arguments-fit": "and strict: the arguments are what the model says",
+}
+
+
+@pytest.fixture(scope="module")
+def parrot(tmp_path_factory: pytest.TempPathFactory, check: Callable[..., Report]) -> Iterator[Any]:
+    """Give `parrot(*scenarios)`: what a parrot that transformers serves is judged to be."""
+    home = tmp_path_factory.mktemp("parrot")
+    model = home / "model"
     write_parrot(model)
-    scenarios = (f"--scenario=script-{name}" for name in ("budgets", "logprobs"))
-    with serving(str(model), tmp_path) as served:
-        report = check(served, "--model", str(model), *scenarios)
+    with serving(str(model), home) as served:
+        yield lambda *names: check(served, "--model", str(model), *(f"--scenario={name}" for name in names))
+
+
+def test_what_a_request_says_of_its_calls_is_read_and_forgotten(parrot: Callable[..., Report]) -> None:
+    report = parrot("tool-choice")
+    assert report.requirements("FAIL") >= FORGOTTEN.keys()
+    called = {name: report.evidence(name)[0]["actual"] for name in FORGOTTEN}
+    assert called["tool-choice-is-kept"] == ["get_weather"]
+    assert called["one-call-at-most"] == ["get_weather", "ping"]
+    assert json.loads(called["strict-arguments-fit"]) == {"unit": "k"}
+
+
+def test_a_parrot_tells_what_its_answers_should_be(parrot: Callable[..., Report]) -> None:
+    report = parrot("script-budgets", "script-logprobs")
     rows = {row.id for row in load_requirements().values() if row.oracle == "script"}
     assert report.requirements("FAIL") & rows == WRONG.keys()
     assert (report.requirements("PASS") - WRONG.keys()) & rows == {"script-counts-are-right"}

@@ -155,6 +155,9 @@ def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iter
                 continue
             text, place = final
             choice = facts.load()
+            ended = choice.text or ""
+            if not (ended.startswith(text) or text.startswith(ended)):
+                continue  # whole answers and streams say different things here: no stop took that away
             for position, shown in texts_so_far(choice):
                 if shown:
                     yield expect(
