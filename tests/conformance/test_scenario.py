@@ -30,6 +30,7 @@ from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Choice, Delivery, Emission, Stream
 from tokenwire.scenarios.stop import characters_by_tokens, stop_across_tokens
 from tokenwire.target.advertised import Advertised
+from tokenwire.target.capability import WEIGHT_UPDATES
 from tokenwire.target.determinism import PROBE
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
@@ -131,10 +132,15 @@ class Echo(CannedSender):
 
 
 async def talk_everything_through(sender: CannedSender, *, perilous: bool) -> list[Stream]:
+    """As if of a server that has adapters, and is declared to take updates of its weights."""
     transcript = Transcript()
+    says, declared = (
+        Advertised(adapters=frozenset({"first"}), weights="/weights"),
+        frozenset({WEIGHT_UPDATES}),
+    )
     for each in load_scenarios().values():
         for dialect in load_dialects().values():
-            conversation = Conversation(each.name, dialect, sender, Advertised(), transcript)
+            conversation = Conversation(each.name, dialect, sender, says, transcript, declared=declared)
             if each.chat in (None, conversation.chat) and (perilous or not each.perilous):
                 await each.run(conversation)
     return transcript.streams
