@@ -34,8 +34,8 @@ def _shared(body: Any, port: int, rooms: count[int]) -> Any:
     if not isinstance(body, dict):
         return body
     given = next((body[name] for name in _PROMPTS if body.get(name)), None)
-    several = isinstance(given, list) and not isinstance(given[0], int)
-    room = [next(rooms) for _ in given] if several else next(rooms)
+    listed = given if isinstance(given, list) and not isinstance(given[0], int) else None
+    room = next(rooms) if listed is None else [next(rooms) for _ in listed]
     return {**body, "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room}
 
 

@@ -10,7 +10,7 @@ import typer
 
 from tokenwire.commands.command import command
 from tokenwire.commands.reporting import judge_and_report, reporting_of
-from tokenwire.commands.twin import show_twins
+from tokenwire.commands.twin_reporting import show_twins
 from tokenwire.comparing.twin_tally import are_twins, merged_twins
 from tokenwire.report.console import make_console
 from tokenwire.report.tally_file import merged, read_tally

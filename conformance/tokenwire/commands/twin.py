@@ -1,4 +1,4 @@
-"""`tokenwire twin`: whether two deployments serve one model. `check --twin` and `merge` show it as well."""
+"""`tokenwire twin`: whether two deployments serve one model. `check --twin` asks it as well."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from tokenwire.asking.run import Plan
 from tokenwire.asking.twins import ask_twins
 from tokenwire.commands.command import command, empty_folder, writable
 from tokenwire.commands.compare import is_configured
-from tokenwire.comparing.twin import TwinReport, TwinTally, twin_report, twins_as_json
-from tokenwire.comparing.twin_forms import print_twins, twin_page
-from tokenwire.comparing.twin_tally import write_twins
-from tokenwire.disk import write_whole
-from tokenwire.report.console import make_console
-from tokenwire.report.document import as_json
+from tokenwire.commands.twin_reporting import show_twins
 from tokenwire.settings import Settings
 
 
@@ -41,19 +36,6 @@ def twin_plans(
         )
 
     return plan(urls[0], "a"), plan(urls[1], "b")
-
-
-def show_twins(tally: TwinTally, settings: Settings) -> TwinReport:
-    """Print a comparison, and write it where the options say. Raises UsageError."""
-    report = twin_report(tally)
-    if settings.json is not None:
-        write_whole(settings.json, as_json(twins_as_json(report)))
-    if settings.html is not None:
-        write_whole(settings.html, twin_page(report))
-    if settings.tally is not None:
-        write_twins(tally, settings.tally)
-    print_twins(make_console(), report)
-    return report
 
 
 def _twin(

@@ -115,7 +115,7 @@ def plot(
     budget: int | None = timeline["budget"]
     if budget is not None and budget > _ROOM * most:  # it would press the staircase flat
         budget = None
-    highest = max(most, budget or 0)
+    highest: int = max(most, budget or 0)
     first: float = min([points[0]["time"], *(start for start, _ in pauses)])
     last: float = points[-1]["time"]
     shortened = _shortened(last - first, pauses)
