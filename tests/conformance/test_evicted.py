@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorded import whole, write_folder
@@ -26,7 +27,7 @@ from tokenwire.dialects.dialect import Dialect
 from tokenwire.evicted import AnswerStore, EvictedAnswer
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.record import FACTS, Answer, Asked, ChoiceFacts, Delivery, Finish, Stream
+from tokenwire.record import FACTS, Answer, Asked, ChoiceFacts, Finish, Stream
 from tokenwire.replay import replay
 from tokenwire.report.document import document
 from tokenwire.report.playback import playbacks
@@ -62,8 +63,8 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many streams were held with their content whenever one more was read."""
     read, alive, counts = Dialect.read, [], []
 
-    def counted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
-        stream = read(self, exchange, delivery_hint=delivery_hint)
+    def counted(self: Dialect, exchange: Exchange, **hints: Any) -> Stream:
+        stream = read(self, exchange, **hints)
         alive.extend(weakref.ref(choice) for choice in (stream.choices or (stream,))[:1])
         alive[:] = [item for item in alive if item() is not None]
         counts.append(len(alive))
@@ -185,9 +186,9 @@ def test_answers_that_are_held_together_are_each_read_once(monkeypatch: pytest.M
     read = Dialect.read
     names: list[str] = []
 
-    def counted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+    def counted(self: Dialect, exchange: Exchange, **hints: Any) -> Stream:
         names.append(exchange.name)
-        return read(self, exchange, delivery_hint=delivery_hint)
+        return read(self, exchange, **hints)
 
     monkeypatch.setattr(Dialect, "read", counted)
     row = load_requirements()["cache-changes-nothing"]
@@ -250,9 +251,9 @@ def test_what_processes_share_the_parent_does_not_read_itself(
     parent, read, decoded = os.getpid(), Dialect.read, CaptureChunk.located
     here: list[str] = []
 
-    def noted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+    def noted(self: Dialect, exchange: Exchange, **hints: Any) -> Stream:
         here.extend([exchange.name] * (os.getpid() == parent))
-        return read(self, exchange, delivery_hint=delivery_hint)
+        return read(self, exchange, **hints)
 
     def noted_too(self: CaptureChunk) -> Iterator[Located]:
         here.extend([str(self.span.path)] * (os.getpid() == parent))
@@ -274,10 +275,10 @@ def test_what_one_process_cannot_read_is_told_as_if_there_were_no_others(
 ) -> None:
     read = Dialect.read
 
-    def fails_at_two(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+    def fails_at_two(self: Dialect, exchange: Exchange, **hints: Any) -> Stream:
         if exchange.name in "fg":
             raise RuntimeError(f"cannot read {exchange.name}")
-        return read(self, exchange, delivery_hint=delivery_hint)
+        return read(self, exchange, **hints)
 
     folder = write_folder(tmp_path / "folder", *map(whole, "abcdefgh"))
     monkeypatch.setattr(Dialect, "read", fails_at_two)

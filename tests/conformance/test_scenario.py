@@ -132,10 +132,10 @@ class Echo(CannedSender):
 
 
 async def talk_everything_through(sender: CannedSender, *, perilous: bool) -> list[Stream]:
-    """As if of a server that has adapters, and is declared to take updates of its weights."""
+    """As if of a server of two ranks that has adapters, and is declared to take updates of its weights."""
     transcript = Transcript()
     says, declared = (
-        Advertised(adapters=frozenset({"first"}), weights="/weights"),
+        Advertised(adapters=frozenset({"first"}), weights="/weights", dp_size=2),
         frozenset({WEIGHT_UPDATES}),
     )
     for each in load_scenarios().values():
