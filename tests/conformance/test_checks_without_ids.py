@@ -77,6 +77,21 @@ def test_text_that_a_stop_takes_away_is_not_shown_where_nobody_names_the_stop(
     assert held("stop-prefix-held-back", (UNSTOPPED, whole, stream)) is holds
 
 
+@pytest.mark.parametrize(
+    ("budget", "finish", "holds"), [(3, "length", True), (4, "stop", True), (5, "length", False)]
+)
+def test_an_end_of_the_model_may_be_counted_or_not(budget: int, finish: str, holds: bool) -> None:
+    """It ends behind four tokens: four are spent where the end is a fifth, as llama.cpp has it."""
+
+    def ended(budget: int, finish: str) -> Stream:
+        said = {**body(max_tokens=budget), "temperature": 0}
+        return completed(said, choice(" is blue", finish), label=f"{budget}", counted=min(budget, 4))
+
+    known = ended(32, "stop"), ended(16, "stop")
+    assert held("stop-wins-within-the-budget", (*known, ended(budget, finish))) is holds
+    assert held("stop-wins-within-the-budget", (*known, ended(4, "length")))
+
+
 def test_no_stop_is_blamed_where_whole_answers_and_streams_say_different_things() -> None:
     """The whole answer has lost its beginning, and the stream shows it: the stop took nothing away."""
     whole = completed(STOPS, choice("blue", "stop"), label="whole")
