@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stream_builder import PROMPT, Reply, whole
 
+from tokenwire.checks import trainer_arrays
+from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.arrays import Array, ArrayRule, Encoding, Rows
 from tokenwire.dialects.dialect import load_dialects
 
@@ -96,3 +99,20 @@ def test_the_tables_declare_details_that_they_bind() -> None:
     assert declared["vllm-generate"] == {"routed_experts"}
     for name, names in declared.items():
         assert names <= load_dialects()[name].told_names
+
+
+def test_each_array_of_an_answer_is_of_its_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a row for each output id stands behind one with rows of the prompt, too."""
+    rules = (
+        ArrayRule("routed_experts", Rows.RUN, Encoding.LISTS),
+        ArrayRule("hidden_states", Rows.OUTPUT, Encoding.LISTS),
+    )
+    monkeypatch.setattr(trainer_arrays, "arrays_of", lambda _: rules)
+    same = [[float(number) for number in range(trainer_arrays.LEAST_NUMBERS)]] * 2
+    other = [[number + 0.5 for number in same[0]]]
+    details = {"routed_experts": [[1, 2]] * (len(PROMPT) + 2), "hidden_states": [*same, *other]}
+    check = CHECKS["neighbouring-states-differ"]
+    for ids, holds in (((7, 7, 8), True), ((7, 8, 8), False)):
+        stream = whole(Reply(ids=ids, text=None, details=details))
+        seen = [observation.holds for observation in check.on_stream(stream, Target())]
+        assert seen == [holds], ids

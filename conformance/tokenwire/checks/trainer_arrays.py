@@ -172,8 +172,8 @@ def _arrays(stream: Stream) -> Iterator[_Array]:
             prompt = emission.counters.get("prompt_tokens")
             sent = prompt_of(stream, choice.index)
             prompt_tokens = prompt if type(prompt) is int else None if sent is None else len(sent)
-            ids = choice.output_ids
-            run = None if sent is None or ids is None else [*sent, *ids[: max(emission.after - 1, 0)]]
+            output = choice.output_ids
+            run = None if sent is None or output is None else [*sent, *output[: max(emission.after - 1, 0)]]
             for rule in rules:
                 value = emission.details.get(rule.name)
                 if value is None or prompt_tokens is None or not emission.counted:
@@ -183,7 +183,7 @@ def _arrays(stream: Stream) -> Iterator[_Array]:
                 cached = emission.counter("cached_tokens")
                 due = rule.due(stream.exchange.request.body, prompt_tokens, emission.after, cached)
                 if due is not None:
-                    ids = ids if rule.rows is Rows.OUTPUT else run and run[len(run) - due :]
+                    ids = output if rule.rows is Rows.OUTPUT else run and run[len(run) - due :]
                     yield _Array(rule, emission, value, due, ids)
 
 
