@@ -109,3 +109,12 @@ def test_words_are_one_prompt_whichever_model_has_them() -> None:
         )
     ]
     assert observed("cached-tokens-keep-to-their-adapter", *worded, target=ADAPTED) == [False]
+
+
+@pytest.mark.parametrize("named", [["first"], [{"name": "first"}], {"name": "first"}, 7, [[]]])
+def test_whatever_names_an_adapter_crashes_no_check(named: object) -> None:
+    odd = asked(adapted("first", 2, 0), adapter=SentField("lora_path", (named,)), model="first")
+    names = CHECKS["answer-names-its-adapter"].on_stream
+    assert names is not None
+    assert list(names(odd, ADAPTED)) == []
+    observed("cached-tokens-keep-to-their-adapter", *PLAIN, asked(odd, model=""), target=ADAPTED)

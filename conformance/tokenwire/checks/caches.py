@@ -139,10 +139,11 @@ def _adapters(target: Target) -> Side:
         asked = answer.asked
         if asked.prompts > 1:
             return None
-        said = asked.adapter.values[0] if asked.adapter is not None else ""
-        named = said[0] if isinstance(said, list) and said else said
+        given = asked.adapter.values[0] if asked.adapter is not None else ""
+        named = given[0] if isinstance(given, list) and given else given
         # SGLang takes it behind the model's name, too.
-        return next((name for name in (named, asked.model.rpartition(":")[2]) if name in known), "")
+        names = (named, asked.model.rpartition(":")[2])
+        return next((name for name in names if isinstance(name, str) and name in known), "")
 
     return side if known else lambda _: None
 
@@ -190,7 +191,7 @@ def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[O
 def _answer_names_its_adapter(stream: Stream, target: Target) -> Iterator[Observation]:
     """An adapter that is asked for as the model is the model that is named."""
     name, adapter = stream.asked.model, stream.asked.adapter
-    if adapter is None or name not in {*adapter.values} & target.advertised.adapters:
+    if adapter is None or name not in adapter.values or name not in target.advertised.adapters:
         return
     emission = next((found for found in stream.emissions() if "model" in found.details), None)
     if emission is not None:
