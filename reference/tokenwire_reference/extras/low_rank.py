@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from tokenwire_reference.core.batch import Batch
@@ -81,10 +81,12 @@ class LowRankAdapters(Adapters):
                 raise ValueError(
                     f"{path} cannot be read as an adapter: {type(error).__name__}: {error}"
                 ) from error
-        digest = blake2b(digest_size=16)
-        for layer, pair in sorted(parts.items()):
+        for layer, pair in parts.items():
             self._refuse_misfit(layer, *pair)
-            digest.update(repr((layer, *(part.float().tolist() for part in pair))).encode())
+        named = {
+            f"{layer} {number}": part for layer, pair in parts.items() for number, part in enumerate(pair)
+        }
+        digest = blake2b(save({name: part.contiguous() for name, part in named.items()}), digest_size=16)
         weight = next(iter(self._layers.values())).weight
         moved = {layer: (down.to(weight), up.to(weight)) for layer, (down, up) in parts.items()}
         return LowRank(name, f"{name} {digest.hexdigest()}", moved)
