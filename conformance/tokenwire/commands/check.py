@@ -65,8 +65,8 @@ def _check(
         raise typer.Exit(print_plan(plan, full=settings.verbose))
     twin = None
     if settings.twin:
-        urls = settings.target, settings.twin
-        tally = ask_twins(twin_plans(settings, urls, urls[0].__eq__), _TWIN_TOKENS[settings.budget])
+        plans = twin_plans(settings, (settings.target, settings.twin), lambda url: url == settings.target)
+        tally = ask_twins(plans, _TWIN_TOKENS[settings.budget])
         twin = twin_report(asyncio.run(tally))
     judged: list[Judgement] = []
     reporting = replace(reporting_of(settings), budget=settings.budget, on_judged=judged.extend, twin=twin)

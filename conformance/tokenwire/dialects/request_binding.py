@@ -607,13 +607,13 @@ class RequestBinding:
         return found
 
     def _rank(self, request: HttpRequest, body: Mapping[str, Any]) -> int | None:
-        sent = {name.lower(): value for name, value in request.headers}.get(self.rank_header.lower(), "")
-        found = [integer(find(body, at)) for at in self.rank]
+        sent = _headers_of(request).get(self.rank_header.lower(), "")
+        found = [integer(find(body, keys)) for keys in self.rank]
         found.append(int(sent) if re.fullmatch(r"-?\d{1,9}", sent, re.ASCII) else None)
         return next((rank for rank in found if rank is not None), None)
 
     def _in_headers(self, request: HttpRequest) -> dict[str, str]:
-        sent = {name.lower(): value for name, value in request.headers}
+        sent = _headers_of(request)
         names = {name: header.lower() for name, header in self.headers.items()}
         return {name: sent[header] for name, header in names.items() if header in sent}
 
@@ -708,6 +708,11 @@ class RequestBinding:
             if find(rest, keys) == value or find(rest, keys) is None:
                 remove(rest, keys)
         return {name: value for name, value in rest.items() if value not in (None, {}, [])}
+
+
+def _headers_of(request: HttpRequest) -> dict[str, str]:
+    """The last value of each header, by its name in small letters."""
+    return {name.lower(): value for name, value in request.headers}
 
 
 def _wanted(keys: Keys, names: str | list[str]) -> Wanted:

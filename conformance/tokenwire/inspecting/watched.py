@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -31,11 +32,15 @@ from tokenwire.wire.capture import read_capture
 _REFRESH_S = 5
 
 
+@cache
+def _script() -> str:
+    return files("tokenwire.inspecting").joinpath("watched.js").read_text("utf-8")
+
+
 def live_page(
     counts: Counts, *, target: str, listening: str, waiting: int, under_way: int, linked: bool = False
 ) -> str:
     """The page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can be opened."""
-    script = files("tokenwire.inspecting").joinpath("watched.js").read_text("utf-8")
     return template("tokenwire.inspecting", "watched.html.jinja").render(
         counts=counts,
         target=target,
@@ -44,8 +49,8 @@ def live_page(
         under_way=under_way,
         linked=linked,
         refresh=_REFRESH_S,
-        script=Markup(script),
-        policy=policy(script) + LOCAL,
+        script=Markup(_script()),
+        policy=policy(_script()) + LOCAL,
         replay_command=_replay_command,
         recorded=_recorded,
         requirements=load_requirements(),

@@ -97,17 +97,23 @@ def _ranks(talk: Conversation) -> Steps:
             yield {f"rank-{rank}": asked}
 
 
+async def _ask_around(talk: Conversation, label: str, call: HttpRequest) -> Ask:
+    """Ask for a prompt that nobody has sent, twice, and once more behind a control call; the prompt."""
+    ask = _unseen_prompt(talk)
+    await talk.ask("first", ask)
+    await talk.ask("again", ask)
+    await talk.call(label, call)
+    await talk.ask("after", ask)
+    return ask
+
+
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _flushed_cache(talk: Conversation) -> None:
     """A prompt that nobody has sent, twice, and once more when the cache was flushed."""
     flush = talk.control.plain_request(Action.FLUSH) if talk.control is not None else None
     if flush is None:
         return
-    ask = _unseen_prompt(talk)
-    await talk.ask("first", ask)
-    await talk.ask("again", ask)
-    await talk.call("flush", flush)
-    await talk.ask("after", ask)
+    await _ask_around(talk, "flush", flush)
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
@@ -119,9 +125,5 @@ async def _updated_weights(talk: Conversation) -> None:
     update = talk.control.update_request(weights) if talk.control is not None and weights else None
     if update is None:
         return
-    ask = _unseen_prompt(talk)
-    await talk.ask("first", ask)
-    await talk.ask("again", ask)
-    await talk.call("update", update)
-    await talk.ask("after", ask)
+    ask = await _ask_around(talk, "update", update)
     await talk.ask("after-again", ask)

@@ -125,10 +125,9 @@ class Session:
             self.given_up[door, case] = str(report["given_up"])
             return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
         self.wrong[door, case] = list(self._differences((door, case), report))
-        looked_at = case in BEHAVIOURS and BEHAVIOURS[case].keeps is not None and (door, case) in self.asked
-        if (
-            looked_at and self.asked.keys() <= self.wrong.keys() | self.given_up.keys()
-        ):  # nothing is under way
+        shows_connections = case in BEHAVIOURS and BEHAVIOURS[case].keeps is not None
+        all_over = self.asked.keys() <= self.wrong.keys() | self.given_up.keys()
+        if shows_connections and (door, case) in self.asked and all_over:
             self._kept = door, case
         self.reported[door, case] = reported_fields(report)
         found = [self._finding((door, case), difference) for difference in self.wrong[door, case]]

@@ -58,15 +58,15 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
 
     def _choice(self, choice: Emission) -> dict[str, Any]:
         call, channels = self.call, self._channels[choice.index]
-        channels_joined = channels.message
+        joined = channels.message
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": channels_joined.content,
-            "reasoning_content": channels_joined.reasoning or None,
+            "content": joined.content,
+            "reasoning_content": joined.reasoning or None,
         }
-        if channels_joined.calls:
+        if joined.calls:
             message["tool_calls"] = [
-                _call(index, made.name, made.arguments) for index, made in enumerate(channels_joined.calls)
+                _call(index, made.name, made.arguments) for index, made in enumerate(joined.calls)
             ]
         answer: dict[str, Any] = {
             "index": choice.index,
