@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+DIALECTS = ["sglang-chat", "sglang-completions", "sglang-generate"]
+"""What gateways before SGLang are asked as: at some other endpoints they hand on what they do not know."""
+AS_SGLANG = tuple(word for name in DIALECTS for word in ("--dialect", name))
+
 
 @dataclass(frozen=True)
 class Report:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from programs import MODELS, answers, free_port, program
-from suite_report import Report
+from suite_report import AS_SGLANG, DIALECTS, Report
 
 from tokenwire.requirement import load_requirements
 
@@ -301,12 +301,12 @@ def test_what_a_worker_tells_reaches_the_client_but_for_what_is_known(routed: Ro
 @pytest.fixture(scope="module")
 def report(routed: Routed, check: Callable[..., Report]) -> Report:
     """What the suite finds at the gateway, beside one of its workers."""
-    return check(routed.url, "--worker", routed.worker)
+    return check(routed.url, "--worker", routed.worker, *AS_SGLANG)
 
 
 def test_the_suite_passes_through_but_for_what_is_known(routed: Routed, report: Report) -> None:
     gateway = routed.gateway
-    assert report.dialects == ["sglang-chat", "sglang-completions", "sglang-generate"]
+    assert report.dialects == DIALECTS
     assert report.requirements("HARNESS_ERROR") == set()
     assert report.requirements("FAIL") - gateway.perhaps.keys() == gateway.violated.keys()
     assert report.requirements("WARN") == gateway.remarked.keys()

@@ -16,13 +16,12 @@ from typing import Any
 import httpx
 import pytest
 from programs import MODELS, answers, free_port, program
-from suite_report import Report
+from suite_report import AS_SGLANG, DIALECTS, Report
 from test_gateways import SGLANG_ROUTER, Seen
 
 pytest.importorskip("sglang_router", reason="the router is installed by `nox -s interop`")
 
 FLAGS = ("--model", str(MODELS / "tiny-qwen2"), "--sampling-backend", "mirror")
-DIALECTS = ["sglang-chat", "sglang-completions", "sglang-generate"]
 IDS = [73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243, 5, 6, 7, 8, 9, 10]
 Start = Callable[..., str]
 
@@ -109,7 +108,7 @@ def test_the_router_quotes_the_refusal_of_a_stream_by_no_json(apart: str) -> Non
 
 def test_what_one_server_passes_two_pass(whole: str, apart: str, check: Callable[..., Report]) -> None:
     """At the endpoints that the router serves in both modes."""
-    asked = ("--budget", "quick", *(word for name in DIALECTS for word in ("--dialect", name)))
+    asked = ("--budget", "quick", *AS_SGLANG)
     one, two = (check(url, *asked) for url in (whole, apart))
     assert two.dialects == one.dialects == DIALECTS
     assert two.requirements("HARNESS_ERROR") == set()
