@@ -36,10 +36,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("captures", nargs="+", help="one file for each server, in the order of the report")
     parser.add_argument("--together", type=int, default=4, help="how many captures a task judges")
-    told, of_merge = parser.parse_known_args()
-    starts = range(0, len(told.captures), told.together)
+    options, of_merge = parser.parse_known_args()
+    starts = range(0, len(options.captures), options.together)
     ray.init(log_to_driver=False)
-    tasks = [tally.remote(told.captures[start : start + told.together]) for start in starts]
+    tasks = [tally.remote(options.captures[start : start + options.together]) for start in starts]
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for number, task in enumerate(tasks):

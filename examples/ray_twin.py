@@ -22,11 +22,11 @@ TOKENWIRE = (sys.executable, "-m", "tokenwire")
 
 
 @ray.remote(num_cpus=1)
-def tally(one: str, other: str, part: int, tokens: int) -> bytes:
+def tally(first: str, second: str, part: int, tokens: int) -> bytes:
     """What the comparison of two replicas writes for a merge."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tally.gz"
-        command = [*TOKENWIRE, "twin", "--a", one, "--b", other, "--part", str(part)]
+        command = [*TOKENWIRE, "twin", "--a", first, "--b", second, "--part", str(part)]
         command += ["--tokens", str(tokens), "--tally", str(file)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if not file.exists():
@@ -42,11 +42,11 @@ def main() -> int:
         "--parts", type=int, metavar="N", help="how many tasks; each replica has one by default"
     )
     parser.add_argument("--tokens", type=int, default=3000, help="that each task has scored")
-    told, of_merge = parser.parse_known_args()
-    parts = told.parts or max(len(told.a), len(told.b))
+    options, of_merge = parser.parse_known_args()
+    parts = options.parts or max(len(options.a), len(options.b))
     ray.init(log_to_driver=False)
-    pairs = zip(range(parts), cycle(told.a), cycle(told.b), strict=False)
-    tasks = [tally.remote(one, other, part, told.tokens) for part, one, other in pairs]
+    pairs = zip(range(parts), cycle(options.a), cycle(options.b), strict=False)
+    tasks = [tally.remote(first, second, part, options.tokens) for part, first, second in pairs]
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for number, task in enumerate(tasks):

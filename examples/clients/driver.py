@@ -36,14 +36,14 @@ def given_time(hold, base, case):
     """What `hold` gives; it is given up once it takes nothing more from the server for LIMIT_S."""
     under_way, before = True, None
 
-    def look(*_):
+    def give_up_if_stuck(*_):
         nonlocal before
         sent = fetch(f"/tokenwire/sent/{case['door']}/{case['case']}")
         if under_way and sent == before:
             raise GivenUpError
         before = sent
 
-    signal.signal(signal.SIGPROF, look)
+    signal.signal(signal.SIGPROF, give_up_if_stuck)
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S, LIMIT_S)
     try:
         try:

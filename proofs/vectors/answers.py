@@ -256,7 +256,7 @@ LATE = 3
 
 def margins(output: Output) -> list[float | None]:
     """The entries of the sampler's list."""
-    return [None if at < LATE else token.id / 1000 for at, token in enumerate(output.tokens)]
+    return [None if index < LATE else token.id / 1000 for index, token in enumerate(output.tokens)]
 
 
 def versions(output: Output) -> list[dict[str, Any]]:

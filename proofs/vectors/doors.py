@@ -196,11 +196,11 @@ def _completions(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -
 def _segments(output: Output) -> list[tuple[int, int, str | int]]:
     """Where each channel begins and ends, in tokens."""
     found: list[tuple[int, int, str | int]] = []
-    for at, token in enumerate(output.tokens):
+    for index, token in enumerate(output.tokens):
         if found and found[-1][2] == token.channel:
-            found[-1] = (found[-1][0], at + 1, token.channel)
+            found[-1] = (found[-1][0], index + 1, token.channel)
         else:
-            found.append((at, at + 1, token.channel))
+            found.append((index, index + 1, token.channel))
     return found
 
 

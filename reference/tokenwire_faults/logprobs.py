@@ -121,8 +121,8 @@ def _streams_leave_out_the_bias(request: Request, row: OutputRow) -> OutputRow:
     for chosen, top in zip(row.series[SELECTED], row.series[TOP], strict=True):
         added = sum(math.exp(entry[0]) * math.expm1(-biases.get(entry[1], 0.0)) for entry in top)
         less = {entry[1]: biases.get(entry[1], 0.0) + math.log1p(added) for entry in (chosen, *top)}
-        said, *others = ([entry[0] - less[entry[1]], *entry[1:]] for entry in (chosen, *top))
-        series[SELECTED].append(said)
+        selected, *others = ([entry[0] - less[entry[1]], *entry[1:]] for entry in (chosen, *top))
+        series[SELECTED].append(selected)
         series[TOP].append(sorted(others, key=lambda entry: -entry[0]))
     return with_series(row, **series)
 

@@ -204,7 +204,7 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
         carrying = next(e for e in reversed(choice.emissions) if e.details.get(name) or e.entries(name))
         holds = is_spelled(text, known)
         start = 0 if holds else max(0, (first_difference(text, reported) or 0) - _BEFORE)
-        theirs, ours = (said[start : start + _QUOTED] for said in (reported, text))
+        theirs, ours = (whole[start : start + _QUOTED] for whole in (reported, text))
         where = f"from character {start} on, " if start else ""
         message = f"{where}the tokens of the logprobs spell {theirs!r}, but the text is {ours!r}"
         yield expect(carrying.at(name), text, reported, message, holds=holds)

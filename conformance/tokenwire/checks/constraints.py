@@ -52,8 +52,8 @@ def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
     ids = choice.output_ids
     if target.tokenizer is None or not ids or not all(type(token) is int for token in ids):
         return
-    for said in () if taken_apart(stream, choice) else (ids, ids[:-1]):
-        text = target.tokenizer.decode(tuple(said), skip_special_tokens=False) if said else ""
+    for part in () if taken_apart(stream, choice) else (ids, ids[:-1]):
+        text = target.tokenizer.decode(tuple(part), skip_special_tokens=False) if part else ""
         if text is not None:
             yield text
 

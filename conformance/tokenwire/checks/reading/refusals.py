@@ -55,10 +55,10 @@ def _code_in_band(stream: Answer) -> int | None:
     if not stream.asked.stream or stream.exchange.status != 200 or not isinstance(error, Mapping):
         return None
     nested = error.get("error")
-    said = nested if isinstance(nested, Mapping) else error
-    code, dialect = integer(said.get("code")), dialect_of(stream)
+    shown = nested if isinstance(nested, Mapping) else error
+    code, dialect = integer(shown.get("code")), dialect_of(stream)
     types = dialect.error_types if dialect is not None else {}
-    return types.get(str(said.get("type"))) if code is None else code
+    return types.get(str(shown.get("type"))) if code is None else code
 
 
 def put_off(stream: Answer) -> bool:
