@@ -34,7 +34,7 @@ from rich.table import Table
 STREAMS = (1, 16, 64, 256)
 TOKENS = 128
 """Of one stream."""
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 EVENTS = 8192
 """Of one side of a case at least, if each token has one: fewer streams are asked for several times."""
 LENGTHS = (1024, 4096, 16384, 32768)
@@ -95,7 +95,7 @@ def ask(ports: Sequence[int], bodies: Sequence[bytes], path: str = "/generate") 
         connection.setblocking(False)
         waiting.append((at, connection))
     while waiting:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         waiting = [(at, connection) for at, connection in waiting if not _ended(connection, answers[at])]
     return [bytes(answer) for answer in answers]
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANSWERED, EVENTS, ended, finished_choices
-from tokenwire.checks.check import Target, check, check_run, select
+from tokenwire.checks.check import Relation, Target, check, check_rows, check_run, select
 from tokenwire.checks.evidence import Observation, Row, equal, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.channels import Channels, differences, offered
 from tokenwire.checks.reading.fields import end_place
@@ -38,20 +39,36 @@ def _walk(stream: Stream) -> Walk | None:
     return walk
 
 
-def _misplaced(stream: Stream, rule: Rule) -> Iterator[Observation]:
-    """Each event that breaks a rule of the grammar; else the last to which it applied."""
+@dataclass(frozen=True)
+class _Placed(Relation):
+    """Events stand where a rule of their endpoint's grammar has them."""
+
+    rule: Rule
+
+
+def _placed(row: _Placed, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Each event that breaks the rule; else the last to which it applied."""
     walk = _walk(stream)
     if walk is None or not stream.answered:
         return
-    misplaced = [found for found in walk.misplaced if found.rule is rule]
+    misplaced = [found for found in walk.misplaced if found.rule is row.rule]
     for found in misplaced:
         yield expect(found.event.place, "what the grammar has there", found.words, found.words, holds=False)
-    if not misplaced and rule in walk.seen:
-        yield expect(walk.seen[rule].place, "as the grammar has it", "as the grammar has it", holds=True)
+    if not misplaced and row.rule in walk.seen:
+        yield expect(walk.seen[row.rule].place, "as the grammar has it", "as the grammar has it", holds=True)
+
+
+_ENDS = _Placed("stream-ends-once", EVENTS, Rule.ENDS)
+check_rows(
+    _placed,
+    _Placed("deltas-belong-to-what-is-open", EVENTS, Rule.OPEN),
+    _Placed("what-opens-is-closed", EVENTS, Rule.CLOSED),
+    _Placed("items-are-numbered", EVENTS, Rule.NUMBERED),
+)
 
 
 @check("event-name-is-its-type", EVENTS)
-def event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The name of an event is its type. Where clients read the type alone, it may have none."""
     named = policy_of(stream).events_are_named
     if named == "never" or not stream.answered:
@@ -66,7 +83,7 @@ def event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 @check("events-are-numbered", EVENTS)
-def events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The sequence numbers of a stream count its events from 0."""
     grammar = _grammar(stream)
     if grammar is None or not grammar.numbered or not stream.answered:
@@ -79,37 +96,19 @@ def events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation
     yield from expect_each(rows, "the sequence number is {actual}, and {expected} is the next")
 
 
-@check("stream-ends-once", EVENTS)
-def stream_ends_once(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check(_ENDS.requirement, _ENDS.about)
+def _stream_ends_once(stream: Stream, target: Target) -> Iterator[Observation]:
     """A stream begins with the event that begins it, and one event ends it."""
     walk = _walk(stream)
-    yield from _misplaced(stream, Rule.ENDS)
+    yield from _placed(_ENDS, stream, target)
     if walk is not None and stream.answered and ended(stream) and walk.end is None:
         ends = " or ".join(walk.grammar.ends)
         message = f"the stream is over without {ends}"
         yield expect(end_place(stream), ends, "no such event", message, holds=False)
 
 
-@check("deltas-belong-to-what-is-open", EVENTS)
-def deltas_belong_to_what_is_open(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A delta belongs to an item, part or block that is open, and of its kind."""
-    yield from _misplaced(stream, Rule.OPEN)
-
-
-@check("what-opens-is-closed", EVENTS)
-def what_opens_is_closed(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What opened is closed once, after all that it holds and before the end."""
-    yield from _misplaced(stream, Rule.CLOSED)
-
-
-@check("items-are-numbered", EVENTS)
-def items_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Items, parts and blocks are numbered as they open; blocks do not overlap."""
-    yield from _misplaced(stream, Rule.NUMBERED)
-
-
 @check("deltas-add-up", EVENTS)
-def deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the deltas of an item join to is what its closing events say that it holds."""
     walk = _walk(stream)
     repeated = walk.joined() if walk is not None else ()
@@ -128,7 +127,7 @@ def _identity(item: Any, pointers: Sequence[str]) -> dict[str, list[Any]]:
 
 
 @check("closed-items-stand-in-the-response", EVENTS)
-def closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The last event repeats the items that were closed, in the order of their numbers."""
     walk = _walk(stream)
     final = walk.grammar.final if walk is not None else None
@@ -159,7 +158,7 @@ def closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Itera
 
 
 @check("item-ids-stay", EVENTS)
-def item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The events of an item name it by the id with which it opened, and its end changes no name."""
     walk = _walk(stream)
     if walk is None:
@@ -184,7 +183,7 @@ def item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 @check("last-event-tells-the-status", EVENTS)
-def last_event_tells_the_status(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _last_event_tells_the_status(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The event that ends a stream is the one that the status of its response names."""
     walk = _walk(stream)
     if walk is None or walk.end is None or not walk.grammar.status:
@@ -198,7 +197,7 @@ def last_event_tells_the_status(stream: Stream, _target: Target) -> Iterator[Obs
 
 
 @check("cut-item-is-incomplete", ANSWERED)
-def cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The last item of a response that its budget cut says that it is not complete."""
     grammar = _grammar(stream)
     final = grammar.final if grammar is not None else None
@@ -216,7 +215,7 @@ def cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 @check("call-input-is-an-object", ANSWERED)
-def call_input_is_an_object(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _call_input_is_an_object(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The input of a call in a message that ends with calls is one JSON object, once it is joined."""
     grammar = _grammar(stream)
     for choice in finished_choices(stream) if grammar is not None and grammar.once else ():
@@ -275,7 +274,7 @@ def _across_endpoints(
 
 
 @check_run("endpoints-agree-on-channels")
-def endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A conversation is taken apart alike at every endpoint that takes messages."""
     greedy = (stream for stream in _answers_messages(streams) if stream.asked.greedy)
     for first, second in _across_endpoints(greedy, lambda answer: (_conversation(answer), _limits(answer))):
@@ -303,7 +302,7 @@ def _texts_go_apart(first: Choice, second: Choice) -> bool:
 
 
 @check_run("endpoints-agree-on-counts")
-def endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A conversation has as many tokens at every endpoint that takes messages."""
     for first, second in _across_endpoints(_answers_messages(streams), _conversation):
         yield from _same_prompt(first, second, f"at {first.exchange.request.path}")
@@ -355,7 +354,7 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, _Turn]]:
 
 
 @check_run("own-items-are-accepted")
-def own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """What an endpoint answered is accepted as a part of its next input."""
     turns = _turns(streams)
     given = {(stream.dialect, item) for stream, turn in turns for item in turn.outputs}
@@ -370,7 +369,7 @@ def own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iter
 
 
 @check_run("previous-response-is-continued")
-def previous_response_is_continued(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _previous_response_is_continued(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A request that names the response before it has the prompt of one that repeats it."""
     turns = _turns(streams)
     by_name = {turn.name: turn for _, turn in turns}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from tokenwire_reference.core.request import Row
 
-LOOK_SECONDS = 0.1
-"""How often a thread that waits for the loop looks whether it still runs."""
+POLL_SECONDS = 0.1
+"""How often a thread that waits for the loop asks whether it still runs."""
 
 
 class Handover:
@@ -28,7 +28,7 @@ class Handover:
 
     def __call__(self, rows: Sequence[Row]) -> None:
         """Bring the rows of a step. For the engine's thread; it waits until those before them are taken."""
-        while not self._taken.wait(LOOK_SECONDS):
+        while not self._taken.wait(POLL_SECONDS):
             if not self._loop.is_running():
                 return  # the event loop that would take them is gone
         self._taken.clear()

@@ -27,7 +27,7 @@ class Ranks:
         self.on_failure: Callable[[], None] = lambda: None
         """Called where an engine runs, once every one of them is broken."""
         for runner in runners:
-            runner.on_failure = self._one_failed
+            runner.on_failure = self._rank_failed
 
     @property
     def failure(self) -> BaseException | None:
@@ -35,7 +35,7 @@ class Ranks:
         failures = [runner.failure for runner in self._runners]
         return None if None in failures else failures[0]
 
-    def _one_failed(self) -> None:
+    def _rank_failed(self) -> None:
         if self.failure is not None:
             self.on_failure()
 

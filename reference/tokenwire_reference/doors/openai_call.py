@@ -41,7 +41,7 @@ class OpenAICall:
         is_batch: bool = False,
         **fields: Any,
     ) -> Self:
-        """Put a call together. `wanted` is what each request asks for besides, `own` what this kind of call
+        """Put a call together. `wanted` is what its requests ask for besides, `fields` what this kind of call
         holds besides. The only request of a call that is no batch has the id of the call.
 
         Raises RefusalError for too many samples.
