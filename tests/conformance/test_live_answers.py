@@ -373,6 +373,26 @@ def test_a_prompt_that_was_refused_for_another_reason_is_no_refusal_of_own_ids()
     assert len(violated("own-ids-are-accepted", (made, refused))) == 1
 
 
+def test_a_prompt_that_does_not_fit_the_context_is_no_refusal_of_own_ids() -> None:
+    """One id, said once more than the context holds, begins as the answer to that id goes on."""
+    body = {"input_ids": [73] * 4, "sampling_params": {"max_new_tokens": 4, "temperature": 0.0}}
+    finish = {"type": "length", "length": 4}
+    meta = {"id": "r", "finish_reason": finish, "prompt_tokens": 4, "completion_tokens": 4}
+    made = answered("sglang-generate", body, {"text": "IIII", "output_ids": [73] * 4, "meta_info": meta})
+
+    def refused(ids: int) -> Stream:
+        words = {"error": {"message": "the prompt leaves no room"}}
+        return answered("openai-embeddings", {"input": [[73] * ids]}, words, status=400, label=f"{ids} ids")
+
+    result = {"object": "embedding", "index": 0, "embedding": [1.0]}
+    fits = answered("openai-embeddings", {"input": [[39]]}, {"data": [result]}, label="one id")
+    context = Target(advertised=Advertised(context_length=30))
+    assert violated("own-ids-are-accepted", (made, fits, refused(31)), context) == []
+    assert violated("own-ids-are-accepted", (made, fits, refused(513))) == []
+    assert len(violated("own-ids-are-accepted", (made, fits, refused(8)))) == 1
+    assert len(violated("own-ids-are-accepted", (made, fits, refused(8)), context)) == 1
+
+
 # smg 1.13.0, by gRPC before vLLM.
 
 

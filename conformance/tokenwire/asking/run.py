@@ -29,7 +29,6 @@ from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.resumption import Notes
 from tokenwire.asking.scenario import (
-    SMALLEST_CONTEXT,
     Conversation,
     NotAsked,
     Scenario,
@@ -227,9 +226,7 @@ class _Interrogation:
     async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
         """Ask the worker behind a gateway what the gateway is asked, within the same limits."""
         vitals = _vital_signs(self.plan, recorder, worker)
-        to_worker = self.sender.to(
-            vitals, worker.speaks, worker.advertised.context_length or SMALLEST_CONTEXT
-        )
+        to_worker = self.sender.to(vitals, worker.speaks, worker.advertised.context)
         await ask_both(
             worker, to_worker, self.found, self.sender, transcript=self.transcript, run_so_far=self.run
         )
@@ -301,7 +298,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     )
     if not found.speaks:
         return Unreached(Subject(url=plan.settings.target, left_out=found.left_out), found.diagnosis)
-    length = found.advertised.context_length or SMALLEST_CONTEXT
+    length = found.advertised.context
     rehearsal = Rehearsal(found.asked, length)
     for request in first:
         rehearsal.count(request, PREFLIGHT)
@@ -340,7 +337,7 @@ async def reach(plan: Plan) -> Reached:
     polite = PoliteSender(_recorder(plan, url, capture, headers=plan.headers, first=True), plan.limits)
     found = await _found(plan, url, polite, capture, plan.headers)
     recorder = _recorder(plan, url, capture, headers=plan.headers, known=found)
-    length = found.advertised.context_length or SMALLEST_CONTEXT
+    length = found.advertised.context
     return Reached(found, recorder, polite.to(recorder, found.asked, length))
 
 
@@ -366,7 +363,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     recorder = _recorder(plan, plan.settings.target, capture, headers=plan.headers, known=found)
     scout = _recorder(plan, plan.settings.target, None, headers=plan.headers, scouts=True)
     vitals = _vital_signs(plan, recorder, found, scout, progress.waiting)
-    sender = polite.to(vitals, found.asked, found.advertised.context_length or SMALLEST_CONTEXT)
+    sender = polite.to(vitals, found.asked, found.advertised.context)
     transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
     asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes, parrot)
 

@@ -28,8 +28,6 @@ PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 
 _WORDS_TOKENS = 64
 """More tokens than the short texts and messages of scenarios have."""
-SMALLEST_CONTEXT = 512
-"""The context length of a target that advertises none."""
 
 _READ_BYTES = 8_000_000
 """Of a stream that the recorder reads to its end; a little less than it may read."""
@@ -148,7 +146,7 @@ class Conversation:
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
         """A budget, cut to what the target's context holds beside the prompt."""
-        room = (self.advertised.context_length or SMALLEST_CONTEXT) - prompt_tokens - 8
+        room = self.advertised.context - prompt_tokens - 8
         return max(1, min(max_new_tokens, room))
 
     @staticmethod

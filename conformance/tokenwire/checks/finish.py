@@ -13,9 +13,7 @@ from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.stops import stop_string_of
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Answer
-
-_BORDER = 16
-"""A prompt that leaves no more room than this beside its budget tells what the rule of length is."""
+from tokenwire.target.advertised import CONTEXT_BORDER
 
 
 def _stops(whole: Whole) -> tuple[object, ...]:
@@ -116,7 +114,7 @@ def _one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Ob
         if status is None or status in NOT_ABOUT_THE_REQUEST or not decided:
             continue
         size = (len(asked.input_ids[0]), asked.max_new_tokens)
-        if sum(size) < context - _BORDER:
+        if sum(size) < context - CONTEXT_BORDER:
             continue
         other = first.setdefault(size, stream)
         if other is stream:

@@ -27,6 +27,7 @@ from tokenwire.checks.reading.fields import (
 from tokenwire.checks.same_answers import same_ids, same_text
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Answer, ChoiceFacts, Delivery, Place, Stream, fact
+from tokenwire.target.advertised import CONTEXT_BORDER
 from tokenwire.target.determinism import known_by, request_of
 
 Ids = tuple[Any, ...]
@@ -209,11 +210,18 @@ def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
     return asked_alike(stream, *fields, *EXTRAS, *LOGPROBS)
 
 
+def _room_taken(stream: Answer) -> int:
+    """How many tokens of the context a prompt of ids and its budget take at most."""
+    asked = stream.asked
+    return max(map(len, asked.input_ids or ()), default=0) + (asked.max_new_tokens or 0)
+
+
 @check_run("own-ids-are-accepted")
-def _own_ids_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Ids that the target made are ids that it takes.
 
-    A refusal tells only where another prompt that was sent just so was answered.
+    A refusal tells only where another prompt that was sent just so was answered, and where the ids fit: well
+    within the context, or in the room that an answer had.
     """
     made: dict[int, dict[int, Whole]] = {}
     sizes: set[int] = set()
@@ -236,9 +244,11 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Itera
 
     going_on: dict[int, bool] = {}
     answered = {_but_for_its_prompt(stream) for stream in streams if stream.answered}
+    most = max((_room_taken(stream) for stream in streams if stream.answered), default=0)
+    most = max(most, target.advertised.context - CONTEXT_BORDER)
     for stream in streams:
         sent, status = stream.asked.input_ids, stream.exchange.status
-        if sent is None or len(sent) != 1 or status is None:
+        if sent is None or len(sent) != 1 or status is None or _room_taken(stream) > most:
             continue
         if _but_for_its_prompt(stream) not in answered:
             continue

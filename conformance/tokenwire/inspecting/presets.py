@@ -9,7 +9,7 @@ from typing import Any
 from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.rehearsal import Rehearsal
 from tokenwire.asking.run import chosen
-from tokenwire.asking.scenario import SMALLEST_CONTEXT, Conversation, Transcript
+from tokenwire.asking.scenario import Conversation, Transcript
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.settings import Settings
 from tokenwire.wire.exchange import Exchange, HttpRequest
@@ -32,7 +32,7 @@ def presets(found: Preflight, parrot: Speaker | None, settings: Settings) -> dic
 
 
 async def _rehearsed(found: Preflight, parrot: Speaker | None, settings: Settings) -> dict[str, HttpRequest]:
-    noting = _Noting(found.asked, found.advertised.context_length or SMALLEST_CONTEXT)
+    noting = _Noting(found.asked, found.advertised.context)
     for scenario in chosen(replace(settings, gentle=True)):
         for dialect in found.asked:
             talk = Conversation(

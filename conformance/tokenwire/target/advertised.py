@@ -24,6 +24,11 @@ LOGPROB_RULES: tuple[_LogprobRule, ...] = get_args(_LogprobRule)
 """Rules of output logprobs, as a server may tell one or a user may declare it (`spec/metadata.md`)."""
 
 
+CONTEXT_BORDER = 16
+"""Positions at the end of a context: servers differ in how many of them requests may use."""
+_SMALLEST_CONTEXT = 512
+
+
 @dataclass(frozen=True)
 class Advertised:
     """What the target says of itself; nothing here was seen to be true."""
@@ -56,6 +61,11 @@ class Advertised:
     """Of which distribution the server says its output logprobs speak."""
     sources: tuple[str, ...] = ()
     """Where this was read, for example `GET /server_info`."""
+
+    @property
+    def context(self) -> int:
+        """The context length; where none is advertised, the smallest that servers have."""
+        return self.context_length or _SMALLEST_CONTEXT
 
     @property
     def mirrors(self) -> bool:
