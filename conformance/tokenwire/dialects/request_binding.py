@@ -6,25 +6,34 @@ import copy
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import Annotated, Any
 
-from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Kind, RequestFields, Tool
-from tokenwire.constraint import Constraint, ToolRule
+from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, RequestFields
+from tokenwire.dialects.demands import ConstraintBinding, Says, SchemaPlace, ToolBinding
+from tokenwire.dialects.request_values import (
+    are_ids,
+    budgets_of,
+    fields_by_prompt,
+    id_prompts,
+    ints_in,
+    is_greedy,
+    is_text,
+    is_uniform,
+    name_or_empty,
+    read_fields,
+    texts_in,
+)
 from tokenwire.record import Asked, SentField, Turn, Wanted, as_list, integer
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, parse, put, remove
 
-_GREEDY_BELOW = 1e-6
-"""Temperatures below this are greedy (SGLang's rule)."""
 _NOTHING_TO_GREEDY = frozenset({"temperature", "top_k", "top_p", "min_p", "seed"})
 _NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids", "logprob_texts")
-_PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
 _IMPLIED = (
     *("return_prompt_token_ids", "return_token_ids", "return_meta_info"),
     *("logprob_texts", "continuous_usage"),
@@ -35,9 +44,6 @@ _OF_STREAMS = ("usage", "continuous_usage")
 _PROMPTS = ("input_ids", "text", "messages")
 _ALL = -1
 """As a number of top logprobs: all of the vocabulary."""
-_LARGEST_NUMBER = 2**53
-_ID_AS_KEY = re.compile(r"\d{1,19}")
-"""An id as the name of a member; Python refuses to read more digits than a few thousand."""
 _NOTHING = RequestFields()
 _NO_KEY = (ABSENT, None, "")
 """What a field of `cache_keys` holds that names none."""
@@ -50,166 +56,6 @@ class Unsupported:
     """The endpoint has no way to say what an ask wants."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class Says:
-    """How the model is made to say a text that a grammar admits alone."""
-
-    pattern: Pointer
-    """Where the expression stands that the output has to match."""
-    beside: tuple[Mapping[str, Any], ...]
-    """What else the body says, of which one lets the grammar hold from the first token on."""
-    thinking: Mapping[str, Any] = field(default_factory=dict)
-    """What it says so that the model reasons first; empty where nothing does."""
-
-    def body(self, text: str, way: int) -> dict[str, Any]:
-        """What a body says so that the output is this text."""
-        body = copy.deepcopy(dict(self.beside[way]))
-        put(body, self.pattern, re.sub(r"[][\\^$.|?*+(){}/-]", r"\\\g<0>", text))
-        return body
-
-    def text(self, body: Any) -> str | None:
-        """The one text that a body lets the model say; None where it says no such thing."""
-        pattern = find(body, self.pattern)
-        text = re.sub(r"\\([^\w\s])", r"\1", pattern) if isinstance(pattern, str) else None
-        return text if text is not None and find(self.body(text, 0), self.pattern) == pattern else None
-
-
-@dataclass(frozen=True)
-class _ToolBinding:
-    """How the functions that may be called are written."""
-
-    at: Pointer
-    as_: Mapping[str, Any]
-    """One of them, with NAME, DESCRIPTION and PARAMETERS in their places."""
-    name: Pointer = ()
-    parameters: Pointer = ()
-    strict: Pointer = ()
-    choice: Pointer = ()
-    """Where a request says whether it wants calls, and of what."""
-    chooses: Mapping[str, Any] = field(default_factory=dict)
-    """What it says there: for no call, for any, and for one of NAME."""
-    alone: Mapping[Pointer, Any] = field(default_factory=dict)
-    """Where it says that it wants one at most, and how; behind that, what has to stand beside it."""
-
-    def written(self, tool: Tool) -> Any:
-        """A tool as the endpoint has it."""
-        values = {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters}
-        written = _filled_in(self.as_, values)
-        if tool.strict and self.strict:
-            put(written, self.strict, True)
-        return written
-
-    def choosing(self, choice: str, name: str = "") -> dict[str, Any]:
-        """What a body says for `none`, `required` or `named` calls."""
-        body: dict[str, Any] = {}
-        put(body, self.choice, _filled_in(self.chooses[choice], {"NAME": name}))
-        return body
-
-    def one_at_most(self) -> dict[str, Any]:
-        """What a body says for one call at most."""
-        body: dict[str, Any] = {}
-        for keys, value in self.alone.items():
-            put(body, keys, value)
-        return body
-
-    def names(self, body: Any) -> tuple[str, ...] | None:
-        """The names of the tools that a body offers; None where it says none."""
-        tools = find(body, self.at)
-        if not isinstance(tools, list) or not tools:
-            return None
-        found = (find(tool, self.name) for tool in tools)
-        return tuple(name for name in found if isinstance(name, str))
-
-    def rule(self, body: Any) -> ToolRule | None:
-        """What a body says of calls; None where it neither offers tools nor chooses any."""
-        choice, names = find(body, self.choice), self.names(body)
-        if names is None and choice in (ABSENT, None):
-            return None
-        tools = [tool for tool in find(body, self.at) if isinstance(tool, dict)] if names else ()
-        by_name = {str(find(tool, self.name)): tool for tool in tools}
-        schemas = {name: find(tool, self.parameters) for name, tool in by_name.items()}
-        # A tool that is named is one that has to be called, too.
-        demands = {
-            str(_kind(value)): "none" if wanted == "none" else "required"
-            for wanted, value in self.chooses.items()
-        }
-        word = _kind(choice)
-        named = (find(choice, keys) for keys in (("function", "name"), ("name",)))
-        return ToolRule(
-            names or (),
-            demand="auto" if word in (ABSENT, None) else demands.get(str(word), str(word)),
-            name=next((name for name in named if isinstance(name, str)), ""),
-            alone=any(find(body, keys) == value for keys, value in islice(self.alone.items(), 1)),
-            parameters={
-                name: Constraint(f"the schema of {name}", "json_schema", schema)
-                for name, schema in schemas.items()
-                if schema not in (ABSENT, None)
-            },
-            strict=frozenset(name for name, tool in by_name.items() if find(tool, self.strict) is True),
-        )
-
-
-def _kind(choice: Any) -> Any:
-    """The word of a choice of tools, alone or as the type of an object."""
-    return choice.get("type") if isinstance(choice, dict) else choice
-
-
-_FORMAT = "format"
-"""The kind of a place that holds an object which says of what type a constraint is, as OpenAI has it."""
-
-
-@dataclass(frozen=True)
-class _SchemaPlace:
-    """Where a schema is written, and how, with SCHEMA in its place."""
-
-    at: Pointer
-    as_: Any
-
-
-@dataclass(frozen=True)
-class _ConstraintBinding:
-    """Where requests say of what language the text of a choice has to be."""
-
-    places: Mapping[Keys, str]
-    """By kind."""
-    schema_as: _SchemaPlace | None
-
-    def read(self, body: Any) -> tuple[Constraint, ...]:
-        return tuple(
-            constraint
-            for keys, kind in self.places.items()
-            if (value := find(body, keys)) not in (ABSENT, None, False)
-            and (constraint := _constraint(str(keys[-1]), kind, value)) is not None
-        )
-
-    def written(self, kind: str, value: Any) -> dict[str, Any] | None:
-        """What a body says for a constraint; None where the endpoint has no place for it."""
-        body: dict[str, Any] = {}
-        if kind == "json_schema" and self.schema_as is not None:
-            put(body, self.schema_as.at, _filled_in(self.schema_as.as_, {"SCHEMA": value}))
-            return body
-        keys = next((place for place, of_kind in self.places.items() if of_kind == kind), ())
-        if keys:
-            put(body, keys, json.dumps(value) if kind == "json_schema" else value)
-        return body or None
-
-
-def _constraint(name: str, kind: str, value: Any) -> Constraint | None:
-    if kind == _FORMAT:
-        kind = str(value.get("type")) if isinstance(value, dict) else "unknown"
-        if kind == "json_schema":
-            holder = value.get(kind, value)
-            value = holder.get("schema") if isinstance(holder, dict) else None
-    return None if kind == "text" else Constraint(name, kind, value)
-
-
-def _filled_in(template: Any, values: Mapping[str, Any]) -> Any:
-    """A template with values in the places of their names."""
-    if isinstance(template, Mapping):
-        return {name: _filled_in(member, values) for name, member in template.items()}
-    return copy.deepcopy(values.get(template, template) if isinstance(template, str) else template)
 
 
 def _places(value: Any) -> tuple[Keys, ...]:
@@ -298,9 +144,9 @@ class RequestBinding:
     """Ids whose logprobs stand in the place of the likeliest; read, and not asked for."""
     says: Says | None = None
     """How a grammar makes the model say a text, where the endpoint has any."""
-    tool: _ToolBinding | None = None
+    tool: ToolBinding | None = None
     constraints: Mapping[Pointer, str] = _nothing()
-    schema_as: _SchemaPlace | None = None
+    schema_as: SchemaPlace | None = None
     system: Pointer | None = None
     """Where messages of the system stand that are none of the conversation; None where they are."""
     truncate: Pointer | None = None
@@ -339,8 +185,8 @@ class RequestBinding:
         return {keys: _wanted(keys, names) for keys, names in self.asks.items()}
 
     @cached_property
-    def constraint(self) -> _ConstraintBinding:
-        return _ConstraintBinding(self.constraints, self.schema_as)
+    def constraint(self) -> ConstraintBinding:
+        return ConstraintBinding(self.constraints, self.schema_as)
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
         """The body that says what the ask wants of a model, or why there is none."""
@@ -449,14 +295,16 @@ class RequestBinding:
         }
         penalties = {name: find(body, keys) for name, keys in self.penalties.items()}
         found = self._prompts_found(body)
-        input_ids, listed = _id_prompts(found.get("input_ids"))
+        input_ids, listed = id_prompts(found.get("input_ids"))
         text = found.get("text", found.get("messages"))
-        if isinstance(text, list) and "text" in found and _is_text(text):
+        if isinstance(text, list) and "text" in found and is_text(text):
             listed = listed or not input_ids
         prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
-        values = _read(by_field | penalties)
+        values = read_fields(by_field | penalties)
         n, logprobs = values.get("n", 1), values.get("logprobs", False)
-        in_top = _ints(find(body, self.chosen_in_top)) if self.chosen_in_top is not None and logprobs else ()
+        in_top = (
+            ints_in(find(body, self.chosen_in_top)) if self.chosen_in_top is not None and logprobs else ()
+        )
         # What depends on logprobs asks for nothing without them: such answers are not to be missed.
         if not logprobs or in_top:
             values.pop("top_logprobs", None)
@@ -472,18 +320,18 @@ class RequestBinding:
             prompts=prompts,
             batch=listed or n > 1,
             input_ids=input_ids,
-            texts=_texts(found.get("text")),
+            texts=texts_in(found.get("text")),
             text_prompt=bool(text),
-            budgets=_budgets(by_field.get("max_new_tokens")),
-            greedy=_is_greedy(by_field),
+            budgets=budgets_of(by_field.get("max_new_tokens")),
+            greedy=is_greedy(by_field),
             chosen_in_top=in_top,
             wanted=tuple(wanted for keys, wanted in self.wanted.items() if find(body, keys) is True),
             constraints=self.constraint.read(body),
             tools=self.tool.rule(body) if self.tool is not None else None,
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
-            model=_name(find(body, self.model) if self.model is not None else None),
+            model=name_or_empty(find(body, self.model) if self.model is not None else None),
             adapter=self._adapter(body),
-            uniform=_uniform(by_field),
+            uniform=is_uniform(by_field),
             truncate=limits.get("truncate"),
             most=limits.get("most"),
             rank=self._rank(request, body),
@@ -513,8 +361,8 @@ class RequestBinding:
             constrained=self._is_constrained(sampling),
         )
         by_prompt = tuple(
-            dataclasses.replace(asked, greedy=_is_greedy(fields), **_read(fields, SAMPLING))
-            for fields in _by_prompt(by_field, prompts)
+            dataclasses.replace(asked, greedy=is_greedy(fields), **read_fields(fields, SAMPLING))
+            for fields in fields_by_prompt(by_field, prompts)
         )
         return dataclasses.replace(asked, by_prompt=by_prompt) if by_prompt else asked
 
@@ -602,7 +450,7 @@ class RequestBinding:
         places = (*self.prompt_else.items(), *self.prompt.items())
         found = {name: value for name, keys in places if (value := find(body, keys)) is not ABSENT}
         if self.prompt.get("text") == self.prompt.get("input_ids"):
-            other = "input_ids" if _is_text(found.get("text")) else "text"
+            other = "input_ids" if is_text(found.get("text")) else "text"
             found.pop(other, None)
         return found
 
@@ -768,7 +616,7 @@ def _with_own_objects(value: Any) -> Any:
     """A JSON value that may be changed, but for its lists of integers: they are long."""
     if isinstance(value, dict):
         return {name: _with_own_objects(member) for name, member in value.items()}
-    if isinstance(value, list) and not _are_ids(value):
+    if isinstance(value, list) and not are_ids(value):
         return [_with_own_objects(member) for member in value]
     return value
 
@@ -782,114 +630,6 @@ def _remove_everywhere(body: dict[str, Any], keys: Keys) -> None:
         body[keys[0]] = [item for item in holder if item]
     else:
         remove(body, keys)
-
-
-def _is_text(value: Any) -> bool:
-    """A text, or a list of texts."""
-    return isinstance(value, str) or (
-        isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
-    )
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int
-
-
-def _are_ids(values: Iterable[Any]) -> bool:
-    return set(map(type, values)) <= {int}
-
-
-def _id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
-    """The prompts in a value of input_ids, None where malformed; whether they came as a list of prompts."""
-    if not isinstance(value, list):
-        return None, False
-    if _are_ids(value):
-        return (tuple(value),), False
-    if all(isinstance(prompt, list) and _are_ids(prompt) for prompt in value):
-        return tuple(tuple(prompt) for prompt in value), True
-    return None, False
-
-
-def _is_greedy(by_field: Mapping[str, Any]) -> bool:
-    temperature, top_k = by_field.get("temperature"), by_field.get("top_k")
-    cold = (
-        isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
-    )
-    return cold or (type(top_k) is int and top_k == 1)
-
-
-def _number_or_none(value: Any) -> float | None:
-    small = type(value) is int and abs(value) < _LARGEST_NUMBER
-    return float(value) if small or isinstance(value, float) else None
-
-
-def _biases(value: Any) -> dict[int, float]:
-    """Biases by id, from an object whose names are ids; none where it is anything else."""
-    pairs = value.items() if isinstance(value, dict) else ()
-    read = {int(key): _number_or_none(bias) for key, bias in pairs if _ID_AS_KEY.fullmatch(str(key))}
-    return {token: bias for token, bias in read.items() if bias is not None}
-
-
-def _name(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _budgets(value: Any) -> tuple[int, ...]:
-    """The budgets of the prompts of a batch where they differ; none where one of them is no number."""
-    budgets = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
-    return budgets if isinstance(value, tuple) and len(budgets) == len(value) else ()
-
-
-def _by_prompt(by_field: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
-    """The fields of each prompt of a batch; nothing where they are the same for all."""
-    by_prompt = {name: values for name, values in by_field.items() if isinstance(values, tuple)}
-    if by_prompt and all(len(values) == prompts for values in by_prompt.values()):
-        for prompt in range(prompts):
-            yield {**by_field, **{name: values[prompt] for name, values in by_prompt.items()}}
-
-
-def _int_or_none(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
-def _any_true(value: Any) -> bool:
-    return value is True or (isinstance(value, list | tuple) and any(_any_true(item) for item in value))
-
-
-def _uniform(by_field: Mapping[str, Any]) -> bool:
-    """Whether all prompts of a batch were asked for the same metadata; a flat list of ids is for all."""
-    chosen = by_field.get("chosen_ids")
-    nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
-    return not nested and not any(isinstance(by_field.get(name), list | tuple) for name in _PER_PROMPT)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
-
-
-def _ints(value: Any) -> tuple[int, ...]:
-    return tuple(item for item in value if _is_id(item)) if isinstance(value, list) else ()
-
-
-_READERS: Mapping[Kind, Callable[[Any], Any]] = {
-    "integer": _int_or_none,
-    "number": _number_or_none,
-    "boolean": lambda value: value if isinstance(value, bool) else None,
-    "flag or number": _any_true,
-    "strings": _texts,
-    "ids": _ints,
-    "name": lambda value: value if isinstance(value, str) else None,
-    "biases": _biases,
-}
-"""What a field of each kind says; None for a value of another kind."""
-
-
-def _read(by_field: Mapping[str, Any], names: Iterable[str] = RULES) -> dict[str, Any]:
-    """The values of fields, without those that are of another kind."""
-    values = {name: _READERS[RULES[name].kind](by_field[name]) for name in names if name in by_field}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

@@ -1,0 +1,124 @@
+"""What the fields of a request say, read from untrusted JSON: a value of another kind says nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from tokenwire.ask import RULES, Kind
+
+_GREEDY_BELOW = 1e-6
+"""Temperatures below this are greedy (SGLang's rule)."""
+_PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
+_LARGEST_NUMBER = 2**53
+_ID_AS_KEY = re.compile(r"\d{1,19}")
+"""An id as the name of a member; Python refuses to read more digits than a few thousand."""
+
+
+def is_text(value: Any) -> bool:
+    """A text, or a list of texts."""
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+    )
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int
+
+
+def are_ids(values: Iterable[Any]) -> bool:
+    return set(map(type, values)) <= {int}
+
+
+def id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
+    """The prompts in a value of input_ids, None where malformed; whether they came as a list of prompts."""
+    if not isinstance(value, list):
+        return None, False
+    if are_ids(value):
+        return (tuple(value),), False
+    if all(isinstance(prompt, list) and are_ids(prompt) for prompt in value):
+        return tuple(tuple(prompt) for prompt in value), True
+    return None, False
+
+
+def is_greedy(by_field: Mapping[str, Any]) -> bool:
+    temperature, top_k = by_field.get("temperature"), by_field.get("top_k")
+    cold = (
+        isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
+    )
+    return cold or (type(top_k) is int and top_k == 1)
+
+
+def _number_or_none(value: Any) -> float | None:
+    small = type(value) is int and abs(value) < _LARGEST_NUMBER
+    return float(value) if small or isinstance(value, float) else None
+
+
+def _biases(value: Any) -> dict[int, float]:
+    """Biases by id, from an object whose names are ids; none where it is anything else."""
+    pairs = value.items() if isinstance(value, dict) else ()
+    read = {int(key): _number_or_none(bias) for key, bias in pairs if _ID_AS_KEY.fullmatch(str(key))}
+    return {token: bias for token, bias in read.items() if bias is not None}
+
+
+def name_or_empty(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def budgets_of(value: Any) -> tuple[int, ...]:
+    """The budgets of the prompts of a batch where they differ; none where one of them is no number."""
+    budgets = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
+    return budgets if isinstance(value, tuple) and len(budgets) == len(value) else ()
+
+
+def fields_by_prompt(by_field: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
+    """The fields of each prompt of a batch; nothing where they are the same for all."""
+    by_prompt = {name: values for name, values in by_field.items() if isinstance(values, tuple)}
+    if by_prompt and all(len(values) == prompts for values in by_prompt.values()):
+        for prompt in range(prompts):
+            yield {**by_field, **{name: values[prompt] for name, values in by_prompt.items()}}
+
+
+def _int_or_none(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _any_true(value: Any) -> bool:
+    return value is True or (isinstance(value, list | tuple) and any(_any_true(item) for item in value))
+
+
+def is_uniform(by_field: Mapping[str, Any]) -> bool:
+    """Whether all prompts of a batch were asked for the same metadata; a flat list of ids is for all."""
+    chosen = by_field.get("chosen_ids")
+    nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
+    return not nested and not any(isinstance(by_field.get(name), list | tuple) for name in _PER_PROMPT)
+
+
+def texts_in(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def ints_in(value: Any) -> tuple[int, ...]:
+    return tuple(item for item in value if _is_id(item)) if isinstance(value, list) else ()
+
+
+_READERS: Mapping[Kind, Callable[[Any], Any]] = {
+    "integer": _int_or_none,
+    "number": _number_or_none,
+    "boolean": lambda value: value if isinstance(value, bool) else None,
+    "flag or number": _any_true,
+    "strings": texts_in,
+    "ids": ints_in,
+    "name": lambda value: value if isinstance(value, str) else None,
+    "biases": _biases,
+}
+"""What a field of each kind says; None for a value of another kind."""
+
+
+def read_fields(by_field: Mapping[str, Any], names: Iterable[str] = RULES) -> dict[str, Any]:
+    """The values of fields, without those that are of another kind."""
+    values = {name: _READERS[RULES[name].kind](by_field[name]) for name in names if name in by_field}
+    return {name: value for name, value in values.items() if value is not None}
