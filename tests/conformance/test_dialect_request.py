@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wire_answers import answered
 
 from tokenwire.ask import OMIT, Ask
 from tokenwire.asking.flags import flagged, plain
@@ -506,3 +507,31 @@ def test_the_rank_that_a_request_names_is_read_where_its_family_reads_it(dialect
     spoken = load_dialects()[dialect]
     request = HttpRequest("POST", spoken.endpoint.path, fields, headers=headers)
     assert spoken.read_asked(request).rank == rank
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "named"),
+    [
+        ("sglang-chat", {"model": "tiny:first"}, ("model", "first")),
+        ("sglang-completions", {"model": "tiny:first", "lora_path": "second"}, ("lora_path", "second")),
+        ("sglang-chat", {"model": "tiny"}, None),
+        ("sglang-generate", {"model": "tiny:first"}, None),
+        ("vllm-chat", {"model": "tiny:first"}, ("model", "tiny:first")),
+    ],
+)
+def test_an_adapter_is_read_where_its_family_names_it(dialect, fields, named):
+    """SGLang takes it behind the model's name, too, but not at its native endpoint; vLLM as the model."""
+    spoken = load_dialects()[dialect]
+    adapter = spoken.read_asked(HttpRequest("POST", spoken.endpoint.path, fields)).adapter
+    assert (adapter and (adapter.wire_name, *adapter.values)) == named
+
+
+def test_what_an_adapter_is_asked_is_related_to_no_answer_of_the_model():
+    sent = {"input_ids": [5, 6], "messages": [], "temperature": 0, "max_tokens": 1, "repetition_penalty": 1.0}
+    exchanges = [
+        answered("sglang-chat", sent | {"model": model}, {}).exchange
+        for model in ("tiny:first", "tiny:nobody")
+    ]
+    keys = [CHAT.read(exchange, adapters=("first", "second")).asked.ids_key for exchange in exchanges]
+    assert keys[0] == ""
+    assert keys[1]

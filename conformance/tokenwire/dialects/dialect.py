@@ -335,11 +335,12 @@ class Dialect:
 
         Never raises for what a target wrote. The delivery mode of a stream is the dialect's own where it
         has one, else `delivery_hint` (what the server advertises) unless the stream itself shows clearly that
-        it is not so, else what the stream shows. What one of `adapters` is asked as the model is sampled from
-        another distribution, and related to no answer of the model.
+        it is not so, else what the stream shows. What one of `adapters` is asked is sampled from another
+        distribution, and related to no answer of the model.
         """
         asked = self.read_asked(exchange.request)
-        if asked.model in adapters:
+        names = (asked.model, *(asked.adapter.values if asked.adapter is not None else ()))
+        if any(isinstance(name, str) and name in adapters for name in names):
             asked = replace(asked, ids_key="", other_sampling=f"{asked.model} {asked.other_sampling}")
         if exchange.status is None or exchange.ending is Ending.OUTGROWN:
             return Stream(exchange, self.name, asked, Delivery.WHOLE, (), ())

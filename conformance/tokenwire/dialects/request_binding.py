@@ -123,6 +123,8 @@ class RequestBinding:
     """Fields that requests share cached prefixes under: only those of equal values do."""
     adapter: Pointer | None = None
     """Where an adapter of the model is named."""
+    adapter_behind: str = ""
+    """What stands before an adapter in the name of the model; empty where none may stand there."""
     rank: tuple[Pointer, ...] = ()
     """Fields that name the data-parallel rank which is to run a request."""
     rank_header: str = ""
@@ -369,7 +371,11 @@ class RequestBinding:
     def _adapter(self, body: Mapping[str, Any]) -> SentField | None:
         """What a body says of adapters; None where that is nothing."""
         named = find(body, self.adapter) if self.adapter is not None else None
-        return SentField(str(self.adapter[-1]), (named,)) if self.adapter and named not in _NO_KEY else None
+        if self.adapter and named not in _NO_KEY:
+            return SentField(str(self.adapter[-1]), (named,))
+        model = _name(find(body, self.model)) if self.adapter_behind and self.model is not None else ""
+        name = model.partition(self.adapter_behind)[2] if model else ""
+        return SentField("model", (name,)) if name else None
 
     def _turn(self, request: HttpRequest, body: Mapping[str, Any], history: Keys) -> Asked:
         """What a turn of a session asked for: what is run is not what was sent."""
