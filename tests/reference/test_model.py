@@ -172,6 +172,15 @@ def test_no_tokenizer_takes_spaces_back(tmp_path: Path) -> None:
     assert not load_model(str(tmp_path)).tokenizer.clean_up_tokenization_spaces
 
 
+def test_a_checkpoint_that_lies_elsewhere_is_the_same_model(tmp_path: Path) -> None:
+    """Else the halves of a pair on two machines take no pages from each other."""
+    shutil.copytree(MODELS / "tiny-qwen2", tmp_path / "copy")
+    places = (MODELS / "tiny-qwen2", tmp_path / "copy")
+    here, there = (load_model(str(place), tokenizer=False).fingerprint() for place in places)
+    assert here == there
+    assert here != load_model(str(MODELS / "tiny-llama"), tokenizer=False).fingerprint()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

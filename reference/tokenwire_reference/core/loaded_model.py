@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -79,7 +80,8 @@ class LoadedModel:
     def fingerprint(self) -> str:
         """Of the configuration, the weights' shapes and beginnings, and what else decides a page's bits."""
         digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
-        digest.update(self.module.config.to_json_string(use_diff=False).encode())
+        config = self.module.config.to_dict() | {"_name_or_path": ""}  # it may lie elsewhere
+        digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         for name, weight in self.module.state_dict().items():
             digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
         return digest.hexdigest()
