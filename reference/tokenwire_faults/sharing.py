@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tokenwire_faults.acts import at
+from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_reference.core.stopping import StopRules
 
 
@@ -10,3 +13,9 @@ from tokenwire_reference.core.stopping import StopRules
 def _answer_of_the_prefill_server(rules: StopRules) -> StopRules:
     rules.max_new_tokens = min(rules.max_new_tokens, 1)
     return rules
+
+
+@at("row")
+def _handed_over_tokens_count_as_cached(row: OutputRow) -> OutputRow:
+    count = row.prompt_tokens - 1
+    return replace(row, cached_tokens=count, cached_tokens_details={"device": count, "host": 0})

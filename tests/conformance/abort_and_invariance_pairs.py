@@ -162,6 +162,11 @@ def unknown(status: int, words: str) -> Stream:
     return with_exchange(named(stream, f"{ADAPTERS}/{UNKNOWN}"), scenario=ADAPTERS)
 
 
+def drawn(cached: int) -> Stream:
+    """The first answer to a prompt that was drawn for it, under a salt that was drawn, too."""
+    return with_exchange(named(keyed("new", cached, 0), "cache-keys/first"), scenario="cache-keys")
+
+
 SALTED = (keyed("one", 0, 0), keyed("one", 2, 2))
 FLUSHED = Target(calls=(called(Action.FLUSH, 5),))
 SERIES = {"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}
@@ -389,6 +394,7 @@ ABORT_AND_INVARIANCE_PAIRS = [
         (*SALTED, keyed("two", 2, 4)),
         pointer="/cached_tokens",
     ),
+    Pair("new-prompts-are-not-cached", drawn(8), drawn(9), pointer="/cached_tokens"),
     Pair(
         "cached-tokens-keep-to-their-adapter",
         (*PLAIN, adapted("first", 0, 4)),
@@ -433,6 +439,13 @@ ABORT_AND_INVARIANCE_PAIRS = [
         "cache-changes-nothing",
         (COLD, WARM),
         (COLD, change(WARM, output_ids=[11, 12, 13, 14, 15, 9])),
+        None,
+        "/output_ids",
+    ),
+    Pair(
+        "cache-keys-change-nothing",
+        (COLD, _twin(whole(prompt_key="p", cache_key="one"))),
+        (COLD, change(_twin(whole(prompt_key="p", cache_key="one")), output_ids=[11, 12, 13, 14, 15, 9])),
         None,
         "/output_ids",
     ),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from abort_and_invariance_pairs import ADAPTED, PLAIN, SALTED, adapted, keyed
-from control_calls import called
-from stream_builder import PROMPT, change
+from abort_and_invariance_pairs import ADAPTED, COLD, PLAIN, SALTED, WARM, adapted, drawn, keyed
+from control_calls import at, called
+from stream_builder import PROMPT, change, incremental, named, whole
 
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.control import Action
+from tokenwire.judging.run import Run
 from tokenwire.record import SentField, Stream
 
 OTHER = keyed("two", 2, 8)
@@ -75,11 +76,29 @@ def test_what_a_flush_met_may_have_run_after_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changed", "seen"),
+    [
+        ({}, [False]),
+        ({"cache_key": ""}, [False]),
+        ({"input_ids": None}, [False]),
+        ({"input_ids": None, "cache_key": ""}, []),
+    ],
+)
+def test_words_are_new_under_a_new_salt_alone(changed: dict[str, object], seen: list[bool]) -> None:
+    """Their template is not."""
+    observe = CHECKS["new-prompts-are-not-cached"].on_stream
+    assert observe is not None
+    assert [found.holds for found in observe(asked(drawn(20), **changed), Target())] == seen
+    preempted = change(drawn(20), counters={"num_retractions": 1})
+    assert not [*observe(preempted, Target()), *observe(keyed("new", 20, 0), Target())]
+
+
+@pytest.mark.parametrize(
     ("fields", "seen"),
     [
         ({}, [False]),
         ({"adapter": SentField("lora_path", (["first"],)), "batch": True}, [False]),
-        ({"adapter": None, "model": "tiny:first"}, [False]),
+        ({"adapter": None, "model": "first"}, [False]),
         ({"adapter": SentField("lora_path", (["first", None],)), "prompts": 2}, []),
         ({"adapter": SentField("lora_path", ("loaded-since",))}, []),
     ],
@@ -118,3 +137,34 @@ def test_whatever_names_an_adapter_crashes_no_check(named: object) -> None:
     assert names is not None
     assert list(names(odd, ADAPTED)) == []
     observed("cached-tokens-keep-to-their-adapter", *PLAIN, asked(odd, model=""), target=ADAPTED)
+
+
+OF_OTHER_WEIGHTS = change(WARM, output_ids=[11, 12, 13, 14, 15, 9])
+UPDATED = Target(calls=(called(Action.UPDATE, 5),))
+
+
+@pytest.mark.parametrize(
+    ("times", "seen"), [((0, 6), []), ((0, 4.5), []), ((4.5, 4.8), []), ((6, 8), [False]), ((0, 2), [False])]
+)
+def test_other_weights_are_no_difference_of_the_cache(times: tuple[float, float], seen: list[bool]) -> None:
+    """Nor is what an update met."""
+    cold, warm = (
+        at(stream, seconds) for stream, seconds in zip((COLD, OF_OTHER_WEIGHTS), times, strict=True)
+    )
+    again = at(change(COLD, counters={"cached_tokens": 0}), 0)
+    found = observed("cache-changes-nothing", again, cold, warm, target=UPDATED)
+    assert [holds for holds in found if not holds] == seen
+
+
+def test_a_stream_is_compared_with_no_answer_of_other_weights() -> None:
+    whole_answer, stream = at(whole(), 0), at(incremental(), 6)
+    run = Run((whole_answer, named(stream, "generate/stream")))
+    assert len(run.comparisons) == 1
+    assert replace(run, calls=(called(Action.UPDATE, 5),)).comparisons == []
+    assert len(replace(run, calls=(called(Action.UPDATE, 8),)).comparisons) == 1
+
+
+def test_other_weights_are_no_doubt_whether_a_server_repeats_itself() -> None:
+    twins = (at(whole(), 0), at(named(change(whole(), output_ids=[9] * 6), "generate/other"), 6))
+    assert Run(twins).determinism.contradicted == {"key"}
+    assert not Run(twins, calls=(called(Action.UPDATE, 5),)).determinism.contradicted

@@ -150,3 +150,11 @@ def test_an_update_may_abort_everything() -> None:
     call = read_call(exchange("POST", "/update_weights_from_disk", body))
     assert call is not None
     assert (call.action, call.everything, call.aborts) == (Action.UPDATE, True, True)
+
+
+def test_a_version_that_is_renamed_is_no_update_of_the_weights() -> None:
+    named = {
+        path: exchange("POST", path, {"weight_version": "v2"})
+        for path in ("/update_weight_version", "/update_weights_from_disk")
+    }
+    assert [call.action for call in map(read_call, named.values()) if call] == [Action.RENAME, Action.UPDATE]

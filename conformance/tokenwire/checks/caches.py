@@ -20,6 +20,7 @@ from tokenwire.checks.reading.refusals import ABOUT_ACCESS_OR_LOAD, words_of
 from tokenwire.checks.reading.times import began, over
 from tokenwire.dialects.control import Action
 from tokenwire.record import Answer, Stream, fact, integer
+from tokenwire.requirement import tolerance
 
 Side = Callable[[Answer], Hashable]
 """Which cache a request may use; None where that is not known."""
@@ -141,9 +142,7 @@ def _adapters(target: Target) -> Side:
             return None
         given = asked.adapter.values[0] if asked.adapter is not None else ""
         named = given[0] if isinstance(given, list) and given else given
-        # SGLang takes it behind the model's name, too.
-        names = (named, asked.model.rpartition(":")[2])
-        return next((name for name in names if isinstance(name, str) and name in known), "")
+        return next((name for name in (named, asked.model) if isinstance(name, str) and name in known), "")
 
     return side if known else lambda _: None
 
@@ -167,6 +166,27 @@ check_run_rows(
     Apart("cached-tokens-keep-to-their-adapter", ANY, _adapters, "without it or with another"),
     Apart("flushed-tokens-are-not-counted", ANY, _flushes, "before a flush"),
 )
+
+
+NEW_PROMPTS = frozenset(
+    {("cache-keys", "first"), ("adapters", "none"), ("flushed-cache", "first"), ("updated-weights", "first")}
+)
+"""Scenarios, each with the request in it whose prompt and salt are drawn for it."""
+_BY_CHANCE = int(tolerance("drawn_alike"))
+
+
+@check("new-prompts-are-not-cached", ANSWERED)
+def _new_prompts_are_not_cached(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Of drawn ids, no more than chance has in common with others. Words stand behind those of a template,
+    which are new under a new salt alone.
+    """
+    count, asked = _cached(stream), stream.asked
+    drawn = (stream.exchange.scenario, stream.exchange.label) in NEW_PROMPTS
+    if not drawn or count is None or _preempted(stream) or not (asked.input_ids or asked.cache_key):
+        return
+    message = f"{count} tokens are counted as cached of a prompt that was drawn for this request"
+    place = stream.choices[0].last_at("cached_tokens")
+    yield expect(place, f"{_BY_CHANCE} at most", count, message, holds=count <= _BY_CHANCE)
 
 
 ADAPTERS, UNKNOWN = "adapters", "unknown"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -11,8 +11,18 @@ from statistics import median
 
 from tokenwire.checks.about import ANY, INCREMENTAL, ended, finished_choices
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
-from tokenwire.checks.check import Relation, Target, check, check_run, check_run_rows, once_per_run, select
+from tokenwire.checks.check import (
+    Answers,
+    Relation,
+    Target,
+    check,
+    check_run,
+    check_run_rows,
+    once_per_run,
+    select,
+)
 from tokenwire.checks.evidence import Observation, expect, left_out
+from tokenwire.checks.reading.deeds import weights_of
 from tokenwire.checks.reading.fields import EXTRAS, LOGPROBS, SHOWN, STOPS, asked_alike, end_place
 from tokenwire.checks.reading.times import Timeline, began
 from tokenwire.record import Answer, Stream, fact, integer
@@ -98,11 +108,22 @@ class _Invariant(Relation):
 
 
 def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    for baseline, other, source in row.pairs(streams):
+    for baseline, other, source in chain.from_iterable(map(row.pairs, _of_same_weights(streams, target))):
         if baseline is None:
             yield left_out(end_place(other), source)
         for first, second in choice_pairs(baseline, other) if baseline else ():
             yield from as_declared(agree(first, second, source, told_apart=row.other_series), target)
+
+
+def _of_same_weights(streams: tuple[Answer, ...], target: Target) -> Iterable[tuple[Answer, ...]]:
+    """The answers that the same weights made, together."""
+    weights = weights_of(target.deeds)
+    by_weights: defaultdict[int | None, list[Answer]] = defaultdict(list)
+    for stream in streams:
+        by_weights[weights(stream)].append(stream)
+    by_weights.pop(None, None)
+    alike = by_weights.values()
+    return (streams,) if any(len(group) == len(streams) for group in alike) else map(Answers, alike)
 
 
 def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
@@ -162,6 +183,14 @@ def _cold_and_warm(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None,
         yield cold, warm, f"the answer with {_most(cold, 'cached_tokens')} cached tokens"
 
 
+def _under_other_keys(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
+    """The first answer under a key of the cache, or none, and those under another."""
+    for first, *others in beginnings(streams):
+        for other in others:
+            if other.asked.cache_key != first.asked.cache_key:
+                yield first, other, f"the answer under {first.asked.cache_key or 'no key'}"
+
+
 def _calm_and_preempted(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
     for calm, preempted in _with_and_without(streams, lambda s: _most(s, "num_retractions"), less=False):
         yield calm, preempted, "the answer without preemption"
@@ -197,6 +226,7 @@ check_run_rows(
     _observe_invariant,
     _Invariant("neighbours-change-nothing", ANY, _alone_and_in_a_crowd),
     _Invariant("cache-changes-nothing", ANY, _cold_and_warm),
+    _Invariant("cache-keys-change-nothing", ANY, _under_other_keys),
     _Invariant("preemption-changes-nothing", ANY, _calm_and_preempted),
     _Invariant("asking-for-more-changes-nothing", ANY, _asking_for_more, other_series=True),
 )

@@ -11,6 +11,7 @@ from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.deeds import weights_of
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.refusals import refused_as_bad
 from tokenwire.checks.reading.times import began, delivered_at, over
@@ -94,14 +95,6 @@ def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
     return any(choice.output_ids for answer in alike for choice in answer.choices)
 
 
-def _same_weights(first: Answer, second: Answer, target: Target) -> bool:
-    """Whether no update of the weights met either of two answers or came between them."""
-    times = [when(answer.exchange) for answer in (first, second) for when in (began, over)]
-    known = [time for time in times if time is not None]
-    start, end = (min(known), max(known)) if len(known) == len(times) else (None, None)
-    return not target.deeds.during(start, end, Action.UPDATE)
-
-
 @check_run("pause-changes-nothing")
 def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """A greedy choice that was under way in a pause which keeps it has the ids that it has without one."""
@@ -118,10 +111,14 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
             for choice in finished_choices(stream):
                 if choice.finish is not None and choice.finish.type != "abort":
                     undisturbed[key, stream.asked.max_new_tokens, choice.index].append((stream, choice))
+    weights = weights_of(target.deeds)
     for stream, call in paused:
         for choice in stream.choices:
             alike = undisturbed.get((same_beginning(stream), stream.asked.max_new_tokens, choice.index), ())
-            other = next((twin for answer, twin in alike if _same_weights(answer, stream, target)), None)
+            made = weights(stream)
+            other = next(
+                (twin for answer, twin in alike if made is not None and weights(answer) == made), None
+            )
             ours = other.output_ids if other is not None else None
             if other is None or not ours or not ended(stream):
                 continue
@@ -188,7 +185,7 @@ def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> It
     another client may have brought. Weights that were there before do not come back, and those of an update
     that was refused do not come.
     """
-    updates = [call for call in target.calls if call.action is Action.UPDATE]
+    updates = [call for call in target.calls if call.action in {Action.UPDATE, Action.RENAME}]
     reported = [
         (start, end, choice.last_at("weight_version"), version)
         for stream in streams

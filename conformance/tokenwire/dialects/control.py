@@ -34,8 +34,9 @@ class Action(StrEnum):
     CONTINUE = "continue"
     OPEN = "open_session"
     CLOSE = "close_session"
-    UPDATE = "update"
-    """Of the weights, or of the name of their version."""
+    UPDATE = "update_of_weights"
+    RENAME = "rename"
+    """Of the version of the weights, which stay."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class Control:
 
     def update_request(self, weights: str) -> HttpRequest | None:
         """The request for an update of the weights that flushes; None where the family has none."""
-        row = self.table.get("update_of_weights")
+        row = self.table.get(Action.UPDATE)
         if row is None:
             return None
         body: dict[str, Any] = {}
@@ -226,7 +227,7 @@ class Control:
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
                 return ControlCall(exchange, Action.LOAD, load=_LoadEndpoint.of(row).read(exchange))
-        for action in (kind for kind in Action if kind is not Action.LOAD):
+        for action in (kind for kind in Action if kind not in {Action.LOAD, Action.UPDATE}):
             row = self.table.get(action)
             if row is not None and (method, path) == (row["method"], row["path"]):
                 body = exchange.load().request.body
@@ -234,7 +235,7 @@ class Control:
                 ids, everything = _named(row, body)
                 everything = everything or effect == "ends"
                 return ControlCall(exchange, action, ids, everything, effect, action is Action.FLUSH)
-        row = self.table.get("update_of_weights")
+        row = self.table.get(Action.UPDATE)
         if row is not None and method == row["method"] and path in row["paths"]:
             body = exchange.load().request.body
             version, flushes = (find(body, parse(row[name])) for name in ("version", "flushes"))

@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.scenario import Conversation, Steps, scenario
@@ -97,9 +98,9 @@ def _ranks(talk: Conversation) -> Steps:
             yield {f"rank-{rank}": asked}
 
 
-async def _ask_around(talk: Conversation, label: str, call: HttpRequest) -> Ask:
-    """Ask for a prompt that nobody has sent, twice, and once more behind a control call; the prompt."""
-    ask = _unseen_prompt(talk)
+async def _ask_around(talk: Conversation, label: str, call: HttpRequest, **fields: Any) -> Ask:
+    """Ask for a prompt that nobody has sent, twice, and once more behind a control call; the ask."""
+    ask = replace(_unseen_prompt(talk), **fields)
     await talk.ask("first", ask)
     await talk.ask("again", ask)
     await talk.call(label, call)
@@ -119,11 +120,14 @@ async def _flushed_cache(talk: Conversation) -> None:
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _updated_weights(talk: Conversation) -> None:
     """A prompt that nobody has sent, twice, and once more when the server was told to load the weights anew
-    that it has; only of a server that is declared to take updates of its weights.
+    that it has, and under a salt, where the endpoint has any; only of a server that is declared to take
+    updates of its weights.
     """
     weights = talk.advertised.weights if WEIGHT_UPDATES in talk.declared else ""
     update = talk.control.update_request(weights) if talk.control is not None and weights else None
     if update is None:
         return
-    ask = await _ask_around(talk, "update", update)
+    ask = await _ask_around(talk, "update", update, logprobs=True, top_logprobs=2)
     await talk.ask("after-again", ask)
+    for keys in talk.dialect.request.cache_keys[:1]:
+        await talk.ask("after-salted", replace(ask, raw={keys[-1]: new_id()}))

@@ -38,6 +38,8 @@ _MEND = (
 
 
 Thing = TypeVar("Thing")
+Weights = Callable[[Answer], int | None]
+"""Which weights made an answer, by number; None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -221,24 +223,24 @@ class _Answer(NamedTuple):
     form: int
     """Equal for requests for one result in one form, whatever else they ask to be told."""
     request: int
-    """Equal for requests that ask for the same answer in the same form."""
+    """Equal for requests that ask the same weights for the same answer in the same form."""
     delivery: Hashable
     """How it travelled, and which of ids and text it carries: results are compared where that is the same."""
     result: int
     shown: int
     """What answers show that tell more or less of one result: the text, or the ids where there is none."""
     condition: Hashable
-    """Under which answers contradict each other: whole or streamed, disturbed or not, cached or not."""
+    """Under which answers contradict each other: whole or streamed, disturbed, cached, and its key."""
 
     @classmethod
-    def of(cls, stream: Answer, *, disturbed: bool) -> _Answer:
+    def of(cls, stream: Answer, weights: int | None, *, disturbed: bool) -> _Answer:
         asked, result = stream.asked, _result(stream)
         carried = tuple(any(choice[position] is not None for choice in result) for position in (1, 2))
         return cls(
             stream,
             asked.key,
-            hash((stream.dialect, asked.key, asked.stream, disturbed)),
-            hash(request_of(stream)),
+            hash((stream.dialect, asked.key, asked.stream, disturbed, weights)),
+            hash((request_of(stream), weights)),
             (asked.stream, asked.stream_interval, carried),
             _known_result(stream),
             known_by(
@@ -247,7 +249,7 @@ class _Answer(NamedTuple):
                     for position, ids, text, finish in result
                 )
             ),
-            (asked.stream, disturbed, not asked.stream and _was_cached(stream)),
+            (asked.stream, disturbed, not asked.stream and _was_cached(stream), asked.cache_key),
         )
 
 
@@ -259,15 +261,17 @@ def _grouped(things: Iterable[Thing], known_by: Callable[[Thing], Hashable]) -> 
     return groups.values()
 
 
-def determinism(streams: Iterable[Answer], disturbed: Container[str] = ()) -> Determinism:
-    """Look for requests that were answered more than once.
+def determinism(
+    streams: Iterable[Answer], disturbed: Container[str] = (), weights: Weights = lambda _: 0
+) -> Determinism:
+    """Look for requests that were answered more than once, by the same `weights`.
 
     disturbed: exchanges that a control call overlapped. Only whole answers under one condition contradict
     each other: streams of one request may differ through a fault of delivery, and an answer from the cache
     through a fault of the cache; such a fault must not switch off the comparison that finds it.
     """
     answers = [
-        _Answer.of(stream, disturbed=stream.exchange.name in disturbed)
+        _Answer.of(stream, weights(stream), disturbed=stream.exchange.name in disturbed)
         for stream in streams
         if stream.asked.key and completed(stream)
     ]
@@ -456,7 +460,9 @@ def _held(position: int, stream: Answer) -> _Held:
     return _Held(position, stream, whole, interval, series, details_named(stream), _known_result(stream))
 
 
-def comparisons(streams: Iterable[Answer], seen: Determinism) -> list[AnswerPair]:
+def comparisons(
+    streams: Iterable[Answer], seen: Determinism, weights: Weights = lambda _: 0
+) -> list[AnswerPair]:
     """AnswerPair each stream with a whole answer to the same request, and with a stream at another interval.
 
     The baseline is the answer that has the most per-token series in common with the other, and of several
@@ -464,8 +470,12 @@ def comparisons(streams: Iterable[Answer], seen: Determinism) -> list[AnswerPair
     this it is the first, and no other is looked at.
     """
     pairs: list[AnswerPair] = []
-    known = (stream for stream in streams if seen.trusts(stream) and completed(stream))
-    for group in _grouped(known, lambda stream: stream.asked.key):
+    known = (
+        stream
+        for stream in streams
+        if seen.trusts(stream) and completed(stream) and weights(stream) is not None
+    )
+    for group in _grouped(known, lambda stream: (weights(stream), stream.asked.key)):
         reported = [_held(position, stream) for position, stream in enumerate(group)]
         whole, streamed = _Firsts(), _Firsts()
         for answer in reported:

@@ -5,7 +5,7 @@ A deed touches the exchanges that overlap it, and no others. If its time is unkn
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
@@ -14,6 +14,7 @@ from tokenwire.checks.reading.times import began, over
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer
 from tokenwire.target.death import Death
+from tokenwire.target.determinism import Weights
 from tokenwire.wire.exchange import ExchangeHead
 
 DEATH = "death"
@@ -93,6 +94,22 @@ def disturbed(streams: Iterable[Answer], deeds: Deeds) -> frozenset[str]:
         for stream in streams
         if any(deeds.beside(stream.exchange, kind) for kind in _DISTURBS)
     )
+
+
+def weights_of(deeds: Deeds) -> Weights:
+    """Tells which weights made an answer, by number; None where an update met it, or its time is unknown.
+
+    An update that was refused may have changed them, too.
+    """
+    updates = [deed.ended for deed in deeds.every if deed.kind == Action.UPDATE]
+    ends = sorted(end for end in updates if end is not None)
+
+    def weights(answer: Answer) -> int | None:
+        start = began(answer.exchange)
+        met = start is None or len(ends) < len(updates) or deeds.beside(answer.exchange, Action.UPDATE)
+        return None if met or start is None else bisect_right(ends, start)
+
+    return weights if updates else lambda _: 0
 
 
 class _InOrder:
