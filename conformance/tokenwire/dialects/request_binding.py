@@ -373,7 +373,9 @@ class RequestBinding:
         named = find(body, self.adapter) if self.adapter is not None else None
         if self.adapter and named not in _NO_KEY:
             return SentField(str(self.adapter[-1]), (named,))
-        model = _name(find(body, self.model)) if self.adapter_behind and self.model is not None else ""
+        model = (
+            name_or_empty(find(body, self.model)) if self.adapter_behind and self.model is not None else ""
+        )
         name = model.partition(self.adapter_behind)[2] if model else ""
         return SentField("model", (name,)) if name else None
 
