@@ -113,6 +113,23 @@ def test_a_usage_of_zero_is_one_cause() -> None:
     )
 
 
+def test_an_entry_that_an_echo_lacks_is_one_cause() -> None:
+    """llama-cpp-python 0.3.36 drops the first entry, and gives each token that of the next."""
+    answer = "openai-completions/echoed-prompt/ids-echo-logprobs"
+    entries, ranks = (
+        at(answer, None, f"/choices/0/logprobs/{name}") for name in ("token_logprobs", "top_logprobs")
+    )
+    assert folded(
+        violated("echo-logprobs-cover-the-prompt", entries),
+        violated("script-logprobs-are-right", entries),
+        violated("script-prompt-logprobs-are-right", entries),
+        violated("script-top-logprobs-are-right", ranks),
+    ) == dict.fromkeys(
+        ("script-logprobs-are-right", "script-prompt-logprobs-are-right", "script-top-logprobs-are-right"),
+        "echo-logprobs-cover-the-prompt",
+    )
+
+
 def test_what_compares_answers_follows_from_any_answer_of_its_endpoint_in_the_same_field() -> None:
     """SGLang 0.5.13 loses text in streams of /v1/completions: whatever is compared with one differs."""
     stream = ids_stream([1], [2])

@@ -7,7 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from known_answer_pairs import ASKED, EOS, LAW, PARROT, PROMPT, SCRIPT, TOP, WORDS, letters, said
+from known_answer_pairs import (
+    ASKED,
+    EOS,
+    LAW,
+    PARROT,
+    PROMPT,
+    SCRIPT,
+    TOP,
+    WORDS,
+    WRONG_PROMPT,
+    letters,
+    said,
+)
 from stream_builder import ABORT, Reply, change, incremental, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
@@ -82,12 +94,20 @@ def test_where_servers_differ_the_id_that_ended_a_choice_is_counted_or_not():
     counters = {"prompt_tokens": len(prompt)}
     reply = Reply(ids=None, text="abcQZ", counted=False, finish=stopped(None), counters=counters)
     stream = whole(reply, input_ids=(prompt,), max_new_tokens=16)
-    for dialect, legal in {"openai-chat": [5, 6], "vllm-chat": [6]}.items():
+    legal_counts = {"openai-chat": [5, 6], "openai-completions": [5, 6]}
+    legal_counts |= {"vllm-chat": [6], "vllm-completions": [6]}
+    for dialect, legal in legal_counts.items():
         for count in (4, 5, 6, 7):
             usage = {"completion_tokens": count, "prompt_tokens": len(prompt)}
             seen = look(replace(stream, dialect=dialect, usage=usage), ["script-counts-are-right"])
             assert all(observation.holds for observation in seen) is (count in legal), (dialect, count)
             assert seen
+
+
+def test_a_logprob_of_a_prompt_is_named_by_its_place_in_the_prompt() -> None:
+    scored = whole(said(prompt_series={"input_token_logprobs": WRONG_PROMPT}), **ASKED)
+    (seen,) = look(scored, ["script-prompt-logprobs-are-right"])
+    assert seen.message.startswith("the logprob of prompt id 3 is -0.5, but ")
 
 
 @pytest.mark.parametrize("text", ["\ufffdb", "\u00e9b"])

@@ -6,7 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from finish_and_error_pairs import USAGE_EVENT, asking
 from hand_made_stream import ids_stream
+from item_answers import events, message, responded, responded_whole, response
+from item_pairs import changed, scored, where
 from stream_builder import Reply, append, incremental
 
 from tokenwire.checks.check import CHECKS, Target
@@ -51,6 +54,26 @@ def test_the_usage_of_choices_that_are_missing_is_no_ones() -> None:
     assert seen("budget-is-kept", of_two) == []
     of_one = incremental(spent, usage={"completion_tokens": 2 * spent.size})
     assert seen("budget-is-kept", of_one)
+
+
+def test_the_count_of_a_response_is_shown_where_it_stands() -> None:
+    """`usage.completion_tokens`, of an answer that calls it `output_tokens`."""
+    (over,) = seen("budget-is-kept", responded_whole(response(message()), max_output_tokens=1))
+    assert over.message == "usage counts 2 tokens for max_output_tokens 1"
+    assert over.place.pointer == "/usage"
+
+
+def test_what_deltas_join_to_is_not_spelled_out_in_a_sentence() -> None:
+    done = scored(events(message("Yes." * 25)), ["Ye", "s."] * 25)
+    place = where(done, "response.output_text.done")
+    (differs,) = seen("deltas-add-up", responded(*changed(done, place, logprobs=[])))
+    assert len(differs.message) < 80
+    assert len(differs.expected) == 50
+
+
+def test_no_character_is_pointed_out_in_words_on_usage() -> None:
+    (early,) = seen("usage-comes-last", asking(USAGE_EVENT, usage=True))
+    assert not isinstance(early.actual, str)
 
 
 def violated(requirement: str, *places: Place, scenario: str = "one") -> Judgement:

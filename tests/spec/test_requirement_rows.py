@@ -149,6 +149,14 @@ def test_every_row_follows_from_rows_that_exist_and_never_from_itself():
     assert not [name for name, far in followed.items() if name in far]
 
 
+def test_what_has_to_be_refused_follows_from_a_server_that_fails():
+    """One request that is answered with 500 was two blocks of a report."""
+    demanded = re.compile(r"(?<!or) (?:MUST|SHOULD) be refused(?!, or)")
+    rows = [row for row in load_requirements().values() if demanded.search(row.sentence)]
+    assert len(rows) > 15
+    assert [row.id for row in rows if "requests-do-not-break-the-server" not in row.implied_by] == []
+
+
 def test_a_row_that_follows_from_nothing_known_or_from_itself_is_found():
     rows = dict(load_requirements())
     first, second = list(rows)[:2]

@@ -47,11 +47,12 @@ def observe_sequence(
     same: Same = equal,
     related: tuple[Place, ...] = (),
     by_chance: bool = False,
+    numbers: Sequence[int] = (),
 ) -> Observation:
     """Look whether two sequences are the same; say where they first differ.
 
     `what` names the thing with its position left out (`output id`), `source` says where the expectation comes
-    from (`the request`, `the whole answer`).
+    from (`the request`, `the whole answer`). `numbers` name the positions that do not count from 0.
     """
     position = first_difference(expected, actual, same)
     if position is None:
@@ -59,12 +60,13 @@ def observe_sequence(
         return expect(place, size, size, holds=True, related=related)
     ours = expected[position] if position < len(expected) else None
     theirs = actual[position] if position < len(actual) else None
+    what = f"{what} {numbers[position] if position < len(numbers) else position}"
     if position >= len(actual):
-        message = f"{what} {position} is missing: {len(actual)} instead of the {len(expected)} of {source}"
+        message = f"{what} is missing: {len(actual)} instead of the {len(expected)} of {source}"
     elif position >= len(expected):
-        message = f"{what} {position} is too much: {len(actual)} instead of the {len(expected)} of {source}"
+        message = f"{what} is too much: {len(actual)} instead of the {len(expected)} of {source}"
     else:
-        message = f"{what} {position} is {theirs!r}, but {ours!r} in {source}"
+        message = f"{what} is {theirs!r}, but {ours!r} in {source}"
     return expect(place, ours, theirs, message, holds=False, related=related, by_chance=by_chance)
 
 

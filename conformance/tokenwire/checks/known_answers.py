@@ -12,7 +12,7 @@ from tokenwire.checks.difference import first_difference, observe_legal_text, ob
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import bringing, end_place, running_texts
-from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.parrot.recognition import Ids, KnownModel
 from tokenwire.parrot.script import Truth, deaf_to_stops, truth
 from tokenwire.parrot.vocabulary import Words
@@ -130,9 +130,9 @@ def _ends_by_id(right: Truth) -> bool:
 
 
 def _may_not_count_its_end(stream: Stream, known: Known) -> bool:
-    """Whether the id that ended a choice may be counted or not: none is told where servers differ in that."""
-    untold = known.choice.output_ids is None and not policy_of(stream).hidden_in_logprobs
-    return untold and _ends_by_id(known.right)
+    """Whether the id that ended a choice may be counted or not: servers of endpoints without ids differ."""
+    dialect = dialect_of(stream)
+    return dialect is not None and not dialect.tells_ids and _ends_by_id(known.right)
 
 
 @check("script-ids-are-said", ANSWERED)

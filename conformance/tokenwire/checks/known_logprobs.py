@@ -309,8 +309,15 @@ def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterato
                 for position in positions
             ]
             actual = [reported[position] for position in positions]
-            what = f"logprob (counted from prompt position {positions[0]})" if positions else "logprob"
-            yield observe_sequence(place, what, expected=due, actual=actual, source=SOURCE, same=right.number)
+            yield observe_sequence(
+                place,
+                "the logprob of prompt id",
+                expected=due,
+                actual=actual,
+                source=SOURCE,
+                same=right.number,
+                numbers=positions,
+            )
         yield from _beside_the_prompt(stream, known, right)
 
 

@@ -18,7 +18,7 @@ from tokenwire.checks.check import (
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
 from tokenwire.checks.reading.fields import count_of, counters, details, end_place, start_place
 from tokenwire.checks.reading.refusals import was_refused
-from tokenwire.dialects.dialect import gives_results, known_as, policy_of
+from tokenwire.dialects.dialect import gives_results, has_items, known_as, policy_of
 from tokenwire.dialects.logprobs import series_along
 from tokenwire.record import ID_LIMIT, Answer, Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import Level
@@ -291,6 +291,8 @@ def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
     )
     if reported is not None or stream.usage_place is None:
         place = (reported or last).at("completion_tokens")
+    elif has_items(stream):  # which call it by other names
+        return f"{_dotted(stream.usage_place.pointer)} counts {count} tokens", stream.usage_place
     else:
         place = stream.usage_place.at(f"{stream.usage_place.pointer}/completion_tokens")
     return f"{_dotted(place.pointer)} is {count}", place

@@ -176,9 +176,8 @@ def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The usage that was asked for stands in the last event."""
     last, events = _last_place(stream), [usage.place.event for usage in stream.usages]
     message = "usage was asked for, and the last event has none"
-    expected = "usage in the last event"
     holds = last is not None and last.event in events
-    yield expect(last or end_place(stream), expected, f"usage in the events {events}", message, holds=holds)
+    yield expect(last or end_place(stream), "usage in the last event", events, message, holds=holds)
 
 
 @check(
@@ -193,8 +192,8 @@ def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     early = [usage for usage in stream.usages if last is None or usage.place.event != last.event]
     message = f"{len(early)} events before the last one carry usage, too"
     place = early[0].place if early else stream.usages[-1].place
-    actual = f"usage in the events {[usage.place.event for usage in stream.usages]}"
-    seen = expect(place, "usage in the last event only", actual, message, holds=not early)
+    events = [usage.place.event for usage in stream.usages]
+    seen = expect(place, "usage in the last event only", events, message, holds=not early)
     yield seen._replace(level=Level.MAY) if policy_of(stream).unasked_usage else seen
 
 
