@@ -15,7 +15,7 @@ LONG: Mapping[str, str] = {
     "conformance/test_evicted.py": r"same_report",
     "conformance/test_exploration_search.py": r"shapes_are_many",
     "conformance/test_null_targets.py": r"everything_is_asked\[(?!empty object\]|HTML)",
-    "conformance/test_reasons.py": r"(of_the_capture|was_seen)\[(?!transformers/5.23.0/live-serve|litellm)",
+    "conformance/test_reasons.py": r"(of_the_capture|was_seen)\[(?!transformers/5.23.0/live-serve|litellm/.*(before|quick))",
     "conformance/test_stopped_runs.py": r"until_a_signal.*\[15\]",
     "conformance/test_strangers_files.py": r"\[(.*many_values|merge-endless_line)\]|as_long_as_it_may_be",
     "docs/test_contributors_guide.py": r"new_requirement_ends_in_green_tests",
@@ -40,8 +40,9 @@ LONG: Mapping[str, str] = {
     "end_to_end/test_recorded_servers.py": (
         r"judged_as_before\[(sglang/0.5.1[23].*(incr_int|live-cumulative)"
         r"|sglang/0.5.23/(F3_|script-incremental|live-(cumulative-o|gentle|incremental|skip|standard|without-o))"
-        r"|sglang-router/.*(before|died)|smg/.*quick|transformers/.*continuous"
+        r"|sglang-router/.*(before|died)|smg/.*quick|transformers/.*continuous|llama-cpp-python/.*quick"
         r"|vllm/.*(/script|live-(interval|parrot-quick|sentencepiece|split|stock)))"
+        r"|one_cause\[llama|(as_before|one_cause)\[litellm/.*four"
     ),
     "end_to_end/test_reference_conforms.py": (
         r"(violates_nothing|says_the_same|is_decided|preempted|are_none)\[(cumulative|vLLM's shapes|images"

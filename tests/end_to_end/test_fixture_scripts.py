@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -79,6 +80,20 @@ def answer(
 def noise(seed: int) -> str:
     """Text that does not compress."""
     return "".join(hashlib.sha256(f"{seed} {n}".encode()).hexdigest() for n in range(200))
+
+
+def test_a_place_of_the_recorder_goes_where_two_reads_hold_it(script):
+    build = script("build")
+    reads = (Read(0.1, b'{"model": "/tm'), Read(0.2, b'p/x/tiny"}'))
+    request = HttpRequest("POST", "/generate", {"model": "/tmp/x/tiny"})
+    recorded = replace(answer("a", "hi"), reads=reads, request=request)
+    with pytest.raises(ValueError, match="holds /tmp/x/tiny: give it another name"):
+        build.elsewhere(recorded, {})
+    with pytest.raises(ValueError, match="not as long as"):
+        build.elsewhere(recorded, {"/tmp/x/tiny": "tiny"})
+    told = build.elsewhere(recorded, {"/tmp/x/tiny": "models/tiny"})
+    assert [read.data for read in told.reads] == [b'{"model": "mod', b'els/tiny"}']
+    assert told.request.body == {"model": "models/tiny"}
 
 
 SOME_OF_TEN = 32_000

@@ -282,6 +282,13 @@ CAUSES = {
         },
         "finish-type-is-known": {"events-fit-schema", "stream-finish-equals-whole"},
     },
+    "litellm/1.106.2/live-four-endpoints.jsonl.gz": {
+        "choices-complete": {"finish-comes-last", "keys-do-not-come-and-go", "stream-text-equals-whole"},
+        "requests-do-not-break-the-server": {"clashing-constraints-refused"},
+    },
+    "llama-cpp-python/0.3.36/live-parrot-quick.jsonl.gz": {
+        "echo-logprobs-cover-the-prompt": {"script-logprobs-are-right", "script-top-logprobs-are-right"},
+    },
 }
 """What follows from what in the answers of live servers, at least."""
 
