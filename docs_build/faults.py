@@ -29,7 +29,7 @@ class Fault:
 def faults() -> Mapping[str, Fault]:
     """All faults by name."""
     found = [
-        Fault(name, entry["does"], tuple(entry["bug"].get("upstream", ())), room)
+        Fault(name, entry["does"], tuple(entry["bug"]["upstream"]), room)
         for room, entries in read_yaml(_TABLE)["rooms"].items()
         for name, entry in entries.items()
     ]

@@ -15,7 +15,9 @@ LONG: Mapping[str, str] = {
     "conformance/test_evicted.py": r"same_report",
     "conformance/test_exploration_search.py": r"shapes_are_many",
     "conformance/test_null_targets.py": r"everything_is_asked\[(?!empty object\]|HTML)",
-    "conformance/test_reasons.py": r"(of_the_capture|was_seen)\[(?!transformers/5.23.0/live-serve|litellm/.*(before|quick))",
+    "conformance/test_reasons.py": (
+        r"(of_the_capture|was_seen)\[(?!transformers/5.23.0/live-serve|litellm/.*(before|quick))"
+    ),
     "conformance/test_stopped_runs.py": r"until_a_signal.*\[15\]",
     "conformance/test_strangers_files.py": r"\[(.*many_values|merge-endless_line)\]|as_long_as_it_may_be",
     "docs/test_contributors_guide.py": r"new_requirement_ends_in_green_tests",

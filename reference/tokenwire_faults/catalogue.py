@@ -37,8 +37,8 @@ class KnownFault:
     """The same in words."""
     acts: Mapping[str, Act]
     """Seam to what is done there."""
-    upstream: tuple[str, ...] = ()
-    """The threads that tell of the bug."""
+    upstream: tuple[str, ...]
+    """The threads that tell of the bug; none where it was found by changing answers, or by known texts."""
     shows_in: tuple[str, ...] = EVERYWHERE
     """The deliveries in which a client sees it. Chat streams are incremental, however `/generate` streams."""
     server: tuple[str, ...] = ()
@@ -78,6 +78,8 @@ def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[s
     primitive = facts.pop("kind")
     if primitive not in kinds:
         raise ValueError(f"fault {name!r} is of the kind {primitive!r}; the kinds are {', '.join(kinds)}")
+    if "upstream" not in facts:
+        raise ValueError(f"fault {name!r} has no `upstream`: name the threads that tell of it, or none by []")
     acts = dict(written(name))
     for seam in entry.keys() - {"does", "bug"}:
         try:
