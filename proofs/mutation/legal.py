@@ -1,7 +1,7 @@
 """Legal edits: another cut of the same record, or another way to write the same event.
 
-None may change a verdict. Where events are joined there is less to look at, so a PASS may become
-INCONCLUSIVE; nothing may become red.
+None may change a verdict. Where events are joined or parted there is less or more to look at, so a PASS may
+become INCONCLUSIVE or the other way; nothing may become red.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import json
 from typing import Any
 
-from proofs.mutation.edit import Body, Edit, Hand, Make, body_of, following, place, written
+from proofs.mutation.edit import Body, Edit, Hand, Make, body_of, carrying, following, place, written
 from proofs.mutation.source import Source
 from tokenwire.record import Emission
 from tokenwire.wire.json_pointer import ABSENT, find, parse
@@ -87,6 +87,28 @@ def a_whole_state_is_overtaken_by_the_next(source: Source, hand: Hand) -> Edit |
         return None
     body = body_of(source)
     del body.data[hand.choose(options).event.index]
+    return Edit(body)
+
+
+@legal
+def the_finish_comes_alone(source: Source, hand: Hand) -> Edit | None:
+    """Behind the last of what it ends, in an event of its own."""
+    counted = {usage.place.event for usage in source.stream.usages}
+    options = [
+        emission
+        for emission in carrying(source, "finish")
+        if emission.output_ids and emission.event.index not in counted
+    ]
+    if not options:
+        return None
+    chosen = hand.choose(options)
+    before, alone = (copy.deepcopy(source.values[chosen.event.index]) for _ in range(2))
+    place(before, chosen.pointers["finish"], None)
+    for name in () if source.cumulative else ("output_ids", "text", *chosen.series):
+        if name in chosen.pointers:
+            place(alone, chosen.pointers[name], "" if name == "text" else [])
+    body = body_of(source)
+    body.data[chosen.event.index : chosen.event.index + 1] = [written(before), written(alone)]
     return Edit(body)
 
 

@@ -74,14 +74,14 @@ def try_legal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
     after = verdicts_of(judged)
     for key in sorted((after.keys() | source.verdicts.keys()) - _OF_TIMES):
         was, now = source.verdicts.get(key), after.get(key)
-        fewer = len(edit.body.data) < len(source.data) and {was, now} <= {
+        recut = len(edit.body.data) != len(source.data) and {was, now} <= {
             Verdict.PASS,
             Verdict.INCONCLUSIVE,
             Verdict.UNSUPPORTED,
             Verdict.NOT_TESTABLE,
             None,
         }
-        if was is not now and not fewer:
+        if was is not now and not recut:  # more or less is there to look at
             first = next((seen.message for other, seen in violations(judged) if other == key), "")
             tally.false_alarms.append(f"{_where(source, name)}: {key} was {was} and is {now}: {first}")
     return True

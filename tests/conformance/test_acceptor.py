@@ -311,6 +311,13 @@ def test_an_emission_before_the_ids_is_not_the_first_with_ids() -> None:
     assert accept(_RECORD, emissions, rules(interval=5)).legal
 
 
+def test_the_finish_may_come_alone_behind_the_last_ids() -> None:
+    *inner, last = deliver(_RECORD, [1, 4, 6], [1, 4, 6], INCREMENTAL)
+    alone = Delivered((), "", dict.fromkeys(last.series, ()), last.completion_tokens, last.finish)
+    assert accept(_RECORD, [*inner, replace(last, finish=None), alone], rules(interval=3)).legal
+    assert accept(_RECORD, [*inner, replace(last, finish=None), alone], rules(interval=4)).index == 1
+
+
 def test_a_series_that_only_one_side_has() -> None:
     (emission,) = deliver(_RECORD, [6], [6], INCREMENTAL)
     extra = replace(emission, series={**emission.series, "other": [0] * 6})

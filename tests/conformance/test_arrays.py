@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from stream_builder import PROMPT, Reply, whole
+from rollout_pairs import BODY, RUN, WHOLE, experts
+from stream_builder import PROMPT, Reply, append, build, change, whole
 
 from tokenwire.checks import trainer_arrays
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.arrays import Array, ArrayRule, Encoding, Rows
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.record import Delivery
+from tokenwire.target.determinism import Comparison
 
 EXPERTS = [[[1, 2], [3, 4]], [[5, 6], [7, 0]], [[1, 3], [2, 4]]]
 FLAT = ((1, 2, 3, 4), (5, 6, 7, 0), (1, 3, 2, 4))
@@ -116,3 +120,19 @@ def test_each_array_of_an_answer_is_of_its_ids(monkeypatch: pytest.MonkeyPatch) 
         stream = whole(Reply(ids=ids, text=None, details=details))
         seen = [observation.holds for observation in check.on_stream(stream, Target())]
         assert seen == [holds], ids
+
+
+@pytest.mark.parametrize("beside", ["ids", "finish"])
+def test_the_finish_may_come_alone_behind_the_ids_of_an_array(beside: str) -> None:
+    """With the array beside the last ids, or beside the finish."""
+    reply = Reply(details={"routed_experts": experts(RUN)})
+    stream = build(Delivery.INCREMENTAL, choices=(reply,), sizes=(6,), body=BODY)
+    last = stream.choices[0].emissions[-1]
+    kept, moved = (last.details, {}) if beside == "ids" else ({}, last.details)
+    ids = change(stream, 0, finish=None, details=kept)
+    alone = append(ids, lambda e: replace(e, output_ids=[], text="", finish=last.finish, details=moved))
+    covers, equals = CHECKS["array-covers-what-was-run"].on_run, CHECKS["array-equals-whole"].on_comparison
+    assert covers is not None
+    assert equals is not None
+    seen = [*covers((alone, WHOLE), Target()), *equals(Comparison(WHOLE, alone), Target())]
+    assert {observation.holds for observation in seen} == {True}

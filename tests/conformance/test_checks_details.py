@@ -127,6 +127,9 @@ def test_only_an_interval_that_can_be_broken_is_looked_at(
 
 def test_the_first_and_the_last_emission_may_be_smaller_than_the_interval() -> None:
     assert seen("interval-is-kept", incremental(sizes=(1, 5)), Target(stream_interval=9)) == []
+    stream = incremental(Reply(finish=None), sizes=(1, 4, 1))
+    alone = append(stream, lambda e: replace(e, output_ids=[], text="", finish=Finish("length")))
+    assert [one.holds for one in seen("interval-is-kept", alone, Target(stream_interval=4))] == [True]
 
 
 def test_coalescing_is_not_claimed_where_nothing_was_joined() -> None:

@@ -176,6 +176,15 @@ def test_the_finish_may_come_alone_behind_the_ids_of_a_stop(finish: Finish, aske
     assert not holds("text-keeps-up-with-its-ids", late)
 
 
+def test_what_stands_behind_a_stop_in_its_token_is_not_waited_for() -> None:
+    asked = {"stop": ("<",), "skip_special_tokens": False}
+    stream = incremental(Reply(ids=(11, 12, SPECIAL), text="ab", finish=None), **asked)
+    finish = Finish("stop", matched="<")
+    alone = append(stream, lambda e: replace(e, output_ids=None, text=None, finish=finish))
+    assert holds("text-keeps-up-with-its-ids", alone)
+    assert not holds("text-keeps-up-with-its-ids", change(alone, 1, text=""))
+
+
 def test_a_stop_in_the_second_half_may_come_with_the_last_token() -> None:
     free = whole(Reply(text="aaaabc"))
     assert related(free, named(whole(Reply(text="aaaabc"), stop=("bc",)), "g/stop")) == []

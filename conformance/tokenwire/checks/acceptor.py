@@ -210,9 +210,11 @@ def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) 
         new = ids - progress.ids
         if progress.id_emissions == 0 and new == 0 and (record.output_ids or emission.finish is None):
             return Illegal("output_ids", "the first emission carries no id")
-        # The first emission comes as soon as there is a token, the last with what is left: the interval binds
-        # those between. One without new ids is legal there: it brings text that was held back.
-        inner = progress.id_emissions > 0 and emission.finish is None
+        # The first emission comes as soon as there is a token, the last with what is left, and its finish may
+        # come alone: the interval binds those between. One without new ids is legal there: it brings text
+        # that was held back.
+        left = record.output_ids is None or ids < len(record.output_ids)
+        inner = progress.id_emissions > 0 and emission.finish is None and left
         if inner and rules.interval is not None and 0 < new < rules.interval:
             return Illegal("output_ids", f"carries {new} new ids under an interval of {rules.interval}")
         if emission.completion_tokens is not None and emission.completion_tokens != ids:
@@ -239,10 +241,10 @@ def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acce
     """Whether the emissions, in order, are a legal delivery of the record.
 
     Legal is every cut in which the first emission carries an id (if there is any), each but the first and
-    the last carries at least the interval's number of new ids or none, every series stays in lockstep with
-    the ids, the text never leaves the record's text and may lag behind the ids until the finish, the finish
-    comes exactly once, when all is delivered, and nothing follows it. What no emission carries, or the
-    record does not hold, is not judged.
+    the last with ids carries at least the interval's number of new ids or none, every series stays in
+    lockstep with the ids, the text never leaves the record's text and may lag behind the ids until the
+    finish, the finish comes exactly once, when all is delivered, and nothing follows it. What no emission
+    carries, or the record does not hold, is not judged.
     """
     emissions = tuple(emissions)
     record = _of_both_sides(record, emissions)

@@ -166,14 +166,10 @@ def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterato
     interval = interval_of(stream, target)
     if interval is None or interval == 1:
         return
+    every = choice.delivered[-1].after if choice.delivered else 0
     for emission in choice.delivered:
-        inner = (
-            emission.before > 0
-            and emission.output_ids is not None
-            and not emission.last
-            and emission.finish is None
-        )
-        if inner and emission.new > 0:
+        inner = emission.before > 0 and emission.after < every  # the finish may come in an event of its own
+        if inner and emission.output_ids is not None and emission.finish is None and emission.new > 0:
             expected, message = (
                 f"at least {interval} new ids",
                 f"{emission.new} new output ids at a stream_interval of {interval}",
