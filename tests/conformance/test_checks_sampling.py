@@ -36,6 +36,15 @@ def test_without_logprobs_answers_that_are_alike_prove_nothing() -> None:
     assert seen("samples-are-drawn-apart", warm("one/samples", untold, untold)) == []
 
 
+def test_ids_and_a_text_are_not_another_output() -> None:
+    """One of two requests asked for ids; what both tell is the text."""
+    asked: dict[str, Any] = {"seed": 7, "key": "seeded"}
+    with_ids, in_words = warm("one/ids", Reply(), **asked), warm("one/words", Reply(ids=None), **asked)
+    other = warm("one/other", Reply(ids=None, text="another"), **asked)
+    assert [found.holds for found in seen("seed-is-kept", with_ids, in_words)] == [True]
+    assert [found.holds for found in seen("seed-is-kept", with_ids, other)] == [False]
+
+
 def test_a_fixed_seed_of_the_server_makes_no_greedy_answers() -> None:
     """Answers that depend on each other are alike, and need not be the greedy one."""
     fixed = scored(OTHER_IDS)

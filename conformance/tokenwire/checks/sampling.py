@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_finished, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike
+from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike, stated_by_both
 from tokenwire.dialects.logprobs import Position, reported_along, sampled_entries
 from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Stream, fact
 from tokenwire.requirement import tolerance
@@ -258,7 +258,7 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
         for choice_before, second in (
             zip(before.choices, stream.choices, strict=False) if before is not stream else ()
         ):
-            stated = [choice.output_ids or choice.text or "" for choice in (choice_before, second)]
+            stated = stated_by_both(choice_before, second)
             yield expect(
                 second.last_at("output_ids"),
                 stated[0][:_SHOWN],

@@ -19,13 +19,14 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+from tokenwire.checks.reading.fields import stated_by_both
 from tokenwire.comparing.answers import Difference, differences
 from tokenwire.comparing.difference_report import LABELS
 from tokenwire.dialects.logprobs import Logprob, Position
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Answer
 from tokenwire.target.alike import ROUNDING
-from tokenwire.target.determinism import side_by_side
+from tokenwire.target.determinism import AnswerPair, side_by_side
 
 _OF_NOISE = 4
 """Two sides may lie apart by so many times the noise of both."""
@@ -351,7 +352,7 @@ def tally_twins(
         tuple(numbers for text in texts if (numbers := _counted(text)).apart),
         same_answers=sum(not of_pair for of_pair in found),
         compared_answers=len(pairs),
-        seeds=(sum(_ids(pair.baseline) == _ids(pair.other) for pair in seeded), len(seeded)),
+        seeds=(sum(map(_are_same, seeded)), len(seeded)),
         besides=tuple(besides.values()),
     )
 
@@ -408,8 +409,11 @@ def twin_report(tally: TwinTally) -> TwinReport:
     )
 
 
-def _ids(answer: Answer) -> list[Any]:
-    return [choice.output_ids or choice.text for choice in answer.choices]
+def _are_same(pair: AnswerPair) -> bool:
+    """Whether two answers have the same choices, by what both sides tell of them."""
+    ours, theirs = pair.baseline.choices, pair.other.choices
+    stated = [stated_by_both(*choices) for choices in zip(ours, theirs, strict=False)]
+    return len(ours) == len(theirs) and all(first == second for first, second in stated)
 
 
 def twins_as_json(report: TwinReport) -> dict[str, Any]:

@@ -228,3 +228,9 @@ def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
     """The first list of prompt_token_ids of a choice, and where it stands; None where there is none."""
     found = first_prompt_ids(choice)
     return None if found is None else (found[0].at("prompt_token_ids"), found[1])
+
+
+def stated_by_both(*choices: ChoiceFacts) -> list[Sequence[Any]]:
+    """The ids of two choices, or their texts where one of them carries no ids."""
+    ids = [choice.output_ids for choice in choices]
+    return [choice.text or "" for choice in choices] if None in ids else [found or () for found in ids]
