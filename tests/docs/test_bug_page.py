@@ -9,6 +9,7 @@ from docs_build import requirement_pages
 from docs_build.bug_page import CAUGHT, CLASSES, bugs, page
 from docs_build.threads import linked
 
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.explanation import explain
 from tokenwire.requirement import load_requirements
 from tokenwire.spec_files import spec_root
@@ -46,6 +47,12 @@ def test_no_reason_is_older_than_the_rows(words):
     sources = (spec_root() / "sources.md").read_text("utf-8")
     assert [bug.id for bug in bugs() if words in bug.note] == []
     assert words not in sources
+
+
+def test_no_endpoint_without_a_dialect_has_one():
+    paths = {dialect.endpoint.path for dialect in load_dialects().values()}
+    stale = {bug.id for bug in bugs() if bug.note.endswith("has no dialect") and bug.note.split()[0] in paths}
+    assert stale == set()
 
 
 def test_every_bug_names_a_thread():

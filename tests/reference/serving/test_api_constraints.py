@@ -114,9 +114,17 @@ def test_a_schema_that_is_nested_too_deep_is_refused(answer, engine):
     assert "nested too deep" in response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
-def test_a_call_that_is_demanded_comes(answer, engine, choice):
-    body = CHAT | {"max_tokens": 200, "tool_choice": choice}
+@pytest.mark.parametrize(
+    ("choice", "prompt"),
+    [
+        ("required", {}),
+        ({"type": "function", "function": {"name": "f"}}, {}),
+        ("required", {"input_ids": [5, 6, 7]}),
+    ],
+)
+def test_a_call_that_is_demanded_comes(answer, engine, choice, prompt):
+    """Also behind ids: messages beside them are left out, and what tools demand is not."""
+    body = CHAT | {"max_tokens": 200, "tool_choice": choice} | prompt
     body["tools"] = [{"type": "function", "function": TOOL}]
     flags = {"tool_call_parser": "hermes", "tokenizer": byte_level_tokenizer()}
     (choice,) = answer(engine, "/v1/chat/completions", body, **flags).json()["choices"]
