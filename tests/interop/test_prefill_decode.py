@@ -114,7 +114,7 @@ def test_what_one_server_passes_two_pass(whole: str, apart: str, check: Callable
     assert two.requirements("HARNESS_ERROR") == set()
     assert one.requirements("PASS") - two.requirements("PASS") == set()
     assert len(two.requirements("PASS")) >= 100
-    assert one.requirements("FAIL") <= SGLANG_ROUTER.violated.keys()
+    assert one.requirements("FAIL") <= SGLANG_ROUTER.violated.keys() | SGLANG_ROUTER.perhaps.keys()
     assert {row for row, _ in two.failed() - one.failed()} == WITH_TWO.keys()
     unseen = {
         name
