@@ -20,6 +20,7 @@ _KEYWORDS = {
 }
 """What limits a value of each type."""
 _FLAG = {"type": ["boolean", "null"]}
+_SCRIPT = {"custom_params": {"type": ["object", "null"]}}
 _IMAGE = {"type": ["string", "null"]}
 _IMAGES = {
     "anyOf": [_IMAGE, {"type": "array", "items": {"anyOf": [_IMAGE, {"type": "array", "items": _IMAGE}]}}]
@@ -37,9 +38,11 @@ _MORE: Mapping[str, Mapping[str, Any]] = {
     "chat-request": {
         **dict.fromkeys(("return_input_ids_in_sglext", "return_output_ids_in_sglext"), _FLAG),
         "return_cached_tokens_details": _FLAG,
+        **_SCRIPT,
     },
     "chatPart": {"image_url": {"type": "object", "properties": {"url": {"type": "string"}}}},
-    "completion-request": {"best_of": {"type": ["integer", "null"]}},
+    "completion-request": {"best_of": {"type": ["integer", "null"]}, **_SCRIPT},
+    **dict.fromkeys(("vllm-chat-request", "responses-request", "messages-request"), _SCRIPT),
 }
 """Fields that this server takes, and of which the specification does not speak."""
 

@@ -122,14 +122,20 @@ def test_a_vocabulary_of_stop_ids_leaves_nothing_to_say_first(ignore_eos):
         read_sampling_params(given, SimpleNamespace(model=model, tokenizer=None))
 
 
-def test_a_field_that_its_schema_does_not_name_is_not_read(answer, scripted_engine):
-    """There are no patterns in vLLM: a body with one is answered as one without, whatever it is."""
-    for path, prompt in (
-        ("/v1/completions", {"prompt": [5]}),
-        ("/inference/v1/generate", {"token_ids": [5]}),
-    ):
-        body = {**prompt, "stop_regex": 7, "sampling_params": {"stop_regex": 7, "max_tokens": 1}}
-        assert answer(scripted_engine([[5]]), path, body, api_dialect="vllm").status_code == 200
+@pytest.mark.parametrize(
+    ("dialect", "path", "body"),
+    [
+        ("vllm", "/v1/completions", {"prompt": [5]}),
+        ("vllm", "/inference/v1/generate", {"token_ids": [5]}),
+        ("sglang", "/v1/responses", {"input": "x"}),
+        ("sglang", "/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
+    ],
+)
+def test_a_field_that_its_schema_does_not_name_is_not_read(answer, scripted_engine, dialect, path, body):
+    """There are no patterns in vLLM, and few fields beside items: whatever they are, nobody reads them."""
+    more = {"stop_regex": 7, "sampling_params": {"stop_regex": 7, "max_tokens": 1}}
+    more |= {} if dialect == "vllm" else {"logit_bias": [1], "stop_token_ids": ["x"], "min_p": "x"}
+    assert answer(scripted_engine([[5]]), path, body | more, api_dialect=dialect).status_code == 200
 
 
 def test_one_object_for_all_prompts_is_read_once(answer, scripted_engine, monkeypatch):

@@ -38,6 +38,14 @@ def test_a_script_is_followed_step_by_step(start_reference, tmp_path):
     refused = generate(url, input_ids=[40], sampling_params={"custom_params": {"script": [[99999]]}})
     assert refused.status_code == 400
     assert "script[0].ids is [99999]" in refused.text
+    text = {"messages": [{"role": "user", "content": "Hi"}], "custom_params": {"script": ["Yes."]}}
+    for path, body in (
+        ("chat/completions", text),
+        ("completions", text | {"prompt": "Hi"}),
+        ("responses", text | {"input": "Hi"}),
+        ("messages", text | {"max_tokens": 9}),
+    ):
+        assert '"Yes."' in loopback.post(f"{url}/v1/{path}", json={"model": "m", **body}).text
     assert loopback.get(f"{url}/health").status_code == 200
 
 

@@ -62,7 +62,7 @@ async def count_tokens(http_request: HttpRequest) -> Response:
 
 
 def _read(body: dict[str, Any], served: Served) -> ItemCall:
-    hold_against_schema(body, "messages-request")
+    body = hold_against_schema(body, "messages-request")
     choice = body.get("tool_choice") or {"type": "auto"}
     functions = [
         {

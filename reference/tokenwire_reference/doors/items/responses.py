@@ -54,7 +54,7 @@ async def responses(http_request: HttpRequest) -> Response:
 
 
 def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> ItemCall:
-    hold_against_schema(body, "responses-request")
+    body = hold_against_schema(body, "responses-request")
     previous = body.get("previous_response_id")
     before = stored.get(previous) if previous else []
     if before is None:
