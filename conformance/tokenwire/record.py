@@ -57,12 +57,10 @@ class Place(NamedTuple):
     end: int = 0
     time: float = 0.0
     """Seconds since the request, when the last byte of it was read."""
-    excerpt: str = ""
-    """The bytes there, as text, cut to a readable length."""
 
     def at(self, pointer: str) -> Place:
         """A place within this one's data."""
-        return Place(self.exchange, self.event, pointer, self.start, self.end, self.time, self.excerpt)
+        return Place(self.exchange, self.event, pointer, self.start, self.end, self.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +358,9 @@ class Choice(ChoiceFacts):
         return chain.from_iterable(carried) if self.delivery is Delivery.INCREMENTAL else carried[-1]
 
     def _joined_text(self, carried: list[str]) -> str | None:
-        return "".join(self._joined(carried)) if carried else None
+        if not carried:
+            return None
+        return "".join(carried) if self.delivery is Delivery.INCREMENTAL else carried[-1]
 
     def load(self) -> Choice:
         return self
@@ -620,14 +620,15 @@ class Stream(Answer):
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What functions computed of it, by function or fact."""
 
-    def clear_caches(self) -> None:
-        """Empty its cache and those of its choices.
+    def clear_caches(self, *, facts: bool = True) -> None:
+        """Empty its cache and those of its choices; `facts`: of facts, too, which have names and are small.
 
         Cached steps refer to their choice: until then, only the garbage collector could free the content.
         """
-        self.cache.clear()
-        for choice in self.choices:
-            choice.cache.clear()
+        for cache in (self.cache, *(choice.cache for choice in self.choices)):
+            kept = {} if facts else {key: value for key, value in cache.items() if isinstance(key, str)}
+            cache.clear()
+            cache.update(kept)
 
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
         """A fact, computed at most once."""

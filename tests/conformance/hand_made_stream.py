@@ -28,9 +28,7 @@ def ids_stream(
     position = 0
     for index, ids in enumerate(parts):
         data = f'data: {{"output_ids":{list(ids)}}}\n\n'.encode()
-        place = Place(
-            name, index, "", position, position + len(data), 0.1 * (index + 1), data.decode().strip()
-        )
+        place = Place(name, index, "", position, position + len(data), 0.1 * (index + 1))
         position += len(data)
         reads.append(Read(0.1 * (index + 1), data))
         event = Event(index, place, {"output_ids": list(ids)})

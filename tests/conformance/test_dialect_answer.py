@@ -15,6 +15,7 @@ from tokenwire.dialects import dialect as dialect_module
 from tokenwire.dialects.dialect import Dialect, load_dialects, policy_of
 from tokenwire.dialects.policy import Policy
 from tokenwire.record import Delivery, Stream
+from tokenwire.report.excerpt import written
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.wire.json_pointer import find, parse
 
@@ -176,7 +177,7 @@ def test_a_choice_whose_index_is_none_is_told_by_its_place(index: object) -> Non
     assert [choice.index for choice in stream.choices] == [0]
 
 
-def test_places_hold_bytes_times_and_excerpts() -> None:
+def test_places_hold_bytes_and_times() -> None:
     body = sse(generated([7], "好" * 300), generated([8], count=2))
     border = body.index(b"\n\n") + 2
     reads = (Read(0.1, body[:20]), Read(0.2, body[20:border]), Read(0.9, body[border:]))
@@ -184,18 +185,18 @@ def test_places_hold_bytes_times_and_excerpts() -> None:
     first, second, done = (event.place for event in stream.events)
     assert (first.start, first.end, first.time) == (0, border, 0.2)
     assert (second.start, second.time) == (border, 0.9)
-    assert done.excerpt == "data: [DONE]"
-    assert first.excerpt.startswith('data: {"text": "')
-    assert first.excerpt.endswith("…")
-    assert len(first.excerpt) <= 161
+    assert written(body, done) == "data: [DONE]"
+    shown = written(body, first)
+    assert shown.startswith('data: {"text": "')
+    assert shown.endswith("…")
+    assert len(shown) <= 161
     assert (second.exchange, second.event) == ("x", 1)
 
 
 def test_an_excerpt_shows_nothing_of_the_events_behind_its_own() -> None:
-    places = [
-        event.place.excerpt for event in GENERATE.read(exchange(sse({}, {"text": "b"}), stream=True)).events
-    ]
-    assert places == ["data: {}", 'data: {"text": "b"}', "data: [DONE]"]
+    body = sse({}, {"text": "b"})
+    places = [event.place for event in GENERATE.read(exchange(body, stream=True)).events]
+    assert [written(body, place) for place in places] == ["data: {}", 'data: {"text": "b"}', "data: [DONE]"]
 
 
 def test_the_order_of_knowing_the_mode() -> None:

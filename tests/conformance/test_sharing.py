@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
+from tokenwire.record import Stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.wire.sharing import same_values, sharing
 from tokenwire.wire.strict_json import loads
@@ -76,6 +79,36 @@ def test_a_cumulative_stream_holds_each_entry_once(choices: int) -> None:
         assert len({id(entry) for series in carried for entry in series}) == len(entries)
         ids = [emission.output_ids for emission in choice.emissions]
         assert len({id(token) for part in ids if part is not None for token in part}) == len(entries)
+
+
+def _cumulative(name: str) -> Stream:
+    """A stream whose events repeat a long text, with other logprobs each time."""
+    events = [
+        {"text": f"{'x' * 2000} {count}", "output_ids": [7] * count, "meta_info": {"id": name}}
+        | {"index": 0, "output_token_logprobs": [[-0.5, 7, None]] * count}
+        for count in (1, 2, 3)
+    ]
+    reads = tuple(Read(0.1, f"data: {json.dumps(event)}\n\n".encode()) for event in events)
+    request = HttpRequest("POST", "/generate", {"input_ids": [1], "stream": True, "return_logprob": True})
+    headers = (("content-type", "text/event-stream"),)
+    exchange = Exchange(f"generate/{name}", request, name, 200, headers, reads, Ending.COMPLETE)
+    return load_dialects()["sglang-generate"].read(exchange)
+
+
+def test_streams_of_one_request_hold_each_text_once() -> None:
+    first, second = (_cumulative(name).choices[0].emissions for name in ("one", "other"))
+    assert all(ours.text is theirs.text for ours, theirs in zip(first[1:], second[1:], strict=True))
+
+
+def test_emissions_with_the_same_fields_share_their_pointers() -> None:
+    first, *others = _cumulative("one").choices[0].emissions
+    assert all(emission.pointers is first.pointers for emission in others)
+
+
+def test_what_was_computed_of_an_answer_goes_once_it_was_observed_but_for_facts() -> None:
+    stream = _cumulative("one")
+    judge([Run((stream,))])
+    assert {type(key) for key in (*stream.cache, *stream.choices[0].cache)} == {str}
 
 
 @given(st.lists(values), st.lists(values))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any
@@ -15,6 +15,7 @@ from tokenwire.checks.reading.fields import start_place
 from tokenwire.checks.reading.json_fields import fields_of, is_of_the_cache, lost
 from tokenwire.checks.same_answers import COUNTERS, same_finish, same_ids, same_series, same_text
 from tokenwire.record import Choice, Place, Stream
+from tokenwire.report.excerpt import written
 from tokenwire.report.wording import clause, value
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison
@@ -51,6 +52,8 @@ class Difference:
     exchange: str
     one: Place | None = None
     other: Place | None = None
+    excerpts: tuple[str, str] = ("", "")
+    """What stands at both places."""
 
     @property
     def decides(self) -> bool:
@@ -193,7 +196,17 @@ def _events(first: Stream, second: Stream) -> Iterator[Difference]:
 
 
 def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
-    """The differences between two answers to requests of one name. `names` are those of the sides.
+    """The differences between two answers to requests of one name. `names` are those of the sides."""
+
+    def shown(stream: Stream, place: Place | None) -> str:
+        return "" if place is None else written(stream.exchange.body, place)
+
+    for found in _differences(pair, names):
+        yield replace(found, excerpts=(shown(pair.baseline, found.one), shown(pair.other, found.other)))
+
+
+def _differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
+    """The differences of two answers.
 
     Values are compared only if both sides repeat themselves. What may differ by chance is compared only if
     neither side answered in two ways, or both gave these answers again. What depends on timing is no

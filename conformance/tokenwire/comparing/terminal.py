@@ -33,10 +33,8 @@ def _verdicts(rows: Sequence[VerdictDifference]) -> Table:
     return shown
 
 
-def _place(label: str, place: Place | None) -> str:
-    return (
-        f"\n    {label}: {where(place)}  {cut(place.excerpt, _LONGEST_REASON)}" if place is not None else ""
-    )
+def _place(label: str, place: Place | None, excerpt: str) -> str:
+    return f"\n    {label}: {where(place)}  {cut(excerpt, _LONGEST_REASON)}" if place is not None else ""
 
 
 def _finding(finding: Finding) -> Text:
@@ -47,7 +45,8 @@ def _finding(finding: Finding) -> Text:
         f": {first.message}\n    in {_named(finding.exchanges)}",
     )
     if first.decides:
-        text.append(_place(LABELS[0], first.one) + _place(LABELS[1], first.other), "dim")
+        sides = zip(LABELS, (first.one, first.other), first.excerpts, strict=True)
+        text.append("".join(_place(*side) for side in sides), "dim")
     return text
 
 

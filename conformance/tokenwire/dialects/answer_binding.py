@@ -30,6 +30,7 @@ _FIELDS = {*_SINGLE, *_NAMED}
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
+_NOTHING: Mapping[str, Any] = {}
 _KNOWN = {
     *get_args(Kind),
     "choices",
@@ -186,9 +187,14 @@ class AnswerBinding:
         `of_all`: counters that stand beside the choices count all of them together, so they are no choice's.
         """
         pointer = join(*self.usage) if self.usage is not None else ""
+        pointers: Mapping[str, str] = {}
         for event in events:
             usage = find(event.data, self.usage) if self.usage is not None else ABSENT
             emissions = list(self.emissions(event, of_all=of_all))
+            for emission in emissions:  # they seldom change from event to event: one mapping stands for all
+                if emission.pointers == pointers:
+                    emission.pointers = pointers
+                pointers = emission.pointers
             yield Delivered(event, emissions, usage if isinstance(usage, dict) else None, pointer)
 
     @cached_property
@@ -281,11 +287,11 @@ class AnswerBinding:
             calls=self._calls(single.get("tool_calls"), pointers.get("tool_calls", "")),
             output_ids=output_ids if isinstance(output_ids, list) else None,
             prompt_token_ids=prompt_token_ids if isinstance(prompt_token_ids, list) else None,
-            series=by_kind["series"],
+            series=by_kind["series"] or _NOTHING,
             customized=frozenset(customized) if customized else _NONE_CUSTOMIZED,
-            prompt_series=by_kind["prompt_series"],
-            counters=counters,
-            details=by_kind["details"],
+            prompt_series=by_kind["prompt_series"] or _NOTHING,
+            counters=counters or _NOTHING,
+            details=by_kind["details"] or _NOTHING,
             finish=self._finish(item, single.get("finish")),
         )
 

@@ -57,14 +57,13 @@ __all__ = [
     "vocabulary_told",
 ]
 
-_EXCERPT = 160
 _SCHEMA_ERRORS = 8
 _SCHEMA_MESSAGE = 240
 _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErrorKind.OneOfNotValid)
 """Errors of a value that fits none of several shapes."""
 _CHOICES = "choices"
 """Holds records, and is no field of one."""
-_LONG = 4096
+_LONG = 1024
 """Bytes of an event that is worth being shared with the one before it."""
 _NO_NAMES: frozenset[str] = frozenset()
 _JSON_STARTS = (b"{", b"[")
@@ -181,15 +180,14 @@ class _Places:
     """Where the events of a body stand, and when they came."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._name, self._body = exchange.name, exchange.body
+        self._name = exchange.name
         self._times = [read.time for read in exchange.reads]
         self._read_ends = list(accumulate(len(read.data) for read in exchange.reads))
 
     def place(self, index: int, start: int, end: int) -> Place:
         """The place of an event; its time is that of the read which brought its last byte."""
-        excerpt = _excerpt(self._body[start : min(end, start + 4 * _EXCERPT)], end - start)
         read = min(bisect_left(self._read_ends, end), len(self._times) - 1)
-        return Place(self._name, index, "", start, end, self._times[read] if self._times else 0.0, excerpt)
+        return Place(self._name, index, "", start, end, self._times[read] if self._times else 0.0)
 
 
 class Dialect:
@@ -437,15 +435,7 @@ class Dialect:
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
         """The one document of an answer, and the offset of its first byte that is not UTF-8."""
         body = exchange.body
-        place = Place(
-            exchange.name,
-            None,
-            "",
-            0,
-            len(body),
-            exchange.reads[-1].time if exchange.reads else 0.0,
-            _excerpt(body[: 4 * _EXCERPT], len(body)),
-        )
+        place = Place(exchange.name, None, "", 0, len(body), exchange.last_read or 0.0)
         undecodable_at = None
         data, problem = None, ""
         try:
@@ -509,11 +499,6 @@ def json_values(body: bytes, *, cut_off: bool) -> Iterator[Any]:
     for text in texts:
         with contextlib.suppress(strict_json.StrictJsonError):
             yield strict_json.loads(text)
-
-
-def _excerpt(data: bytes, length: int) -> str:
-    text = data.decode(errors="replace").rstrip("\r\n")
-    return text if len(text) <= _EXCERPT and len(data) >= length else text[:_EXCERPT] + "…"
 
 
 def _by_choice(emissions: Iterable[Emission]) -> dict[int, list[Emission]]:

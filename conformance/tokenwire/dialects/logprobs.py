@@ -266,10 +266,12 @@ def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator
 class _EmittedLogprobs(NamedTuple):
     """All that an emission tells of the logprobs of the output ids that it is the first to carry."""
 
-    emission: Emission
-    series: list[LogprobSeries]
+    series: Sequence[LogprobSeries]
     """In the order of their names; none is empty."""
-    reported: list[ReportedLogprobs]
+    reported: Sequence[ReportedLogprobs]
+
+
+_NO_LOGPROBS = _EmittedLogprobs((), ())
 
 
 def logprobs_of(choice: Choice) -> list[_EmittedLogprobs]:
@@ -282,13 +284,15 @@ def logprobs_of(choice: Choice) -> list[_EmittedLogprobs]:
 
 
 def _emitted(emission: Emission, names: Sequence[str]) -> _EmittedLogprobs:
+    if not names:
+        return _NO_LOGPROBS
     read: dict[str, LogprobSeries] = {}
     all_series, seen = emission.series, emission.seen_entries
     for name in names:
         values = all_series.get(name)
         if isinstance(values, list) and (new := values[seen:] if seen else values):
             read[name] = read_series(name, new, all_series.get(NAMES))
-    return _EmittedLogprobs(emission, list(read.values()), list(_reported(emission, read)))
+    return _EmittedLogprobs(list(read.values()), list(_reported(emission, read)))
 
 
 def series_along(choice: Choice) -> Iterator[tuple[Emission, LogprobSeries]]:

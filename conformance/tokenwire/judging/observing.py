@@ -127,6 +127,7 @@ def of_streams(
             seen = tally(observe, loaded, target, position=position, empty_answers=empty_answers)
             if seen is not NOTHING:
                 yield requirement.id, scenario, seen
+        loaded.clear_caches(facts=False)  # else what was read of all logprobs, say, stays as long as the run
 
 
 def _of_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:

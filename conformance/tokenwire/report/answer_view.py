@@ -14,7 +14,7 @@ from tokenwire.checks.difference import first_difference
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Choice, Stream
-from tokenwire.report.excerpt import excerpt_at
+from tokenwire.report.excerpt import excerpt_at, written
 from tokenwire.report.finding import illegal_events
 from tokenwire.report.playback import Spell, played
 from tokenwire.report.templates import template
@@ -109,7 +109,7 @@ def _violated(judgements: Collection[Judgement], name: str) -> Iterator[_Violate
 
 
 def _rows(stream: Stream, illegal: Mapping[str, Mapping[int, str]], shown: Collection[int]) -> Iterator[_Row]:
-    before = 0.0
+    before, body = 0.0, stream.exchange.body
     for event in stream.events:
         place, gap = event.place, event.place.time - before
         before = place.time
@@ -117,8 +117,8 @@ def _rows(stream: Stream, illegal: Mapping[str, Mapping[int, str]], shown: Colle
             continue
         violated = [requirement for requirement, pointers in illegal.items() if event.index in pointers]
         pointer = next((illegal[requirement][event.index] for requirement in violated), "")
-        excerpt = inert(excerpt_at(stream, place.at(pointer)).text if violated else place.excerpt)
-        yield _Row(event.index, place.time, gap, place.start, place.end, excerpt, violated)
+        excerpt = excerpt_at(stream, place.at(pointer)).text if violated else written(body, place)
+        yield _Row(event.index, place.time, gap, place.start, place.end, inert(excerpt), violated)
 
 
 def _reads(stream: Stream) -> Iterator[tuple[float, str]]:

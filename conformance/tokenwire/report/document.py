@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:  # whatever stood on the wire
 def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
     place = observation.place
     stream = answer_of(run, observation)
-    shown = excerpt_at(stream, place, observation.actual).text if stream else place.excerpt
+    shown = excerpt_at(stream, place, observation.actual).text if stream else ""
     return {
         "exchange": place.exchange,
         "event": place.event,

@@ -16,6 +16,7 @@ from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 _LONGEST_NAMED = 90
 _LONGEST_BESIDE = 40
 _LONGEST_WHOLE = 150
+_LONGEST_WRITTEN = 160
 _LONGEST_MARKED = 400
 _MOST_MEMBERS = 24
 _NEIGHBOURS = 2
@@ -160,10 +161,17 @@ def _beside(stream: Stream, event: Event, pointer: str) -> list[str]:
     return shown
 
 
+def written(body: bytes, place: Place) -> str:
+    """The bytes at a place of a body, as text, cut to a readable length."""
+    end = min(place.end, place.start + 4 * _LONGEST_WRITTEN)
+    text = body[place.start : end].decode(errors="replace").rstrip("\r\n")
+    return text if len(text) <= _LONGEST_WRITTEN and end == place.end else text[:_LONGEST_WRITTEN] + "…"
+
+
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
     """The excerpt of an event, or of an answer that is one document."""
     if not isinstance(event.data, dict | list):  # no JSON, or the end mark
-        return Excerpt(cut(event.place.excerpt, _LONGEST_WHOLE))
+        return Excerpt(cut(written(stream.exchange.body, event.place), _LONGEST_WHOLE))
     shown = neighbourhood(event.data, pointer, _beside(stream, event, pointer), actual)
     if event.place.event is None:
         return shown
@@ -175,7 +183,7 @@ def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
     """The excerpt of the event that a place is in, or of the document."""
     index = place.event or 0
     if index >= len(stream.events) or stream.events[index].place.event != place.event:
-        return Excerpt(place.excerpt)
+        return Excerpt(written(stream.exchange.body, place))
     return excerpt(stream, stream.events[index], place.pointer, actual)
 
 

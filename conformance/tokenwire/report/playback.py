@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Choice, Delivery, Emission, Event, Stream
-from tokenwire.report.excerpt import indented
+from tokenwire.report.excerpt import indented, written
 from tokenwire.report.finding import (
     Point,
     Timeline,
@@ -222,7 +222,7 @@ def _of_events(whole: Timeline, events: Sequence[Event]) -> Timeline:
 def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str], spell: Spell) -> _Step:
     pointer = illegal.get(event.index, "")
     if event.data is None:
-        shown = inert(event.place.excerpt or "[DONE]" * event.done), "", ""
+        shown = inert(written(stream.exchange.body, event.place) or "[DONE]" * event.done), "", ""
     else:
         shown = indented(event.data, pointer).parts
     return _Step(

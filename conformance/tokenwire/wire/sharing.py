@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Sequence
 from operator import is_
+from sys import intern
 from typing import Any
 
 _WITHOUT_REFERENCES = 2
@@ -22,9 +23,11 @@ def sharing(value: Any, before: Any) -> Any:
     """
     if isinstance(value, dict) and isinstance(before, dict):
         for name, entry in before.items():
-            if entry and isinstance(entry, (list, dict)) and name in value:
+            if entry and isinstance(entry, (list, dict, str)) and name in value:
                 value[name] = sharing(value[name], entry)
         return value
+    if type(value) is str:
+        return intern(value)  # streams of one request have the same texts on their way
     if isinstance(value, list) and isinstance(before, list) and _begins_with(value, before):
         return before if len(value) == len(before) else [*before, *value[len(before) :]]
     return value

@@ -54,8 +54,8 @@ class _Position:
 
 def _reported_at(choice: Choice, position: int) -> _Position:
     found = _Position()
-    for emission, _, several in logprobs_of(choice):
-        for reported in several:
+    for emission, logprobs in zip(choice.emissions, logprobs_of(choice), strict=True):
+        for reported in logprobs.reported:
             index = position - emission.before
             if not 0 <= index < len(reported.positions):
                 continue
