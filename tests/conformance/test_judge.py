@@ -13,6 +13,7 @@ from hand_made_stream import made_up_row as row
 
 from tokenwire.checks.check import CHECKS, Answers, Check, Target, once_per_run, select
 from tokenwire.checks.evidence import Observation, condition_seen, expect
+from tokenwire.judging import reasons
 from tokenwire.judging.judge import judge
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.run import Run
@@ -340,6 +341,17 @@ def test_what_is_seen_in_an_answer_that_says_nothing_is_no_witness(register) -> 
     assert (judgement.verdict, judgement.witnesses) == (Verdict.INCONCLUSIVE, 1)
 
 
+def test_reasons_of_what_was_not_judged_are_computed_when_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed: list[str] = []
+    monkeypatch.setattr(reasons, "not_asked", lambda requirement, _run: computed.append(requirement.id) or "")
+    unjudged = [row for row in judge([Run((ids_stream([1]),))]) if row.verdict is Verdict.UNSUPPORTED]
+    assert not computed
+    assert "1 answers" in unjudged[0].message
+    assert computed == [unjudged[0].requirement.id]
+
+
 def test_processes_that_share_the_work_give_the_same_verdicts() -> None:
     names = ("E_skiptok.jsonl.gz", "F_mirror.jsonl.gz")
     subject = replay([FIXTURES / "sglang" / "0.5.23" / name for name in names])
@@ -347,6 +359,7 @@ def test_processes_that_share_the_work_give_the_same_verdicts() -> None:
     alone = judge(subject.runs, rows)
     shared = judge(subject.runs, iter(rows), jobs=2)
     assert shared == alone
+    assert [item.message for item in shared] == [item.message for item in alone]
     assert all(item.run is other.run for item, other in zip(shared, alone, strict=True))
     assert {judgement.verdict for judgement in shared} >= {Verdict.PASS, Verdict.UNSUPPORTED}
 

@@ -22,7 +22,7 @@ def ran(verdict: Verdict) -> stability.Run:
     known = load_requirements()
     return {
         STEADY: Judgement(known[STEADY], "one", Verdict.PASS),
-        SHAKY: Judgement(known[SHAKY], "another", verdict, message="of the clock"),
+        SHAKY: Judgement(known[SHAKY], "another", verdict, reason="of the clock"),
     }
 
 

@@ -166,7 +166,7 @@ class Causes:
         if first is None:
             return judgement
         others = (violation for violation in judgement.violations if violation is not first)
-        return replace(judgement, message=first.message, violations=(first, *others))
+        return replace(judgement, reason=first.message, violations=(first, *others))
 
 
 def causes(judgements: Sequence[Judgement]) -> Causes:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 from tokenwire.checks.check import CHECKS
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import family_of
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.observing import NO_SCENARIO, Observing, Tallies, gathered, in_order, of_streams
-from tokenwire.judging.reasons import too_little, unjudged
+from tokenwire.judging.reasons import Reason, too_little, unjudged
 from tokenwire.judging.run import Run, has_record
 from tokenwire.judging.tally import Tally, TallyBuilder
 from tokenwire.judging.verdict import SEVERITY, VIOLATED, Verdict
@@ -37,8 +37,8 @@ class Judgement:
     scenario: str
     verdict: Verdict
     witnesses: int = 0
-    message: str = ""
-    """Why, in one clause; empty for a PASS."""
+    reason: Reason = field(default="", compare=False)
+    """Why, in one clause, or what computes it; empty for a PASS."""
     violations: tuple[Observation, ...] = ()
     """In wire order: the first is the one to show."""
     doubted: tuple[Observation, ...] = ()
@@ -48,6 +48,11 @@ class Judgement:
     run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
     known: str = ""
     """Why a baseline tolerates the violations; empty where none does."""
+
+    @cached_property
+    def message(self) -> str:
+        """Why, in one clause; computed when asked for: most count answers of the run."""
+        return self.reason if isinstance(self.reason, str) else self.reason()
 
     @property
     def name(self) -> str:
@@ -124,6 +129,10 @@ def _weigh(
     total = sum(seen.witnesses for seen in tallies.values())
     answered = any(map(has_record, run.streams))
     by_count: Callable[[Observation, Doubt], Observation | Doubt] | None = None
+
+    def not_enough() -> str:
+        return f"{total} of the {requirement.witnesses} witnesses that a PASS needs; {too_few()}"
+
     for scenario, seen in tallies.items():
         violations, doubted, doubts = [], [], []
         for difference in (counted.observation for counted in seen.differing):
@@ -149,18 +158,17 @@ def _weigh(
             run=run,
         )
         if seen.crash is not None:
-            yield judged(Verdict.HARNESS_ERROR, message=seen.crash[1])
+            yield judged(Verdict.HARNESS_ERROR, reason=seen.crash[1])
         elif gravest:
             answer = run.by_exchange.get(gravest[0].place.exchange)
             verdict = VIOLATED[_level(requirement, answer, gravest[0])]
-            yield judged(verdict, message=gravest[0].message)
+            yield judged(verdict, reason=gravest[0].message)
         elif doubted:
-            yield judged(Verdict.INCONCLUSIVE, message=doubts[0])
+            yield judged(Verdict.INCONCLUSIVE, reason=doubts[0])
         elif not answered:
-            yield judged(Verdict.INCONCLUSIVE, message="no request of the run was answered by a record")
+            yield judged(Verdict.INCONCLUSIVE, reason="no request of the run was answered by a record")
         elif total < requirement.witnesses:
-            few = f"{total} of the {requirement.witnesses} witnesses that a PASS needs"
-            yield judged(Verdict.INCONCLUSIVE, message=f"{few}; {too_few()}")
+            yield judged(Verdict.INCONCLUSIVE, reason=not_enough)
         else:
             yield judged(Verdict.PASS, witness=seen.furthest.observation if seen.furthest else None)
 
@@ -170,9 +178,9 @@ def _judged_at_once(requirement: Requirement, run: Run) -> Judgement | None:
     judged = partial(Judgement, requirement, NO_SCENARIO, run=run)
     if (known := unjudged(requirement, run)) is not None:
         verdict, why, violations = known
-        return judged(verdict, message=why, violations=violations)
+        return judged(verdict, reason=why, violations=violations)
     if requirement.id not in CHECKS:
-        return judged(Verdict.HARNESS_ERROR, message="no check is registered")
+        return judged(Verdict.HARNESS_ERROR, reason="no check is registered")
     return None
 
 
@@ -182,7 +190,7 @@ def _judged(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -
     observed = {name: counted for name, counted in tallies.items() if counted.saw or counted.crash}
     too_few = cache(lambda: too_little(requirement, run, tallies))
     if not observed:
-        return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=too_few(), run=run)]
+        return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, reason=too_few, run=run)]
     return list(_weigh(requirement, run, observed, too_few))
 
 

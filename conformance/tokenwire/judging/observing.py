@@ -73,8 +73,11 @@ class Observing:
         run, wanted = self.runs[position], self.wanted[position]
         paired = any(CHECKS[row.id].on_comparison for row in wanted)
         pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
-        for nth in range(len(wanted)):
-            yield _Part(position, "run", nth, nth + 1)
+        # One row of a run in a part; those that observe none need no part of their own.
+        for rows in together(
+            range(len(wanted)), lambda nth: _LARGE * (CHECKS[wanted[nth].id].on_run is not None), _LARGE
+        ):
+            yield _Part(position, "run", rows[0], rows[-1] + 1)
         for start in range(0, pairs, _TOGETHER):
             yield _Part(position, "pairs", start, min(start + _TOGETHER, pairs))
         for some in together(range(len(run.answers)), lambda nth: run.answers[nth].exchange.size, _LARGE):

@@ -6,7 +6,7 @@ these were answered, undisturbed and comparable. A reason says where the funnel 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -167,7 +167,9 @@ def too_little(requirement: Requirement, run: Run, tallies: Mapping[str, Tally])
     return f"{words}; {missing}" if missing else words
 
 
-Unjudged = tuple[Verdict, str, tuple[Observation, ...]]
+Reason = str | Callable[[], str]
+"""Why, in words, or what computes them: a run whose violations alone are asked for computes none."""
+Unjudged = tuple[Verdict, Reason, tuple[Observation, ...]]
 """A verdict without a look at any answer, why, and a promise that was broken."""
 
 
@@ -201,9 +203,13 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if instrumented:
         return Verdict.NOT_TESTABLE, f"{words}; {_INSTRUMENTS.get(missing[0].name, _MIRROR)}", ()
+    return Verdict.UNSUPPORTED, lambda: f"{words} ({_searched(requirement, run)})", ()
+
+
+def _searched(requirement: Requirement, run: Run) -> str:
+    """In how much of a run nothing was found that a requirement is about, in words."""
     counts = f"{sum(map(has_record, run.answers))} answers"
-    remarks = filter(None, (counts, not_asked(requirement, run), run.honesty.caveat))
-    return Verdict.UNSUPPORTED, f"{words} ({'; '.join(remarks)})", ()
+    return "; ".join(filter(None, (counts, not_asked(requirement, run), run.honesty.caveat)))
 
 
 def _broken_promise(capability: Capability) -> Observation:

@@ -212,7 +212,7 @@ class Session:
             door,
             verdict,
             witnesses=len(witnesses),
-            message=message,
+            reason=message,
             violations=violations,
             run=Run(tuple(streams.values())),
         )
