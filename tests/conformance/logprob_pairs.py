@@ -180,6 +180,21 @@ def biased(shift: float, name: str = "generate/biased") -> Stream:
     return named(whole(Reply(series=series), logit_bias=bias, other_sampling="bias", **options), name)
 
 
+def penalised(shift: float, penalty: float = 1.0) -> Stream:
+    """An answer whose one id comes twice, the second time so much less likely, beside another id."""
+    rows = [[[-0.5 - less, 11, None], [-9.5, 90, None]] for less in (0.0, shift)]
+    series = {"output_token_logprobs": [row[0] for row in rows], "output_top_logprobs": rows}
+    options: dict[str, Any] = {
+        "logprobs": True,
+        "top_logprobs": 2,
+        "prompt_key": "q",
+        "logit_bias": {11: 12.0},
+    }
+    reply = Reply(ids=(11, 11), text="aa", series=series)
+    answer = whole(reply, frequency_penalty=penalty, other_sampling=f"bias {penalty}", **options)
+    return named(answer, f"generate/penalised-{shift}-{penalty}")
+
+
 _TOPS = top_logprobs()
 GREEDY = named(
     whole(
@@ -291,6 +306,20 @@ LOGPROB_PAIRS = [
         (GREEDY, biased(2.0), biased(2.0, "generate/again")),
         (GREEDY, biased(2.0), biased(0.0, "generate/again")),
         pointer="/output_top_logprobs",
+    ),
+    Pair(
+        "logprobs-follow-one-bias-rule",
+        (penalised(0.0, 0.0), penalised(1.0)),
+        (penalised(0.0, 0.0), penalised(0.5)),
+        pointer="/output_top_logprobs",
+        why="half of the penalty",
+    ),
+    Pair(
+        "logprobs-follow-one-bias-rule",
+        (GREEDY, biased(2.0), penalised(0.0, 0.0), penalised(1.0)),
+        (GREEDY, biased(2.0), penalised(0.0, 0.0), penalised(0.0)),
+        pointer="/output_top_logprobs",
+        why="biases first, penalties last",
     ),
     Pair(
         "logprobs-follow-one-bias-rule",

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import Target, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.dialects.logprobs import Logprob, reported_along
+from tokenwire.dialects.logprobs import Logprob, ReportedLogprobs, reported_along
 from tokenwire.record import Answer, Asked, Place, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
 
 OF_THE_MODEL, DIVIDED = "not divided by the temperature", "divided by the temperature"
 BEFORE, AFTER = "taken before truncation", "taken after truncation"
-UNBIASED, BIASED = "taken before biases", "taken after biases"
+UNBIASED, BIASED = "taken before biases and penalties", "taken after biases and penalties"
 _DECLARED = dict(
     zip(
         LOGPROB_RULES,
@@ -41,12 +41,14 @@ _BIASES = (1.0, 20.0)
 
 @dataclass(frozen=True)
 class _Top:
-    """The top logprobs of the first output id of an answer, by id, or by text where no ids are told."""
+    """The top logprobs of the first or second output id, by id, or by text where no ids are told."""
 
     dialect: str
     asked: Asked
     place: Place
     by_id: Mapping[Any, float]
+    before: tuple[Any, ...] = ()
+    """The first, where they are of the second."""
 
     @property
     def temperature(self) -> float:
@@ -63,6 +65,10 @@ class _Top:
         """Equal for answers of an endpoint whose first ids have the same logits."""
         return self.dialect, self.asked.prompt_key
 
+    def added(self, token: Any) -> float:
+        """What the request adds to a logit."""
+        return self.asked.logit_bias.get(token, 0.0) - self.asked.frequency_penalty * self.before.count(token)
+
 
 def _name(entry: Logprob) -> object:
     """What an entry is known by: its id, or its text where that is whole characters."""
@@ -72,11 +78,21 @@ def _name(entry: Logprob) -> object:
 def _first_top(stream: Answer) -> _Top | None:
     """The top logprobs of the first output id; None where nothing tells which is whose."""
     reported = _first_top_logprobs(stream)
-    return None if reported is None else _Top(stream.dialect, stream.asked, *reported)
+    return None if reported is None else _Top(stream.dialect, stream.asked, reported[0], reported[1])
+
+
+def _second_top(stream: Answer) -> _Top | None:
+    """Those of the second, where they come with the first."""
+    place, _, name, known = _first_top_logprobs(stream) or (None, None, None, None)
+    return _Top(stream.dialect, stream.asked, place, known, (name,)) if place and known else None
+
+
+_Tops = tuple[Place, dict[object, float], object, dict[object, float]]
+"""Of two output ids, and between them the name of the first."""
 
 
 @fact(Stream)
-def _first_top_logprobs(stream: Stream) -> tuple[Place, dict[object, float]] | None:
+def _first_top_logprobs(stream: Stream) -> _Tops | None:
     asked = stream.asked
     shaped = asked.constrained or (asked.other_sampling and not asked.logit_bias)
     if not asked.top_logprobs or asked.prompts * asked.n != 1 or shaped:
@@ -86,12 +102,18 @@ def _first_top_logprobs(stream: Stream) -> tuple[Place, dict[object, float]] | N
     for emission, reported in reported_along(stream.choices[0]):
         if emission.before:
             return None
-        top = reported.positions[0].top if reported.positions else None
-        read = {name: entry.number for entry in top or () if (name := _name(entry)) is not None}
-        known = {token: number for token, number in read.items() if number is not None}
-        if len(known) >= _FOR_A_DIFFERENCE:
-            return emission.at(reported.top_series), known
+        first, second = (_numbers(reported, position) for position in (0, 1))
+        if len(first) >= _FOR_A_DIFFERENCE:
+            sampled = reported.positions[0].sampled
+            return emission.at(reported.top_series), first, sampled and _name(sampled), second
     return None
+
+
+def _numbers(reported: ReportedLogprobs, position: int) -> dict[object, float]:
+    """The top logprobs of a position, by what they are known by."""
+    top = reported.positions[position].top if position < len(reported.positions) else ()
+    read = {name: entry.number for entry in top or () if (name := _name(entry)) is not None}
+    return {token: number for token, number in read.items() if number is not None}
 
 
 def _scale(first_top: _Top, second_top: _Top) -> float | None:
@@ -163,10 +185,10 @@ def _tells_top(stream: Stream) -> bool:
 
 
 def _rule_of_biases(top: _Top, base: _Top) -> str | None:
-    """By how much the logprob of a biased id lies elsewhere among the others than without its bias."""
+    """By how much the logprob of a biased or penalised id lies elsewhere among the others than without."""
     common = top.by_id.keys() & base.by_id.keys()
     shifts = {token: top.by_id[token] - base.by_id[token] for token in common}
-    biases = top.asked.logit_bias
+    biases = {token: bias for token in common if (bias := top.added(token) - base.added(token))}
     others = [shift for token, shift in shifts.items() if token not in biases]
     least, most = _BIASES
     moves = [
@@ -183,6 +205,26 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
     return f"moved by {moves[0][0]:.2f} for a bias of {moves[0][1]:g}"
 
 
+def _penalised(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
+    """The top logprobs of second ids that a penalty shapes, each with those of an answer without one."""
+    seconds = [
+        top for top in map(_second_top, _tells_top(streams)) if top is not None and top.asked.prompt_key
+    ]
+    alike: dict[object, _Top] = {}
+    for top in seconds:
+        if top.temperature == 1.0 and not top.truncates and not top.asked.frequency_penalty:
+            alike.setdefault(_began(top), top)
+    for top in seconds:
+        base = alike.get(_began(top))
+        if base is not None and top.temperature == 1.0 and not top.truncates and top.asked.frequency_penalty:
+            yield top, base
+
+
+def _began(top: _Top) -> tuple[object, ...]:
+    """Equal for second ids that have the same logits."""
+    return *top.key, top.before, tuple(sorted(top.asked.logit_bias.items()))
+
+
 @dataclass(frozen=True)
 class _Dimension:
     """One thing that shapes what is sampled, and on which side of it logprobs may be taken."""
@@ -192,6 +234,8 @@ class _Dimension:
     rule: Callable[[_Top, _Top], str | None]
     """Which side an answer shows beside one of the model itself; None where nothing tells."""
     legal: tuple[str, str]
+    behind: Callable[[tuple[Answer, ...]], Iterator[tuple[_Top, _Top]]] = lambda _: iter(())
+    """What more answers it shapes behind their first id, each with one that it does not."""
 
 
 _TEMPERATURE = _Dimension(
@@ -208,6 +252,7 @@ _BIAS = _Dimension(
     lambda top: top.temperature == 1.0 and not top.truncates and bool(top.asked.logit_bias),
     _rule_of_biases,
     (UNBIASED, BIASED),
+    _penalised,
 )
 
 
@@ -235,6 +280,7 @@ def _shaped(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[tupl
         base = neutral.get(top.key)
         if base is not None and dimension.shapes(top):
             yield top, base
+    yield from dimension.behind(streams)
 
 
 def _rules(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Seen]:

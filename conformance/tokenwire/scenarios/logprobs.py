@@ -8,6 +8,8 @@ from tokenwire.scenarios.forms import forms
 
 _CHOSEN = (40, 11, 97)
 """Not in rising order: the answer must keep the order of the request."""
+_COMES_AGAIN = 12.0
+"""A bias of which an id comes again, so that a penalty takes something from it."""
 
 
 @scenario(chat=False)
@@ -54,8 +56,9 @@ async def _rescored_output(talk: Conversation) -> None:
 @scenario(chat=False)
 async def _logprobs_at_a_temperature(talk: Conversation) -> None:
     """Top logprobs after one prompt, greedy, at temperature 0.5, at 1 with top_k, and with a bias on the
-    first id, whole and streamed: how far apart they lie tells whether logits are divided by the temperature
-    first and biases added, and how high they are whether what truncation leaves out counts.
+    first id, whole and streamed, and with a penalty, too: how far apart they lie tells whether logits are
+    divided by the temperature first and biases added, and how high they are whether what truncation leaves
+    out counts.
     """
     greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=5)
     warm = replace(greedy, temperature=0.5, seed=7)
@@ -63,9 +66,13 @@ async def _logprobs_at_a_temperature(talk: Conversation) -> None:
     asks = {"whole": warm, "whole-again": warm, "top-k": short, "top-k-again": short}
     streams = {"stream": replace(warm, stream=True), "top-k-stream": replace(short, stream=True)}
     first = await talk.ask("greedy", greedy)
-    biased = replace(greedy, logit_bias=dict.fromkeys(token_ids(first)[:1], 2.0))
-    forced = {"bias": biased, "bias-stream": replace(biased, stream=True)} if biased.logit_bias else {}
-    await talk.ask_all(asks | streams | forced)
+    biased = replace(greedy, logit_bias=dict.fromkeys(token_ids(first)[:1], _COMES_AGAIN))
+    forced = {
+        "bias": biased,
+        "bias-stream": replace(biased, stream=True),
+        "penalty": replace(biased, frequency_penalty=1.0),
+    }
+    await talk.ask_all(asks | streams | (forced if biased.logit_bias else {}))
 
 
 @scenario(chat=False)
