@@ -29,6 +29,7 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
 
+_OK = 200
 SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3
 
@@ -122,7 +123,9 @@ def silent(streams: Iterable[Answer]) -> str:
         if stream.answered or stream.refused or stream.exchange.ending is Ending.HUNG_UP:
             continue
         exchange = stream.exchange
-        reason = f"status {exchange.status}" if exchange.status not in (None, 200) else str(exchange.ending)
+        reason = f"status {exchange.status}" if exchange.status not in (None, _OK) else str(exchange.ending)
+        if exchange.ending is Ending.COMPLETE and exchange.status == _OK:
+            reason = "status 200 and an error" if stream.error is not None else "status 200 and nothing"
         reasons.setdefault(reason, []).append(exchange.name)
     if not reasons:
         return ""
@@ -130,6 +133,12 @@ def silent(streams: Iterable[Answer]) -> str:
     for reason, names in reasons.items():
         words.append(f"{len(names)} with {reason} ({first_few(names, _MOST_NAMED)})")
     return "exchanges that gave no record: " + "; ".join(words)
+
+
+def _without_a_record(dialect: str, answers: Iterable[Answer]) -> str:
+    """Why a dialect is not counted among those that were asked."""
+    statuses = {answer.exchange.status for answer in answers if answer.dialect == dialect}
+    return f"no answer holds a record; status {', '.join(map(str, sorted(filter(None, statuses)))) or 'none'}"
 
 
 def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
@@ -176,10 +185,14 @@ def replay(
             f"no exchange in {', '.join(map(str, paths))} is with an endpoint that a dialect knows"
         )
     dialects = sorted({stream.dialect for run in runs for stream in run.streams})
+    answers = [stream for run in runs for stream in (*run.streams, *(pair.other for pair in run.beside))]
+    spoken = {stream.dialect for stream in answers if stream.answered}
+    left_out = {name: _without_a_record(name, answers) for name in detected.keys() - spoken}
     return Subject(
         captures=tuple(map(str, paths)),
         runs=tuple(runs),
         dialects=tuple(dialects),
-        taken=dict(sorted(detected.items())),
+        taken={name: why for name, why in sorted(detected.items()) if name in spoken},
+        left_out=dict(sorted(left_out.items())),
         remarks=tuple(reported),
     )

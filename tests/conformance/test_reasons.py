@@ -21,7 +21,7 @@ from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging import reasons
 from tokenwire.judging.judge import Judgement, judge
-from tokenwire.judging.reasons import scenarios_for
+from tokenwire.judging.reasons import NO_WORKER, scenarios_for
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Answer, Asked, Place, Stream
@@ -50,9 +50,11 @@ def exchanges(capture: Path) -> list[dict[str, Any]]:
     with gzip.open(capture, "rt", encoding="utf-8") as file:
         for line in map(json.loads, file):
             if line["kind"] == "request":
-                found.append(line | {"status": None})
+                found.append(line | {"status": None, "answer": ""})
             elif line["kind"] == "response":
                 found[-1]["status"] = line["status"]
+            elif line["kind"] == "read":
+                found[-1]["answer"] += line.get("text", "")
     return [item for item in found if item["method"] == "POST" and _is_of_a_dialect(item)]
 
 
@@ -69,7 +71,7 @@ def said(message: str) -> Iterator[tuple[int, str]]:
             yield int(count), stage
 
 
-@pytest.fixture(params=CAPTURES)
+@pytest.fixture(params=CAPTURES, scope="module")
 def judged(request: pytest.FixtureRequest) -> tuple[list[dict[str, Any]], list[Judgement]]:
     capture = FIXTURES / f"{request.param}.jsonl.gz"
     return exchanges(capture), judge(replay([capture]).runs)
@@ -122,6 +124,87 @@ def test_no_reason_counts_more_than_came_so_far_or_denies_what_was_seen(
         left_out = sum(map(int, _LEFT_OUT.findall(reason)))
         assert left_out <= (counts[-1] if counts else 0), (judgement.name, reason)
         assert not (some and "none of them" in reason), (judgement.name, judgement.message)
+
+
+A_NUMBER, A_TEXT = r"-?\d", r'"[^"]'
+SHOWN = {
+    "output-ids": r'"(output_ids|token_ids|response_token_ids)":\s*\[\s*\d',
+    "prompt-token-ids": r'"prompt_token_ids":\s*\[\s*\d',
+    "completion-tokens": rf'"completion_tokens":\s*{A_NUMBER}',
+    "token-count": rf'"(completion|output)_tokens":\s*{A_NUMBER}',
+    "usage": r'"usage":\s*\{',
+    "cached-tokens": rf'"cached_tokens":\s*{A_NUMBER}',
+    "prefix-cache": r'"cached_tokens":\s*[1-9]',
+    "cached-tokens-details": r'"cached_tokens_details":\s*\{',
+    "customized-info": r'"customized_info":\s*\{\s*"',
+    "mirror-sampler": r'"mirror_token_id"',
+    "logprobs": rf'"(logprob|output_token_logprobs|token_logprobs)":\s*(\[\s*)*{A_NUMBER}',
+    "logprobs-length": r'"output_token_logprobs_length":\s*\d',
+    "top-logprobs": r'"(output_)?top_logprobs":\s*\[\s*[\[{]',
+    "chosen-logprobs": r'"output_token_ids_logprobs":\s*\[\s*\[',
+    "prompt-logprobs": r'"(prompt_logprobs|input_token_logprobs)":\s*\[',
+    "chat-logprobs": r'"logprobs":\s*\{\s*"content":\s*\[\s*\{',
+    "completion-logprobs": r'"token_logprobs":\s*\[',
+    "text-offsets": r'"text_offset":\s*\[\s*\d',
+    "text": rf'"(text|content)":\s*{A_TEXT}',
+    "tool-calls": r'"tool_calls":\s*\[\s*\{|"tool_use"|"function_call"',
+    "reasoning": rf'"reasoning(_content)?":\s*{A_TEXT}',
+    "sampling-mask": r'"output_token_sampling_mask":\s*\[',
+    "weight-versions": r'"weight_versions":\s*\[',
+    "token-arrays": r'"(routed_experts|hidden_states)":\s*["\[{]',
+    "retractions": r'"num_retractions":\s*[1-9]',
+    "dp-rank": r'"dp_rank":\s*\d',
+    "draft-counts": r'"spec_verify_ct":\s*[1-9]',
+    "results": r'"(embedding|score)":',
+}
+"""What stands in an answer that shows a capability."""
+SENT = {
+    "echo": '"echo": true',
+    "stop-patterns": '"stop_regex"',
+    "media": '"image',
+    "responses": "/v1/responses ",
+    "messages": "/v1/messages ",
+    "chat": "/v1/chat/completions ",
+}
+"""What stands in the path and body of a request that an answer with 200 shows a capability of."""
+_ABSENT = re.compile(r"(?:^|; )([a-z-]+): ")
+_ANSWERS = re.compile(r"\((\d+) answers\b")
+_ENDED = re.compile(r'"(finish|stop)_reason":\s*(\{\s*"|"[a-z])|"status":\s*"(completed|incomplete)"')
+
+
+def test_what_is_said_to_be_absent_is_not_in_the_capture(
+    judged: tuple[list[dict[str, Any]], list[Judgement]],
+) -> None:
+    asked, judgements = judged
+    answered = [item for item in asked if item["status"] == 200]
+    alone = [item for item in answered if item["scenario"] not in {GATEWAY, WORKER}]
+    requests = [f"{item['path']} {json.dumps(item.get('body'))}" for item in alone]
+    absent = {
+        name: judgement.name
+        for judgement in judgements
+        if judgement.verdict in {Verdict.UNSUPPORTED, Verdict.NOT_TESTABLE}
+        and judgement.requirement.applies_when
+        for name in _ABSENT.findall(judgement.message.partition(" (")[0])
+    }
+    assert absent
+    for name, where in absent.items():
+        for item in alone if name in SHOWN else ():
+            assert not re.search(SHOWN[name], item["answer"]), (where, name, item["name"])
+        assert not any(SENT[name] in request for request in requests if name in SENT), (where, name)
+    ended = sum(_ENDED.search(item["answer"]) is not None for item in alone)
+    for judgement in judgements:
+        if judgement.verdict is Verdict.UNSUPPORTED:
+            (count,) = map(int, _ANSWERS.findall(judgement.message))
+            assert ended - FEW <= count <= len(alone), judgement.name
+
+
+def test_what_is_not_testable_has_not_what_it_needs(
+    judged: tuple[list[dict[str, Any]], list[Judgement]],
+) -> None:
+    asked, judgements = judged
+    for judgement in judgements:
+        if judgement.verdict is Verdict.NOT_TESTABLE and judgement.message == NO_WORKER:
+            assert not any(item["scenario"] == WORKER for item in asked)
 
 
 def observes_nothing(_stream: Stream, _target: Target) -> Iterator[Observation]:

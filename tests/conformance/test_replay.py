@@ -80,15 +80,26 @@ def test_silence_is_told_by_its_reason(tmp_path: Path) -> None:
                 replace(whole("broken"), status=503),
                 replace(whole("declined"), status=400),
                 replace(whole("late"), ending=Ending.TIMEOUT, status=None, reads=()),
+                replace(whole("empty"), reads=()),
             )
         ]
     ).runs[0]
     found = silent(run.streams)
     assert "1 with status 503 (broken)" in found
     assert "1 with timeout (late)" in found
+    assert "1 with status 200 and nothing (empty)" in found
     assert "fine" not in found
     assert "declined" not in found
     assert silent([stream for stream in run.streams if stream.answered or stream.refused]) == ""
+
+
+def test_an_endpoint_that_is_not_there_was_not_asked(tmp_path: Path) -> None:
+    """A run asks each of them once to know; the report of its replay named four where the run's named two."""
+    absent = replace(whole("vllm-generate/preflight"), status=404)
+    absent = replace(absent, request=replace(absent.request, path="/inference/v1/generate"))
+    subject = replay([write_folder(tmp_path / "rec", whole("fine"), absent)])
+    assert list(subject.taken) == ["sglang-generate"]
+    assert subject.left_out == {"vllm-generate": "no answer holds a record; status 404"}
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty folder", "nothing known"])
