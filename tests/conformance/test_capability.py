@@ -253,6 +253,12 @@ def test_tokens_are_counted_by_usage_too() -> None:
     assert "token-count" in present(replace(words, usage={"completion_tokens": 2}))
 
 
+def test_cached_tokens_are_counted_by_the_usage_of_responses_too() -> None:
+    usage = {"prompt_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}}
+    assert "cached-tokens" not in present(ids_stream([1]))
+    assert "cached-tokens" in present(replace(ids_stream([1]), usage=usage))
+
+
 def test_right_answers_are_known_of_a_parrot_and_its_logprobs_of_ours_alone() -> None:
     known = capabilities((), Advertised(), model=MODEL)
     assert known["parrot"].established == "seen in a probe"

@@ -392,6 +392,13 @@ def test_a_zero_budget_may_be_refused() -> None:
     ] == [True]
 
 
+def test_a_token_that_is_only_counted_breaks_a_budget_of_zero() -> None:
+    """vLLM, an echo without ids: `budget-is-kept` was one more block of the report for it."""
+    hidden = whole(Reply(ids=None, text="", counted=False), usage={"completion_tokens": 1}, max_new_tokens=0)
+    messages = [found.message for found in seen("zero-budget-has-no-ids", hidden) if not found.holds]
+    assert messages == ["completion_tokens is 1 for a budget of zero tokens"]
+
+
 def test_a_chat_answer_takes_zero_for_no_budget() -> None:
     stream = whole(dialect="sglang-chat", max_new_tokens=0)
     assert seen("zero-budget-has-no-ids", stream) == []

@@ -352,6 +352,9 @@ def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observa
             if part is not None:
                 message = f"{name} is not empty for a budget of zero tokens"
                 yield expect(last.at(name), "empty", part, message, holds=not part)
+        if choice.output_ids is None and (count := count_of(stream, choice)):
+            words, place = _counted(stream, choice, count)
+            yield expect(place, 0, count, f"{words} for a budget of zero tokens", holds=False)
         if choice.finish is not None:
             yield expect(last.at("finish"), "length", choice.finish.type)
 

@@ -123,6 +123,13 @@ def _counts_tokens(stream: Stream) -> bool:
     return counted or "completion_tokens" in (stream.usage or {})
 
 
+def _counts_cached_tokens(stream: Stream) -> bool:
+    """Whether a choice counts them, or the usage, as that of Responses does."""
+    details = (stream.usage or {}).get("prompt_tokens_details")
+    in_usage = isinstance(details, Mapping) and details.get("cached_tokens") is not None
+    return in_usage or _holds("cached_tokens")(stream)
+
+
 def _is_stream(stream: Stream) -> bool:
     """Whether a request for a stream was answered by one, whatever its events hold."""
     exchange = stream.exchange
@@ -190,7 +197,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "results": (gives_results, "no answer is the result of an input, such as its vector"),
     "ranked-results": (is_ranked, "no answer ranks its results"),
     "text": (_any(lambda e: e.text), "no answer carries text"),
-    "completion-tokens": (_holds("completion_tokens"), "no answer counts completion_tokens"),
+    "completion-tokens": (_holds("completion_tokens"), "no choice counts its completion_tokens"),
     "token-count": (_counts_tokens, "no answer tells how many tokens it has"),
     "series": (_any(lambda e: any(e.series.values())), "no answer carries a per-token series"),
     "customized-info": (_choice(lambda c: c.customized), "no answer carries customized_info"),
@@ -242,7 +249,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         lambda s: s.asked.input_ids is None and _has_prompt_ids(s),
         "no answer to a text or messages carries prompt_token_ids",
     ),
-    "cached-tokens": (_holds("cached_tokens"), "no answer counts cached_tokens"),
+    "cached-tokens": (_counts_cached_tokens, "no answer counts cached_tokens"),
     "cached-tokens-details": (
         _holds("cached_tokens_details"),
         "no answer carries cached_tokens_details that are not null",
