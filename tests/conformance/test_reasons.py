@@ -36,8 +36,8 @@ CAPTURES = sorted(
 )
 OF_THE_SUITE = {"preflight", "vitals", "restarted"}
 """Scenarios of requests that the suite sends for itself."""
-A_FEW = 2
-"""So many answers hold text in an error, or a record that is none to the eye."""
+A_FEW = 3
+"""So many answers hold a record that none of our patterns finds."""
 FEW = 20
 """What a run of fewer scenarios did not decide, it did not ask: there is nothing to count."""
 _COUNT = re.compile(r"(\d+) ([a-z][^;,]*)")
@@ -57,6 +57,8 @@ def exchanges(capture: Path) -> list[dict[str, Any]]:
                 found[-1]["status"] = line["status"]
             elif line["kind"] == "read":
                 found[-1]["answer"] += line.get("text", "")
+            elif line["kind"] == "end":
+                found[-1]["ending"] = line["ending"]
     return [item for item in found if item["method"] == "POST" and _is_of_a_dialect(item)]
 
 
@@ -144,7 +146,7 @@ SHOWN = {
     "logprobs-length": r'"output_token_logprobs_length":\s*\d',
     "top-logprobs": r'"(output_)?top_logprobs":\s*\[\s*[\[{]',
     "chosen-logprobs": r'"output_token_ids_logprobs":\s*\[\s*\[',
-    "prompt-logprobs": r'"(prompt_logprobs|input_token_logprobs)":\s*\[',
+    "prompt-logprobs": r'"(prompt_logprobs|input_token_logprobs)":\s*\[\s*[^\]\s]',
     "chat-logprobs": r'"logprobs":\s*\{\s*"content":\s*\[\s*\{',
     "completion-logprobs": r'"token_logprobs":\s*\[',
     "text-offsets": r'"text_offset":\s*\[\s*\d',
@@ -195,11 +197,12 @@ def test_what_is_said_to_be_absent_is_not_in_the_capture(
         for item in families if name in SHOWN else ():
             assert not re.search(SHOWN[name], item["answer"]), (where, name, item["name"])
         assert not any(SENT[name] in request for request in requests if name in SENT), (where, name)
+    cut = sum(item.get("ending") != "complete" for item in alone)
     records = sum(_RECORD.search(item["answer"]) is not None for item in alone)
     for judgement in judgements:
         if judgement.verdict is Verdict.UNSUPPORTED:
             (count,) = map(int, _ANSWERS.findall(judgement.message))
-            assert abs(count - records) <= A_FEW, (judgement.name, records)
+            assert abs(count - records) <= A_FEW + cut, (judgement.name, records)
 
 
 def test_what_is_not_testable_has_not_what_it_needs(
