@@ -23,7 +23,9 @@ from tokenwire.judging.judge import Judgement
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.report.document import row
+from tokenwire.report.excerpt import written
 from tokenwire.report.failure import failure
+from tokenwire.report.finding import answer_of
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import cut
 
@@ -112,11 +114,11 @@ def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
 
 def _passed(judgements: list[Judgement], witnesses: int) -> Cell:
     """A PASS, with the witness that lies furthest into a stream."""
-    witness = max((judgement.witness for judgement in judgements), key=how_far)
-    if witness is None:
+    best = max(judgements, key=lambda judgement: how_far(judgement.witness))
+    if best.witness is None:
         return Cell(Verdict.PASS, witnesses, "")
-    place = witness.place
-    excerpt = cut(place.excerpt, _LONGEST_EXCERPT)
+    place, answer = best.witness.place, answer_of(best.run, best.witness)
+    excerpt = cut(written(answer.exchange.body, place), _LONGEST_EXCERPT) if answer is not None else ""
     return Cell(
         Verdict.PASS,
         witnesses,
