@@ -26,6 +26,8 @@ except ImportError:  # it is no part of the light installation
 
 _LARGEST = 1 << 16
 """Characters that a language may be written in."""
+_MOST_ENDS = 100
+"""Of a tag, that are tried."""
 _RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
 _TERMINAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\{[\d,\s]*\}|#.*|/(?:\\.|[^/\\])*/')
 _TOLD_AT_ONCE = frozenset({"type", "additionalProperties"})
@@ -218,11 +220,93 @@ def _parsed(value: Any) -> Any:
         raise NoLanguageError("is not JSON") from error
 
 
-def _tags(tags: Any) -> _Language:
-    tags = _parsed(tags)
-    if not isinstance(tags, dict) or not tags.keys() & {"structures", "format"}:
-        raise NoLanguageError("has neither structures nor a format")
-    raise UntoldError("structural tags are not read here")
+@dataclass(frozen=True)
+class _Tag:
+    """What begins and ends a piece of text, and of what that is a word."""
+
+    begin: str
+    content: _Language
+    end: str
+
+    def closed(self, text: str, at: int) -> int | None:
+        """Where the tag ends that begins at a place of a text; None where it does not."""
+        first = start = at + len(self.begin)
+        if not text.startswith(self.begin, at):
+            return None
+        for _ in range(_MOST_ENDS):
+            end = text.find(self.end, start)
+            if end < 0:
+                return None
+            if self.content.has(text[first:end]):
+                return end + len(self.end)
+            start = end + 1
+        raise UntoldError(f"a tag has more than {_MOST_ENDS} ends")
+
+    def open(self, text: str, at: int) -> bool:
+        """Whether what stands at a place of a text may go on to the tag."""
+        if not text.startswith(self.begin, at):
+            return self.begin.startswith(text[at:])
+        inner = text[at + len(self.begin) :]
+        begun = (self.end[:size] for size in range(1, len(self.end)))
+        return self.content.begins(inner) or any(
+            self.content.has(inner.removesuffix(end)) for end in begun if inner.endswith(end)
+        )
+
+
+class _Tags:
+    """A tag; or a text in which each trigger begins a tag."""
+
+    def __init__(self, given: Any) -> None:
+        given = _parsed(given)
+        if not isinstance(given, dict) or not given.keys() & {"structures", "format"}:
+            raise NoLanguageError("has neither structures nor a format")
+        self._begins: re.Pattern[str] | None = None
+        match given:
+            case {"structures": [*tags], "triggers": [_, *_] as triggers} if {*map(type, triggers)} == {
+                str
+            } and all(triggers):
+                self._tags, self._begins = (
+                    list(map(_tag, tags)),
+                    re.compile("|".join(map(re.escape, triggers))),
+                )
+            case {"format": {"type": "tag"} as tag}:
+                self._tags = [_tag(tag)]
+            case _:
+                raise UntoldError("structural tags of this form are not read here")
+
+    def has(self, text: str) -> bool:
+        return self._told(text) == (True, True)
+
+    def begins(self, text: str) -> bool:
+        return self._told(text)[0]
+
+    def _told(self, text: str) -> tuple[bool, bool]:
+        """Whether a text begins a word, and whether it is one."""
+        if self._begins is None:
+            end = self._tags[0].closed(text, 0)
+            return end == len(text) or (end is None and self._tags[0].open(text, 0)), end == len(text)
+        at, begun = 0, False
+        while found := self._begins.search(text, at):
+            at, begun = found.start(), True
+            ends = [end for tag in self._tags if (end := tag.closed(text, at)) is not None]
+            if not ends:
+                return any(tag.open(text, at) for tag in self._tags), False
+            at = max(ends)
+        if not begun:
+            raise UntoldError("no tag is begun")
+        return True, True
+
+
+def _tag(tag: Any) -> _Tag:
+    """Raises UntoldError for what is of another form."""
+    match tag:
+        case {"begin": str(begin), "schema": schema, "end": str(end)} if end:
+            return _Tag(begin, _Json(schema), end)
+        case {"begin": str(begin), "content": {"type": str(kind), **value}, "end": str(end)} if end:
+            place = {"json_schema": kind, "regex": "pattern", "grammar": kind}.get(kind, "")
+            if place in value:
+                return _Tag(begin, _LANGUAGES[kind](value[place]), end)
+    raise UntoldError("a tag of this form is not read here")
 
 
 _LANGUAGES: Mapping[str, Callable[[Any], _Language]] = {
@@ -231,7 +315,7 @@ _LANGUAGES: Mapping[str, Callable[[Any], _Language]] = {
     "regex": _Regex,
     "grammar": _Grammar,
     "choice": _Choice,
-    "structural_tag": _tags,
+    "structural_tag": _Tags,
 }
 """The kinds of constraints, each with what makes a language of its value."""
 

@@ -18,6 +18,14 @@ SCHEMA = {
     "additionalProperties": False,
 }
 GRAMMAR = 'root ::= "yes" | "no"'
+TAGS = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<f=x>", "schema": {"type": "integer"}, "end": "</f>"}],
+    "triggers": ["<f="],
+}
+TAG = {
+    "format": {"type": "tag", "begin": "<f>", "content": {"type": "regex", "pattern": "[ab]+"}, "end": "</f>"}
+}
 
 
 def of(kind: str, value: object) -> Constraint:
@@ -38,6 +46,13 @@ def of(kind: str, value: object) -> Constraint:
         ("regex", "[a-c]{3}|d", ("abc", "d"), ("abcd", "abc\n", "ab")),
         ("choice", ["red", "blue"], ("red",), ("re", "redblue")),
         ("grammar", GRAMMAR, ("yes", "no"), ("yesno", "ye")),
+        (
+            "structural_tag",
+            TAGS,
+            ("<f=x>12</f>", "so <f=x> 1 </f> and <f=x>2</f>, </f> <f>"),
+            ("<f=x>12", "<f=y>12</f>", "<f=x>a</f>", "<f=x>1</f><f="),
+        ),
+        ("structural_tag", TAG, ("<f>ab</f>",), ("ab", "<f>ab</f>.", "<f>c</f>", "<f>ab", "")),
     ],
 )
 def test_a_word_is_told_from_another_text(kind, value, words, others):
@@ -58,6 +73,13 @@ def test_a_word_is_told_from_another_text(kind, value, words, others):
         ("regex", "[a-c]{3}-[0-9]", ("", "ab", "abc-", "abc-1", "ab\ufffd"), ("abd", "abc-12")),
         ("choice", ["red", "blue"], ("r", "red"), ("redd", "green")),
         ("grammar", GRAMMAR, ("ye", "no"), ("yo", "nope")),
+        (
+            "structural_tag",
+            TAGS,
+            ("a <f=", "<f=x", "<f=x>", "<f=x>12", "<f=x>12<", "<f=x>12</f", "<f=x>12</f> b"),
+            ("<f=y", "<f=x>a", "<f=x>12</f> <f=x>]"),
+        ),
+        ("structural_tag", TAG, ("", "<", "<f>a", "<f>ab</f", "<f>ab</f>"), ("a", "<f>ab</f>a", "<f>ac")),
     ],
 )
 def test_the_beginning_of_a_word_is_told_from_another_text(kind, value, begun, others):
@@ -93,12 +115,21 @@ def test_what_is_no_language_says_why(kind, value):
         ("json_schema", {"const": "a" * 70_000}),
         ("regex", "(?=a)a"),
         ("structural_tag", {"structures": [], "triggers": []}),
+        ("structural_tag", TAGS),  # no tag is begun
+        ("structural_tag", {"format": {"type": "sequence", "elements": []}}),
+        ("structural_tag", {"structures": [{"begin": "a", "end": "b"}, 1], "triggers": ["a"]}),
+        ("structural_tag", {"structures": [{"begin": 1, "schema": {}, "end": "a"}], "triggers": ["a"]}),
     ],
 )
 def test_what_is_not_read_is_no_fault_and_no_verdict(kind, value):
     assert of(kind, value).fault == ""
     with pytest.raises(UntoldError):
         of(kind, value).admits("a")
+
+
+def test_ends_without_number_are_not_all_tried():
+    with pytest.raises(UntoldError, match="ends"):
+        of("structural_tag", TAGS).admits("<f=x>" + "</f>" * 200)
 
 
 def test_an_expression_without_end_takes_no_time():
