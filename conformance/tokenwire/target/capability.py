@@ -71,9 +71,19 @@ def _holds(name: str) -> Callable[[Stream], bool]:
     return _choice(lambda choice: name in choice.held)
 
 
+def _held(name: str, test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
+    """As `_any`, of a field that most choices do not hold: then no emission is asked."""
+    return _choice(lambda choice: name in choice.held and any(map(test, choice.emissions)))
+
+
+def _filled(name: str) -> Callable[[Stream], bool]:
+    """Whether a detail of a choice is ever neither empty nor zero."""
+    return _held(name, lambda emission: emission.details.get(name))
+
+
 def _above_zero(name: str) -> Callable[[Stream], bool]:
     """Whether a counter of a choice is ever above 0."""
-    return _any(lambda emission: (emission.counter(name) or 0) > 0)
+    return _held(name, lambda emission: (emission.counter(name) or 0) > 0)
 
 
 def _server_series(emission: Emission) -> list[str]:
@@ -226,7 +236,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer carries prompt logprobs",
     ),
     "chat-logprobs": (
-        lambda s: is_chat(s) and _any(lambda e: e.details.get("logprobs"))(s),
+        lambda s: is_chat(s) and _filled("logprobs")(s),
         "no chat answer carries logprobs",
     ),
     "chat-token-bytes": (
@@ -237,7 +247,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         lambda s: not is_chat(s) and _holds("token_logprobs")(s),
         "no answer carries the logprobs of completions",
     ),
-    "text-offsets": (_any(_has_text_offsets), "no answer tells where its tokens begin in the text"),
+    "text-offsets": (
+        _held("text_offset", _has_text_offsets),
+        "no answer tells where its tokens begin in the text",
+    ),
     "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
     "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
     "prompt-token-ids": (_has_prompt_ids, "no answer carries prompt_token_ids"),
@@ -258,7 +271,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "prefix-cache": (_above_zero("cached_tokens"), "no answer counts cached tokens"),
     "retractions": (_above_zero("num_retractions"), "no answer tells that it was preempted"),
     "dp-rank": (
-        _any(lambda e: e.details.get("dp_rank") is not None),
+        _held("dp_rank", lambda e: e.details.get("dp_rank") is not None),
         "no answer tells the data-parallel rank that ran it",
     ),
     "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
@@ -291,18 +304,18 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
     "channels": (_choice(lambda c: c.parsed), "no answer carries reasoning or tool calls"),
     "sampling-mask": (
-        _any(lambda e: e.series.get("output_token_sampling_mask")),
+        _held("output_token_sampling_mask", lambda e: e.series.get("output_token_sampling_mask")),
         "no answer carries the sampling masks that were asked for",
     ),
     "weight-versions": (
-        _any(lambda e: e.details.get("weight_versions")),
+        _filled("weight_versions"),
         "no answer tells which weights made which tokens",
     ),
     "token-arrays": (
-        lambda s: _any(lambda e: any(e.details.get(rule.name) for rule in arrays_of(s)))(s),
+        lambda s: any(_filled(rule.name)(s) for rule in arrays_of(s)),
         "no answer carries an array of rows for tokens, such as routed experts",
     ),
-    "draft-counts": (_any(lambda e: e.details.get("draft_rounds")), "no answer counts drafts"),
+    "draft-counts": (_filled("draft_rounds"), "no answer counts drafts"),
     "items": (lambda s: _items_of(s) != "", "no answer is a list of typed items"),
     "item-streams": (lambda s: _items_of(s) != "" and _is_stream(s), "no stream of typed items was answered"),
     "responses": (lambda s: _items_of(s) == "responses", "no request to /v1/responses was answered"),
