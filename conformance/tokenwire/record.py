@@ -305,6 +305,11 @@ class ChoiceFacts:
     def counter(self, name: str) -> int | None:
         return self.counters.get(name)
 
+    @property
+    def server_series(self) -> frozenset[str]:
+        """The series that the server defines, not a sampler."""
+        return self.series_names - self.customized
+
     def load(self) -> Choice:
         """The choice with its emissions; see `Answer.load`."""
         raise NotImplementedError

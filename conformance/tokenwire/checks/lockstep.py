@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Relation, Target, check_rows
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.fields import untold_count
 from tokenwire.dialects.logprobs import LISTS, NAMED_TOP
-from tokenwire.record import Choice, Delivery, Emission, Stream, as_list
+from tokenwire.record import Delivery, Emission, Stream, as_list
 
 
 def _observe_no_list(emission: Emission, name: str, value: object) -> Observation:
@@ -45,7 +46,8 @@ def lockstep(emissions: Sequence[Emission], names: Iterable[str]) -> Iterator[Ob
 class Lockstep(Relation):
     """Some series of a choice have one entry for each id, in every emission."""
 
-    names: Callable[[Choice], frozenset[str]]
+    names: Literal["customized", "server_series"]
+    """Those that a sampler attached, or the server's own, such as logprobs."""
 
 
 def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterator[Observation]:
@@ -54,7 +56,7 @@ def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterato
         return
     # Without alternatives asked for, completions may leave their list empty.
     empty = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
-    wanted = {choice.index: sorted(row.names(choice) - empty) for choice in stream.choices}
+    wanted = {choice.index: sorted(getattr(choice, row.names) - empty) for choice in stream.choices}
     every = (lockstep(choice.delivered, wanted[choice.index]) for choice in stream.delivering)
     yield from in_wire_order(chain.from_iterable(every))
     for choice in finished_choices(stream):
@@ -65,21 +67,12 @@ def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterato
                 yield expect(choice.last_at(name), due, len(entries), message)
 
 
-def _customized(choice: Choice) -> frozenset[str]:
-    """What the sampler attached."""
-    return choice.customized
-
-
-def _logprobs(choice: Choice) -> frozenset[str]:
-    return choice.series_names - choice.customized
-
-
 check_rows(
     _observe_lockstep,
-    Lockstep("customized-info-incremental", about(delivery=Delivery.INCREMENTAL), _customized),
-    Lockstep("customized-info-cumulative", about(delivery=Delivery.CUMULATIVE), _customized),
-    Lockstep("customized-info-whole", about(delivery=Delivery.WHOLE), _customized),
-    Lockstep("logprobs-incremental", about(delivery=Delivery.INCREMENTAL), _logprobs),
-    Lockstep("logprobs-cumulative", about(delivery=Delivery.CUMULATIVE), _logprobs),
-    Lockstep("logprobs-whole", about(delivery=Delivery.WHOLE), _logprobs),
+    Lockstep("customized-info-incremental", about(delivery=Delivery.INCREMENTAL), "customized"),
+    Lockstep("customized-info-cumulative", about(delivery=Delivery.CUMULATIVE), "customized"),
+    Lockstep("customized-info-whole", about(delivery=Delivery.WHOLE), "customized"),
+    Lockstep("logprobs-incremental", about(delivery=Delivery.INCREMENTAL), "server_series"),
+    Lockstep("logprobs-cumulative", about(delivery=Delivery.CUMULATIVE), "server_series"),
+    Lockstep("logprobs-whole", about(delivery=Delivery.WHOLE), "server_series"),
 )

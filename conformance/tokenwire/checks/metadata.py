@@ -48,10 +48,6 @@ MIRRORED_POSITION = "mirror_position"
 """What the mirror sampler attaches to each token beside the id that it chose: the position of its choice."""
 
 
-def _standard_series(choice: Choice) -> frozenset[str]:
-    return choice.series_names - choice.customized
-
-
 @check("customized-info-has-a-value", FINISHED)
 def _customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A key with no value for any token must be absent."""
@@ -474,7 +470,7 @@ def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observa
 
 def _has_logprobs(choice: Choice) -> bool:
     has_object = any(value is not None for value in choice.details("logprobs"))
-    return has_object or any(map(is_logprob_series, _standard_series(choice)))
+    return has_object or any(map(is_logprob_series, choice.server_series))
 
 
 def _has_top(choice: Choice) -> bool:

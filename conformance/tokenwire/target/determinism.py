@@ -372,13 +372,13 @@ def _series_apart(first: Choice, other: Choice) -> dict[str, float]:
 @fact(Choice)
 def _series_of_numbers(choice: Choice) -> frozenset[str]:
     """The series whose numbers are compared, of output and prompt."""
-    return choice.series_names - choice.customized | _of_prompt(choice).keys()
+    return choice.server_series | _of_prompt(choice).keys()
 
 
 @fact(Choice)
 def _numbers(choice: Choice) -> int:
     """Equal for choices that tell the same numbers."""
-    of_output = {name: choice.series(name) for name in sorted(choice.series_names - choice.customized)}
+    of_output = {name: choice.series(name) for name in sorted(choice.server_series)}
     of_prompt = _of_prompt(choice)
     return known_by((of_output, of_prompt)) if of_output or of_prompt else 0
 
