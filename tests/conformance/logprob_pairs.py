@@ -167,16 +167,16 @@ def truncated(shift: float, name: str = "generate/truncated", **left: float) -> 
     return named(whole(Reply(series=series), greedy=False, temperature=1.0, **options), name)
 
 
-def biased(shift: float, name: str = "generate/biased") -> Stream:
-    """An answer to a bias of 2 on the second id of the first position, whose logprob lies so much higher than
-    the model's, beside the other.
+def biased(shift: float, name: str = "generate/biased", *, chosen: int = 1) -> Stream:
+    """An answer to a bias of 10 on the second id of the first position, whose logprob lies so much
+    higher than the model's, beside the other. `chosen`: the one that was sampled.
     """
-    rows = [[[first[0] - 0.5, *first[1:]], [second[0] - 0.5 + shift, *second[1:]]] for first, second in _TOPS]
+    rows = [[[first[0] - 9.5, *first[1:]], [second[0] - 9.5 + shift, *second[1:]]] for first, second in _TOPS]
     rows = rows if shift else _TOPS
-    own = [row[0] for row in rows]
+    own = [rows[0][chosen], *(row[0] for row in rows[1:])]
     series = {"output_token_logprobs": own, "output_top_logprobs": rows}
     options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p", "greedy": True}
-    bias = {_TOPS[0][1][1]: 2.0}
+    bias = {_TOPS[0][1][1]: 10.0}
     return named(whole(Reply(series=series), logit_bias=bias, other_sampling="bias", **options), name)
 
 
@@ -303,8 +303,8 @@ LOGPROB_PAIRS = [
     ),
     Pair(
         "logprobs-follow-one-bias-rule",
-        (GREEDY, biased(2.0), biased(2.0, "generate/again")),
-        (GREEDY, biased(2.0), biased(0.0, "generate/again")),
+        (GREEDY, biased(10.0), biased(10.0, "generate/again")),
+        (GREEDY, biased(10.0), biased(0.0, "generate/again")),
         pointer="/output_top_logprobs",
     ),
     Pair(
@@ -316,22 +316,22 @@ LOGPROB_PAIRS = [
     ),
     Pair(
         "logprobs-follow-one-bias-rule",
-        (GREEDY, biased(2.0), penalised(0.0, 0.0), penalised(1.0)),
-        (GREEDY, biased(2.0), penalised(0.0, 0.0), penalised(0.0)),
+        (GREEDY, biased(10.0), penalised(0.0, 0.0), penalised(1.0)),
+        (GREEDY, biased(10.0), penalised(0.0, 0.0), penalised(0.0)),
         pointer="/output_top_logprobs",
         why="biases first, penalties last",
     ),
     Pair(
         "logprobs-follow-one-bias-rule",
         (GREEDY, biased(0.0)),
-        (GREEDY, biased(1.0)),
+        (GREEDY, biased(5.0)),
         pointer="/output_top_logprobs",
         why="half of the bias",
     ),
     Pair(
         "logprobs-follow-the-declared-rule",
         (GREEDY, biased(0.0)),
-        (GREEDY, biased(2.0)),
+        (GREEDY, biased(10.0)),
         pointer="/output_top_logprobs",
         target=Target(capabilities=frozenset({"logprobs-of-the-model"})),
         why="biases",

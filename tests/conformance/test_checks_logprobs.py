@@ -14,6 +14,7 @@ from logprob_pairs import (
     GREEDY,
     PLAIN,
     PROMPT_KEY,
+    biased,
     chat,
     completion,
     content,
@@ -298,6 +299,16 @@ def test_the_sampled_token_may_come_first_where_the_dialect_says_so() -> None:
     stream = whole(reply, logprobs=True, top_logprobs=3, greedy=False)
     assert violated("top-logprobs-fall", replace(stream, dialect="vllm-generate")) == []
     assert violated("top-logprobs-fall", stream)
+
+
+def test_a_bias_that_changes_nothing_may_have_been_dropped() -> None:
+    """Then logprobs that it does not move are no other rule than the declared one."""
+    of_sampling = Target(capabilities=frozenset({"logprobs-at-the-temperature"}))
+    judged = [
+        list(CHECKS["logprobs-follow-the-declared-rule"].on_run((GREEDY, answer), of_sampling))
+        for answer in (biased(0.0, chosen=0), biased(0.0), biased(10.0))
+    ]
+    assert [[seen.holds for seen in of_answer] for of_answer in judged] == [[], [False], [True]]
 
 
 def test_a_bias_may_leave_the_model_no_choice() -> None:

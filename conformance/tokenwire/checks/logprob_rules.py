@@ -47,6 +47,8 @@ class _Top:
     asked: Asked
     place: Place
     by_id: Mapping[Any, float]
+    sampled: object = None
+    """The first, where they are of it."""
     before: tuple[Any, ...] = ()
     """The first, where they are of the second."""
 
@@ -78,13 +80,13 @@ def _name(entry: Logprob) -> object:
 def _first_top(stream: Answer) -> _Top | None:
     """The top logprobs of the first output id; None where nothing tells which is whose."""
     reported = _first_top_logprobs(stream)
-    return None if reported is None else _Top(stream.dialect, stream.asked, reported[0], reported[1])
+    return None if reported is None else _Top(stream.dialect, stream.asked, *reported[:3])
 
 
 def _second_top(stream: Answer) -> _Top | None:
     """Those of the second, where they come with the first."""
     place, _, name, known = _first_top_logprobs(stream) or (None, None, None, None)
-    return _Top(stream.dialect, stream.asked, place, known, (name,)) if place and known else None
+    return _Top(stream.dialect, stream.asked, place, known, before=(name,)) if place and known else None
 
 
 _Tops = tuple[Place, dict[object, float], object, dict[object, float]]
@@ -199,7 +201,10 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
     if not moves:
         return None
     if all(abs(move) <= _SHIFT for move, _ in moves):
-        return UNBIASED
+        # A server that drops a bias moves nothing either: there the likeliest id comes as without it.
+        likeliest = max(base.by_id, key=base.by_id.__getitem__)
+        acted = top.asked.greedy and top.sampled in biases and top.sampled != likeliest
+        return UNBIASED if acted or top.before else None
     if all(abs(move - bias) <= _SHIFT for move, bias in moves):
         return BIASED
     return f"moved by {moves[0][0]:.2f} for a bias of {moves[0][1]:g}"

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, token_ids
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, scenario, token_ids
+from tokenwire.dialects.logprobs import reported_along
+from tokenwire.record import Stream
 from tokenwire.scenarios.forms import forms
 
 _CHOSEN = (40, 11, 97)
@@ -55,24 +57,34 @@ async def _rescored_output(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _logprobs_at_a_temperature(talk: Conversation) -> None:
-    """Top logprobs after one prompt, greedy, at temperature 0.5, at 1 with top_k, and with a bias on the
-    first id, whole and streamed, and with a penalty, too: how far apart they lie tells whether logits are
-    divided by the temperature first and biases added, and how high they are whether what truncation leaves
-    out counts.
+    """Top logprobs after one prompt, greedy, at temperature 0.5, at 1 with top_k, and with a bias that
+    brings another id, whole and streamed, and with a penalty, too: how far apart they lie tells whether
+    logits are divided by the temperature first and biases added, and how high they are whether what
+    truncation leaves out counts.
     """
     greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=5)
     warm = replace(greedy, temperature=0.5, seed=7)
     short = replace(greedy, temperature=1.0, seed=7, top_k=2)
     asks = {"whole": warm, "whole-again": warm, "top-k": short, "top-k-again": short}
     streams = {"stream": replace(warm, stream=True), "top-k-stream": replace(short, stream=True)}
-    first = await talk.ask("greedy", greedy)
-    biased = replace(greedy, logit_bias=dict.fromkeys(token_ids(first)[:1], _COMES_AGAIN))
+    another = _second_likeliest(await talk.ask("greedy", greedy))
+    biased = replace(greedy, logit_bias=dict.fromkeys(another, _COMES_AGAIN))
     forced = {
         "bias": biased,
         "bias-stream": replace(biased, stream=True),
         "penalty": replace(biased, frequency_penalty=1.0),
     }
     await talk.ask_all(asks | streams | (forced if biased.logit_bias else {}))
+
+
+def _second_likeliest(answer: Stream | None) -> tuple[int, ...]:
+    """The second likeliest first id of an answer; the one that it brought where no others are told."""
+    choice = only_choice(answer)
+    positions = next((series.positions for _, series in reported_along(choice)), ()) if choice else ()
+    top = positions[0].top if positions else None
+    known = [(entry.number, entry.id) for entry in top or () if entry.number is not None]
+    ids = [token for _, token in sorted(known, key=lambda pair: -pair[0]) if type(token) is int]
+    return tuple(ids[1:2]) or token_ids(answer)[:1]
 
 
 @scenario(chat=False)
