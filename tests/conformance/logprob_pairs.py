@@ -316,13 +316,6 @@ LOGPROB_PAIRS = [
     ),
     Pair(
         "logprobs-follow-one-bias-rule",
-        (GREEDY, biased(10.0), penalised(0.0, 0.0), penalised(1.0)),
-        (GREEDY, biased(10.0), penalised(0.0, 0.0), penalised(0.0)),
-        pointer="/output_top_logprobs",
-        why="biases first, penalties last",
-    ),
-    Pair(
-        "logprobs-follow-one-bias-rule",
         (GREEDY, biased(0.0)),
         (GREEDY, biased(5.0)),
         pointer="/output_top_logprobs",

@@ -19,6 +19,7 @@ from logprob_pairs import (
     completion,
     content,
     lists,
+    penalised,
     scored,
     warm,
 )
@@ -309,6 +310,9 @@ def test_a_bias_that_changes_nothing_may_have_been_dropped() -> None:
         for answer in (biased(0.0, chosen=0), biased(0.0), biased(10.0))
     ]
     assert [[seen.holds for seen in of_answer] for of_answer in judged] == [[], [False], [True]]
+    on_run = CHECKS["logprobs-follow-one-bias-rule"].on_run
+    dropped, taken = ([*on_run((penalised(0.0, 0.0), penalised(shift)), Target())] for shift in (0.0, 1.0))
+    assert ([seen.holds for seen in dropped], [seen.holds for seen in taken]) == ([], [True])
 
 
 def test_a_bias_may_leave_the_model_no_choice() -> None:

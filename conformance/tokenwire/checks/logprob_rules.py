@@ -201,10 +201,11 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
     if not moves:
         return None
     if all(abs(move) <= _SHIFT for move, _ in moves):
-        # A server that drops a bias moves nothing either: there the likeliest id comes as without it.
+        # A server that drops a bias moves nothing either: there the likeliest id comes as without it. What a
+        # penalty moves not, it may have dropped.
         likeliest = max(base.by_id, key=base.by_id.__getitem__)
         acted = top.asked.greedy and top.sampled in biases and top.sampled != likeliest
-        return UNBIASED if acted or top.before else None
+        return UNBIASED if acted else None
     if all(abs(move - bias) <= _SHIFT for move, bias in moves):
         return BIASED
     return f"moved by {moves[0][0]:.2f} for a bias of {moves[0][1]:g}"
