@@ -205,6 +205,34 @@ def test_what_is_said_to_be_absent_is_not_in_the_capture(
             assert abs(count - records) <= A_FEW + cut, (judgement.name, records)
 
 
+_TWO = re.compile(r"(\S+) and (\S+) are one request, answered")
+_OFTEN = re.compile(r"the request of (\S+) was answered (?:once|alike (\d+) times)")
+_CONTENT = re.compile(r'"(?:text|content|delta|output_ids|token_ids)":\s*("(?:[^"\\]|\\.)*"|\[[\d, ]*\])')
+
+
+def question(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Path and body of a request, without the ids that clients give."""
+    body = {key: value for key, value in (item.get("body") or {}).items() if key not in {"rid", "request_id"}}
+    return item["path"], json.dumps(body, sort_keys=True)
+
+
+def test_what_chance_is_said_to_explain_was_answered_as_often_as_is_said(
+    judged: tuple[list[dict[str, Any]], list[Judgement]],
+) -> None:
+    asked, judgements = judged
+    named = {item["name"]: item for item in asked}
+    for judgement in judgements:
+        message = judgement.message if judgement.doubted else ""
+        for first, second in _TWO.findall(message):
+            assert question(named[first]) == question(named[second]), judgement.name
+            assert len({str(_CONTENT.findall(named[name]["answer"])) for name in (first, second)}) == 2
+        for name, times in _OFTEN.findall(message):
+            same = [item for item in asked if question(item) == question(named[name])]
+            content = _CONTENT.findall(named[name]["answer"])
+            alike = sum(_CONTENT.findall(item["answer"]) == content for item in same)
+            assert alike <= int(times or 1), (judgement.name, name)
+
+
 def test_what_is_not_testable_has_not_what_it_needs(
     judged: tuple[list[dict[str, Any]], list[Judgement]],
 ) -> None:
