@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from typing import Any
@@ -326,6 +327,37 @@ def test_one_of_two_samples_is_aborted_while_pages_are_waited_for(run: Run) -> N
         await servers.clients["prefill"].post("/generate", json=shared)
         found = [sample["meta_info"]["finish_reason"]["type"] for sample in (await answering).json()]
         assert found == ["abort", "length"]
+
+    run(story, **APART)
+
+
+@pytest.mark.parametrize("half", ["prefill", "decode"])
+def test_an_abort_that_comes_while_one_server_computes_ends_the_request_at_both(run: Run, half: str) -> None:
+    async def story(servers: Pair) -> None:
+        loop, begun, let_go = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def held(forward: Any) -> Any:
+            def wait_and_run(batch: Any, cache: Any) -> Any:
+                loop.call_soon_threadsafe(begun.set)
+                assert let_go.wait(LONG)
+                return forward(batch, cache)
+
+            return wait_and_run
+
+        long = {"rid": "r", "sampling_params": {**GREEDY, "max_new_tokens": 400}}
+        body = servers.shared({**GENERATE, **long})
+        clients = [servers.clients[name] for name in ("prefill", "decode")]
+        with replaced_forward(servers, half, held):
+            halves = [asyncio.create_task(client.post("/generate", json=body)) for client in clients]
+            await begun.wait()
+            for client in clients:
+                await client.post("/abort_request", json={"rid": "r"})
+            let_go.set()
+            prefilled, decoded = await asyncio.gather(*halves)
+        assert (prefilled.status_code, decoded.status_code) == (200, 200)
+        assert decoded.json()["meta_info"]["finish_reason"]["type"] == "abort"
+        assert len(decoded.json()["output_ids"]) < 400
+        assert [served.manager.live for served in servers.engines.values()] == [0, 0, 0]
 
     run(story, **APART)
 
