@@ -6,6 +6,8 @@ what one server passes, two have to pass; what the router loses in this mode alo
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ import pytest
 from programs import MODELS, answers, free_port, program
 from suite_report import AS_SGLANG, DIALECTS, Report
 from test_gateways import SGLANG_ROUTER, Seen
+
+from tokenwire.judging.verdict import ExitStatus
 
 pytest.importorskip("sglang_router", reason="the router is installed by `nox -s interop`")
 
@@ -99,6 +103,20 @@ def test_the_answer_is_that_of_one_server(whole: str, apart: str) -> None:
     one, two = (generate(url) for url in (whole, apart))
     assert {**two.json(), "meta_info": {}} == {**one.json(), "meta_info": {}}
     assert two.headers["content-type"] == "application/json"
+
+
+def test_they_are_twins_but_for_how_the_router_writes_numbers(whole: str, apart: str, tmp_path: Path) -> None:
+    """Behind a router that passes bytes on they are the same: `end_to_end/test_twin.py`."""
+    command = [sys.executable, "-m", "tokenwire", "twin", "--a", whole, "--b", apart]
+    ran = subprocess.run(
+        [*command, "--tokens", "300", "--json", "twin.json"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    found = json.loads((tmp_path / "twin.json").read_text("utf-8"))
+    assert found["outcome"] == "the same up to noise"
+    assert 0 < found["apart"]["high"] < 1e-15
+    assert found["same_answers"] == found["compared_answers"] == 60
+    assert found["agreed"] == found["tokens"] == 320
 
 
 def test_the_router_quotes_the_refusal_of_a_stream_by_no_json(apart: str) -> None:
