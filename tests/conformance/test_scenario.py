@@ -33,7 +33,7 @@ from tokenwire.scenarios.stop import characters_by_tokens, stop_across_tokens
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import WEIGHT_UPDATES
 from tokenwire.target.determinism import PROBE
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, PackedReads
 
 
 def talk_to(
@@ -75,6 +75,14 @@ def test_an_exchange_is_named_by_dialect_scenario_and_label_and_told_to_the_prog
     assert token_ids(stream) == tuple(IDS)
     assert text_of(stream) == "hello!"
     assert talk.transcript.streams == [stream]
+
+
+def test_a_run_keeps_large_answers_packed() -> None:
+    talk = talk_to(CannedSender(json.dumps(document(IDS, finished=True) | {"more": "x" * 20_000}).encode()))
+    stream = asyncio.run(talk.ask("label", Ask(input_ids=((1, 2),), max_new_tokens=6)))
+    assert stream is not None
+    assert isinstance(stream.exchange.reads, PackedReads)
+    assert json.loads(stream.exchange.body)["more"] == "x" * 20_000
 
 
 def test_what_a_dialect_has_no_words_for_is_noted_and_not_sent() -> None:

@@ -206,7 +206,8 @@ class Conversation:
 
     def _read(self, exchange: Exchange) -> Stream:
         says = self.advertised
-        stream = self.dialect.read(exchange, delivery_hint=says.delivery, adapters=says.adapters)
+        read = self.dialect.read(exchange, delivery_hint=says.delivery, adapters=says.adapters)
+        stream = replace(read, exchange=exchange.packed())  # a run keeps all of them until it was judged
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)
         return stream

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -42,6 +45,46 @@ class Read:
     time: float
     """Seconds since the request was sent, on a monotonic clock."""
     data: bytes
+
+
+_WORTH_PACKING = 16 << 10
+"""Nearly all bytes of a run are in answers that are larger: their events repeat each other, and shrink to a
+twelfth.
+"""
+
+
+class PackedReads(Sequence[Read]):
+    """Reads whose bytes are compressed: hardly anything asks for them once an answer was read."""
+
+    __slots__ = ("_packed", "_sizes", "times")
+
+    def __init__(self, reads: Sequence[Read]) -> None:
+        self.times = array("d", (read.time for read in reads))
+        self._sizes = array("q", (len(read.data) for read in reads))
+        self._packed = zlib.compress(b"".join(read.data for read in reads), zlib.Z_BEST_SPEED)
+
+    @property
+    def body(self) -> bytes:
+        return zlib.decompress(self._packed)
+
+    @property
+    def size(self) -> int:
+        return sum(self._sizes)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __iter__(self) -> Iterator[Read]:
+        body, end = self.body, 0
+        for time, size in zip(self.times, self._sizes, strict=True):
+            start, end = end, end + size
+            yield Read(time, body[start:end])
+
+    def __reversed__(self) -> Iterator[Read]:
+        return reversed(tuple(self))
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
 
 
 @dataclass(frozen=True)
@@ -151,7 +194,7 @@ class Exchange(ExchangeHead):
     scenario: str
     status: int | None
     headers: tuple[tuple[str, str], ...] = field(repr=False)
-    reads: tuple[Read, ...] = field(repr=False)
+    reads: Sequence[Read] = field(repr=False)
     ending: Ending
     detail: str = ""
     duration: float = 0.0
@@ -163,10 +206,17 @@ class Exchange(ExchangeHead):
 
     @property
     def body(self) -> bytes:
-        return b"".join(read.data for read in self.reads)
+        reads = self.reads
+        return reads.body if isinstance(reads, PackedReads) else b"".join(read.data for read in reads)
+
+    def packed(self) -> Exchange:
+        """The same in less memory, where that is worth it."""
+        return self if self.size < _WORTH_PACKING else replace(self, reads=PackedReads(self.reads))
 
     @property
     def size(self) -> int:
+        if isinstance(self.reads, PackedReads):
+            return self.reads.size
         return sum(len(read.data) for read in self.reads)
 
     def begin(self, size: int) -> bytes:
@@ -180,6 +230,8 @@ class Exchange(ExchangeHead):
 
     @property
     def last_read(self) -> float | None:
+        if isinstance(self.reads, PackedReads):
+            return self.reads.times[-1]
         return self.reads[-1].time if self.reads else None
 
     def header(self, name: str) -> str | None:
