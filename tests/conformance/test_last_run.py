@@ -211,10 +211,10 @@ def test_a_note_that_cannot_be_read_says_so(text, tmp_path):
 
 def test_what_became_of_a_failure_is_told_by_what_was_seen_now():
     still = failed("a")
-    sound = replace(still, scenario="two", verdict=Verdict.PASS, violations=(), witnesses=3, message="")
-    unseen = replace(sound, scenario="three", verdict=Verdict.INCONCLUSIVE, witnesses=0, message="")
+    sound = replace(still, scenario="two", verdict=Verdict.PASS, violations=(), witnesses=3, reason="")
+    unseen = replace(sound, scenario="three", verdict=Verdict.INCONCLUSIVE, witnesses=0, reason="")
     unanswered = "not all of its requests were answered"
-    elsewhere = replace(still, scenario="four", message="new")
+    elsewhere = replace(still, scenario="four", reason="new")
     before = [Failed("made-up", name) for name in ("one", "two", "three")]
     assert outcomes(before, [still, sound, unseen, elsewhere]) == {
         "made-up": {

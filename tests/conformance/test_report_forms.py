@@ -65,14 +65,14 @@ def judgements(monkeypatch, subject) -> list[Judgement]:
         requirement=made_up_row(id="crashed"),
         verdict=Verdict.HARNESS_ERROR,
         violations=(),
-        message=EVIL,
+        reason=EVIL,
     )
     passed = replace(
         violated,
         requirement=made_up_row(id="passed"),
         verdict=Verdict.PASS,
         violations=(),
-        message="",
+        reason="",
         witness=expect(subject.runs[0].streams[0].events[6].place, EVIL, EVIL, holds=True),
     )
     return [violated, passed, crashed]

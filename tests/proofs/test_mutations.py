@@ -122,7 +122,7 @@ def test_a_check_that_crashes_is_no_catch(every, monkeypatch):
                 judgement.requirement,
                 judgement.scenario,
                 Verdict.HARNESS_ERROR,
-                message="Oops",
+                reason="Oops",
                 violations=judgement.violations,
             )
             for judgement in judged(runs)
