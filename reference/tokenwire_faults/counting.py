@@ -41,7 +41,7 @@ def _usage_of(answer: Json) -> Object:
 
 @at("whole")
 def _usage_of_one_choice(fault: Fault, answer: Json) -> None:
-    if usage := _usage_of(answer):
+    if (usage := _usage_of(answer)) and "choices" in answer:
         usage["completion_tokens"] //= max(1, len(answer["choices"]), fault.request.get("n") or 1)
         usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
 

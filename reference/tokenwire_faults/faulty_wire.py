@@ -100,8 +100,11 @@ class _FaultySend:
             event = orjson.loads(data.removeprefix(b"data: "))
         except orjson.JSONDecodeError:
             return [frame]
-        framing = NAMED if named else UNNAMED
-        return [framing.event(value) for value in self._fault.event(event)]
+        values = self._fault.event(event)
+        if not named:
+            return [UNNAMED.event(value) for value in values]
+        # What takes the place of an event is an error, which those of other endpoints do not name.
+        return [NAMED.event({"type": "error", **value}) for value in values]
 
     async def _answer(self, message: Message) -> None:
         self._body += message.get("body", b"")

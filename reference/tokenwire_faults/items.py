@@ -47,7 +47,7 @@ def items_lose_the_reasoning(deltas: list[Delta]) -> Iterable[Delta]:
 @at("answered")
 def own_items_are_refused(fault: Fault, status: int, answer: Json) -> tuple[int, Json]:
     turns = fault.request.get("input", fault.request.get("messages"))
-    listed = turns if isinstance(turns, list) else []
+    listed = [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
     if status == 200 and any("id" in turn or turn.get("role") == "assistant" for turn in listed):
         return 400, {
             "error": {"message": "input[1] is not understood", "type": "BadRequestError", "code": 400}

@@ -98,7 +98,9 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
             yield left_out(place, "the request after a bad one has a complete answer nowhere else")
             continue
         holds = control.answered and ended(control)
-        message = f"the request after a bad one got no complete answer ({control.exchange.ending})"
+        ending, status = control.exchange.ending, control.exchange.status
+        came = f"status {status}" if ending is Ending.COMPLETE else ending
+        message = f"the request after a bad one got no complete answer ({came})"
         related = (start_place(bad), start_place(twin))
         yield expect(place, "an answer", control.exchange.status, message, holds=holds, related=related)
         before_refusal = results.get(control.asked.key)

@@ -101,3 +101,19 @@ def test_every_fault_is_over_with_its_request(post, name):
     control = post()
     assert control.status_code == 200
     assert json.loads(control.content)["meta_info"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_a_fault_errs_at_the_endpoints_of_items_as_elsewhere(post, path):
+    """What they have beside other endpoints, or lack, is no reason for a failure of another kind."""
+    said = [
+        {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
+        {"role": "user", "content": "b"},
+    ]
+    body = {"model": "m", "max_tokens": 4, "messages": said, "input": said}
+    failing = post("stream-fails", path=path, stream=True, **body).text
+    assert failing.count("event: error") == 1
+    assert post("usage-of-one-choice", path=path, **body).status_code == 200
+    assert post("own-items-are-refused", path=path, **body).status_code == 400
+    if path == "/v1/responses":
+        assert post("own-items-are-refused", path=path, **body | {"input": ["a"]}).status_code == 400
