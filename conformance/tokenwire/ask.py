@@ -1,6 +1,6 @@
 """What a request says, whatever a dialect calls it; and an ask, which a dialect renders into a request.
 
-The fields stand here once: `Ask` is what a scenario wants, `record.Asked` what a request was read to want.
+The fields stand here once: `Ask` is what a scenario wants, `Asked` what a request was read to want.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
+
+from tokenwire.constraint import Constraint, ToolRule
 
 
 class Budget(StrEnum):
@@ -172,3 +174,143 @@ def in_words(ask: Ask) -> Ask:
     """
     texts = tuple(" ".join(_WORDS[token % len(_WORDS)] for token in ids) for ids in ask.input_ids)
     return replace(ask, input_ids=(), text=texts)
+
+
+@dataclass(frozen=True)
+class SentField:
+    """A field of a request as it was sent, legal or not."""
+
+    wire_name: str
+    values: tuple[Any, ...]
+    """JSON values as they were sent: one, or one for each item where a list of objects holds it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request asks to be told beyond the fields of the record, as its dialect lists it."""
+
+    wire_name: str
+    """The field of the request that asks for it."""
+    names: tuple[str, ...]
+    """What it is called in an emission: one of these is there, in every choice."""
+    pointers: tuple[str, ...] = ()
+    """Where it may stand beside the choices instead, in the document or in any event."""
+
+
+class Turn(NamedTuple):
+    """What a turn of a session was sent as."""
+
+    after: str
+    """The id of the request whose prompt and output stand before."""
+    offset: int
+    """So many of their ids stand before; all where it is 0."""
+    input_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(RequestFields):
+    """What a request asked for, in the words of the abstract record, read back from the request itself.
+
+    A field is at its default where neither the request nor the dialect says it.
+    """
+
+    prompts: int = 1
+    batch: bool = False
+    """The answer is a list of choices (a batch of prompts, or n > 1)."""
+    input_ids: tuple[tuple[int, ...], ...] | None = None
+    """The token ids sent, one tuple for each prompt; None for a text prompt or messages."""
+    texts: tuple[str, ...] = ()
+    """The prompts that were sent as text; empty for ids and messages."""
+    text_prompt: bool = False
+    """A text prompt or messages were sent (perhaps beside input_ids)."""
+    budgets: tuple[int, ...] = ()
+    """That of each prompt, where they differ; then there is none for all of them."""
+    by_prompt: tuple[Asked, ...] = ()
+    """What each prompt is asked for, where they are sampled or stopped differently; see `of`."""
+    greedy: bool = False
+    chosen_in_top: tuple[int, ...] = ()
+    """Ids whose logprobs stand in the place of the likeliest, behind that of the sampled one."""
+    wanted: tuple[Wanted, ...] = ()
+    """What else was asked for."""
+    turn: Turn | None = None
+    """Of a session; None where it is no turn, and where its prompt cannot be told."""
+    constraints: tuple[Constraint, ...] = ()
+    """Of what the text of each choice has to be a word; more than one contradict each other."""
+    tools: ToolRule | None = None
+    """What it says of calls; None where it offers no tools."""
+    media: bool = False
+    """Images or other media stand beside the prompt."""
+    truncate: int | None = None
+    """So many tokens are kept of each input at most; -1 for as many as the context holds."""
+    most: int | None = None
+    """So many results are answered at most, the best of them."""
+    rank: int | None = None
+    """The data-parallel rank that is to run it; None for any."""
+    model: str = ""
+    """The name that the request calls the model by; empty where it names none."""
+    adapter: SentField | None = None
+    """What the request says in the field that names an adapter, or the adapter of each prompt."""
+    uniform: bool = True
+    """Every prompt was asked for the same metadata; where not, this class cannot say what was asked."""
+    sent: Mapping[str, SentField] = field(default_factory=dict)
+    """What the body says in the fields of its dialect, by their names here and in `Ask`."""
+    key: str = ""
+    """Equal for requests that must yield the same record: all that shapes the result, nothing of delivery.
+
+    Empty where the result is not meant to be repeatable (sampling without a seed) or could not be read.
+    """
+    prompt_key: str = ""
+    """Canonical JSON of the model and the prompt, in whatever form they were sent; empty where unreadable."""
+    cache_key: str = ""
+    """JSON of the salt and the key that what is cached is shared under; empty where there are none."""
+    ids_key: str = ""
+    """Equal for greedy requests for one sample of the same input_ids, budget and stops, on any endpoint."""
+    other_sampling: str = ""
+    """JSON of all parameters that shape the tokens beside those that truncate: penalties, bias, grammar.
+
+    Empty where there is none. Requests that differ in it are never related to each other.
+    """
+    form: str = ""
+    """JSON of what else shapes how tokens are told, and not the tokens; empty where there is none."""
+    constrained: bool = False
+    """Something shapes the tokens that this class does not tell, such as a grammar."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields that have another value than by default: most requests set few, and many are pickled.
+
+        What was unpickled has the others of its class.
+        """
+        return {name: value for name, value in vars(self).items() if not _is_default(name, value)}
+
+    def of(self, choice: int) -> Asked:
+        """The same, as far as one choice is asked for otherwise than those of other prompts."""
+        prompt = choice // max(self.n, 1)
+        return self.by_prompt[prompt] if prompt < len(self.by_prompt) else self
+
+    def budget(self, choice: int) -> int | None:
+        """How many tokens a choice may have, as far as the request says."""
+        prompt = choice // max(self.n, 1)
+        return self.budgets[prompt] if prompt < len(self.budgets) else self.max_new_tokens
+
+    @property
+    def likeliest(self) -> bool:
+        """Whether the ids asked for are the likeliest by the model: none is drawn, biased or penalised."""
+        return self.greedy and not self.other_sampling
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether anything but its budget may end a choice: an end, a stop, or a constraint that is met."""
+        demanded = self.tools is not None and self.tools.demand == "required"
+        stops = self.stop or self.stop_token_ids or self.stop_regex
+        return bool(not self.ignore_eos or stops or self.constraints or demanded)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a part of the distribution is not sampled from."""
+        return (self.top_k or 0) > 0 or (self.top_p or 1.0) < 1.0 or (self.min_p or 0.0) > 0.0
+
+
+def _is_default(name: str, value: object) -> bool:
+    """Whether a field of what was asked has its default: the same value of the same type."""
+    default = getattr(Asked, name, ...)  # a mutable default is none of the class
+    return type(value) is type(default) and value == default

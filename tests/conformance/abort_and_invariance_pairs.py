@@ -24,10 +24,11 @@ from stream_builder import (
     with_exchange,
 )
 
+from tokenwire.ask import SentField
 from tokenwire.checks.caches import ADAPTERS, UNKNOWN
 from tokenwire.checks.check import Target
 from tokenwire.dialects.control import Action
-from tokenwire.record import Place, SentField, Stream
+from tokenwire.record import Place, Stream
 from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending
 

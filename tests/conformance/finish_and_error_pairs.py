@@ -24,8 +24,9 @@ from stream_builder import (
     with_exchange,
 )
 
+from tokenwire.ask import SentField
 from tokenwire.checks.check import Target
-from tokenwire.record import Finish, SentField, Stream, Usage
+from tokenwire.record import Finish, Stream, Usage
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending, HttpRequest

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream
+from tokenwire.ask import Asked
+from tokenwire.record import Choice, Delivery, Emission, Event, Finish, Place, Stream
 from tokenwire.requirement import Basis, Level, Requirement
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 

@@ -12,9 +12,10 @@ from control_calls import abort, at, called
 from pair import Pair
 from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Reply, build, named, whole
 
+from tokenwire.ask import Wanted
 from tokenwire.checks.check import Target
 from tokenwire.dialects.control import Action
-from tokenwire.record import Delivery, Stream, Wanted
+from tokenwire.record import Delivery, Stream
 from tokenwire.target.determinism import Comparison
 
 BODY = {"input_ids": list(PROMPT), "return_routed_experts": True}

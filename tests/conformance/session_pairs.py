@@ -5,7 +5,8 @@ from __future__ import annotations
 from pair import Pair
 from stream_builder import IDS, PROMPT, Reply, named, whole
 
-from tokenwire.record import Stream, Turn
+from tokenwire.ask import Turn
+from tokenwire.record import Stream
 
 NEW = (41, 42)
 

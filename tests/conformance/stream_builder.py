@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
+from tokenwire.ask import Asked
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream, Usage
+from tokenwire.record import Choice, Delivery, Emission, Event, Finish, Place, Stream, Usage
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 IDS = (11, 12, 13, 14, 15, 16)

@@ -8,7 +8,7 @@ import pytest
 from stream_builder import refusal
 from wire_answers import answered
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Asked, SentField
 from tokenwire.checks.reading.bad_values import (
     BadValue,
     impossible_values,
@@ -20,7 +20,6 @@ from tokenwire.checks.reading.bad_values import (
     wrong_types,
 )
 from tokenwire.dialects.dialect import load_dialects, vocabulary_told
-from tokenwire.record import Asked, SentField
 from tokenwire.wire.exchange import HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]

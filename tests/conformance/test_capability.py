@@ -7,11 +7,12 @@ from hand_made_stream import ids_stream
 from known_answer_pairs import MODEL
 from wire_answers import answered
 
+from tokenwire.ask import Asked
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.parrot.law import Repeater
-from tokenwire.record import Asked, Delivery, Emission, Finish, Stream
+from tokenwire.record import Delivery, Emission, Finish, Stream
 from tokenwire.replay import remarks
 from tokenwire.requirement import load_requirements
 from tokenwire.target.advertised import Advertised

@@ -9,10 +9,11 @@ from abort_and_invariance_pairs import ADAPTED, COLD, PLAIN, SALTED, WARM, adapt
 from control_calls import at, called
 from stream_builder import PROMPT, change, incremental, named, whole
 
+from tokenwire.ask import SentField
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.control import Action
 from tokenwire.judging.run import Run
-from tokenwire.record import SentField, Stream
+from tokenwire.record import Stream
 
 OTHER = keyed("two", 2, 8)
 

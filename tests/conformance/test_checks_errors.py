@@ -10,9 +10,10 @@ from finish_and_error_pairs import AT_THE_END, COUNTS, FAILED, USAGE_EVENT, aski
 from stream_builder import Reply, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.ask import SentField
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.record import Finish, SentField, Stream
+from tokenwire.record import Finish, Stream
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending

@@ -23,12 +23,13 @@ from known_answer_pairs import (
 from stream_builder import ABORT, Reply, change, incremental, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.ask import SentField
 from tokenwire.checks.check import CHECKS
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.law import Repeater
 from tokenwire.parrot.script import Script
-from tokenwire.record import Finish, SentField, Stream
+from tokenwire.record import Finish, Stream
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.noise import Noise

@@ -43,9 +43,10 @@ from stream_builder import (
 from text_pairs import TEXT_PAIRS
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.ask import Wanted
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.record import Delivery, Finish, Stream, Wanted
+from tokenwire.record import Delivery, Finish, Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import Comparison

@@ -12,9 +12,10 @@ from letter_tokenizer import LetterTokenizer
 from stream_builder import build
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.ask import Asked
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.parrot.recognition import recognised
-from tokenwire.record import Asked, CallPiece, Choice, Delivery, Emission, Finish, Stream
+from tokenwire.record import CallPiece, Choice, Delivery, Emission, Finish, Stream
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
 

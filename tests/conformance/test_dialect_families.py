@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tokenwire.ask import OMIT, Ask
+from tokenwire.ask import OMIT, Ask, Asked
 from tokenwire.dialects.dialect import Dialect, Unsupported, is_chat, load_dialects, policy_of
-from tokenwire.record import Asked, Delivery, Stream
+from tokenwire.record import Delivery, Stream
 from tokenwire.spec_files import spec_root
 from tokenwire.wire.capture import exchanges_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_answers import answered
 
-from tokenwire.ask import OMIT, Ask
+from tokenwire.ask import OMIT, Ask, Asked, Turn, Wanted
 from tokenwire.asking.flags import flagged, plain
 from tokenwire.dialects.dialect import Dialect, Unsupported, load_dialects
-from tokenwire.record import Asked, Turn, Wanted
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire.exchange import HttpRequest
 

@@ -19,6 +19,7 @@ from recorded import whole, write_folder
 from typer.testing import CliRunner
 
 from tokenwire import evicted
+from tokenwire.ask import Asked
 from tokenwire.checks import invariance
 from tokenwire.checks.check import select
 from tokenwire.checks.reading.fields import bringing
@@ -27,7 +28,7 @@ from tokenwire.dialects.dialect import Dialect
 from tokenwire.evicted import AnswerStore, EvictedAnswer
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.record import FACTS, Answer, Asked, ChoiceFacts, Finish, Stream
+from tokenwire.record import FACTS, Answer, ChoiceFacts, Finish, Stream
 from tokenwire.replay import replay
 from tokenwire.report.document import document
 from tokenwire.report.playback import playbacks

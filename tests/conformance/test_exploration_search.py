@@ -11,14 +11,14 @@ import pytest
 from canned import CannedSender
 from recorded import IDS, document
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Asked
 from tokenwire.asking import exploration
 from tokenwire.asking.exploration import Exploration, demand_hypothesis
 from tokenwire.asking.politeness import Limits, PoliteSender
 from tokenwire.asking.scenario import Conversation, Sender, Transcript
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.run import Run
-from tokenwire.record import Asked, Stream
+from tokenwire.record import Stream
 from tokenwire.report.subject import EXPLORATION
 from tokenwire.target.advertised import Advertised
 from tokenwire.usage_error import UsageError

@@ -11,6 +11,7 @@ import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
+from tokenwire.ask import Asked
 from tokenwire.checks.check import CHECKS, Answers, Check, Target, once_per_run, select
 from tokenwire.checks.evidence import Observation, condition_seen, expect
 from tokenwire.judging import reasons
@@ -18,7 +19,7 @@ from tokenwire.judging.judge import judge
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
-from tokenwire.record import FACTS, Asked, Place, Stream
+from tokenwire.record import FACTS, Place, Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised

@@ -12,12 +12,13 @@ from item_answers import events, message, responded, responded_whole, response
 from item_pairs import changed, scored, where
 from stream_builder import Reply, append, incremental
 
+from tokenwire.ask import Asked
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import expect
 from tokenwire.judging.causes import causes
 from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.judging.verdict import Verdict
-from tokenwire.record import Asked, Place, Stream
+from tokenwire.record import Place, Stream
 from tokenwire.report.document import document
 from tokenwire.report.excerpt import excerpt
 from tokenwire.report.overview import overview

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from canned import CannedSender
 
+from tokenwire.ask import Asked
 from tokenwire.asking.recorder import MAX_BODY_BYTES, MAX_LINES
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.record import Asked
 from tokenwire.target.advertised import Advertised
 
 ENTRY = len(json.dumps([-12.345678901234567, 151935, None])) + len(",")

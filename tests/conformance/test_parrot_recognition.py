@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import pytest
 from stream_builder import Reply, change, whole
 
+from tokenwire.ask import Asked, SentField
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.encoding import chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater
 from tokenwire.parrot.recognition import OtherTokenizer, recognised
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import LESSON, SIZE, Vocabulary, Words, words_of
-from tokenwire.record import Asked, Finish, SentField, Stream
+from tokenwire.record import Finish, Stream
 from tokenwire.target.tokenizer import LocalTokenizer
 
 KINDS = pytest.mark.parametrize("kind", list(Vocabulary))

@@ -9,11 +9,11 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenwire.ask import Asked
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.law import Parrot, Repeater
 from tokenwire.parrot.script import Script, Truth, deaf_to_stops, truth
 from tokenwire.parrot.vocabulary import SIZE, Vocabulary, tokenizer_files, words_of
-from tokenwire.record import Asked
 from tokenwire.wire.exchange import HttpRequest
 
 LAW = Parrot(SIZE)

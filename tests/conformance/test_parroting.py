@@ -11,6 +11,7 @@ import pytest
 from canned import CannedSender
 from recorded import IDS, document
 
+from tokenwire.ask import Asked
 from tokenwire.asking.parroting import find_parrot
 from tokenwire.asking.preflight import preflight
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
@@ -20,7 +21,6 @@ from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.parrot.vocabulary import Vocabulary, words_of
-from tokenwire.record import Asked
 from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Exchange, HttpRequest
 

@@ -14,6 +14,7 @@ import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
+from tokenwire.ask import Asked
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.checks.about import STREAMED, about
 from tokenwire.checks.check import CHECKS, Check, Target
@@ -24,7 +25,7 @@ from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.reasons import NO_WORKER, scenarios_for
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
-from tokenwire.record import Answer, Asked, Place, Stream
+from tokenwire.record import Answer, Place, Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import load_requirements
 from tokenwire.target.beside import GATEWAY, WORKER

@@ -10,11 +10,12 @@ import pytest
 from stream_builder import Reply, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.ask import Asked
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.stops import stop_string_of
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.record import Asked, Finish, Stream
+from tokenwire.record import Finish, Stream
 from tokenwire.wire.exchange import HttpRequest
 
 WORDS = '[null,{"messages":[]}]'

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tokenwire.ask import Asked
 from tokenwire.asking.politeness import Price, prompt_tokens, tokens_asked
 from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.dialects.control import load_controls
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.record import Asked
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, dialect_and_label
 from tokenwire.wire.json_pointer import parse, put
 

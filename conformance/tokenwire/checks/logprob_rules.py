@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tokenwire.ask import Asked
 from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import Target, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.dialects.logprobs import Logprob, ReportedLogprobs, reported_along
-from tokenwire.record import Answer, Asked, Place, Stream, fact
+from tokenwire.record import Answer, Place, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
 

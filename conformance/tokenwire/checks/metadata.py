@@ -9,6 +9,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from tokenwire.ask import Wanted
 from tokenwire.checks.about import ANSWERED, ANY, FINISHED, about, ended, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_each, check_equal, check_run
 from tokenwire.checks.difference import observe_sequence, observe_sequences
@@ -39,7 +40,7 @@ from tokenwire.dialects.logprobs import (
     reported_along,
     series_along,
 )
-from tokenwire.record import Answer, Choice, Emission, Place, Stream, Wanted, as_list, fact, integer
+from tokenwire.record import Answer, Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse

@@ -12,12 +12,13 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.ask import Asked
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_finished, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike, stated_by_both
 from tokenwire.dialects.logprobs import Position, reported_along, sampled_entries
-from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Stream, fact
+from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
 

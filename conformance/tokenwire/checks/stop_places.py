@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from tokenwire.ask import Asked
 from tokenwire.checks.about import about
 from tokenwire.checks.check import Relation, Target, check, check_rows
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.legal_text import Decoded, decoded
 from tokenwire.parrot.script import ANCHORED
-from tokenwire.record import Asked, Emission, Stream
+from tokenwire.record import Emission, Stream
 
 
 def _spellings(decoding: Decoded, count: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tokenwire.ask import Asked
 from tokenwire.checks.about import about, finished_choices, streamed
 from tokenwire.checks.check import Target, check_finished, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
@@ -13,7 +14,7 @@ from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.same_answers import same_finish, same_ids, same_text
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Answer, Asked, Choice, ChoiceFacts, Delivery, Place, Stream
+from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Place, Stream
 from tokenwire.requirement import Level
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import jsonschema_rs
 import yaml
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Asked
 from tokenwire.dialects.answer_binding import AnswerBinding
 from tokenwire.dialects.arrays import ArrayRule
 from tokenwire.dialects.delivery_mode import infer_delivery
@@ -31,7 +31,7 @@ from tokenwire.dialects.event_grammar import load_grammar
 from tokenwire.dialects.item_binding import ItemBinding
 from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
-from tokenwire.record import Answer, Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
+from tokenwire.record import Answer, Choice, Delivery, Emission, Event, Place, Stream, Usage
 from tokenwire.spec_files import load_schema, read_yaml, schema_in, spec_folders
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json

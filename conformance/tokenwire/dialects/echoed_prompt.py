@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from tokenwire.record import Asked, Emission
+from tokenwire.ask import Asked
+from tokenwire.record import Emission
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, RequestFields
+from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Asked, RequestFields, SentField, Turn, Wanted
 from tokenwire.dialects.demands import ConstraintBinding, Says, SchemaPlace, ToolBinding
 from tokenwire.dialects.request_values import (
     are_ids,
@@ -26,7 +26,7 @@ from tokenwire.dialects.request_values import (
     read_fields,
     texts_in,
 )
-from tokenwire.record import Asked, SentField, Turn, Wanted, as_list, integer
+from tokenwire.record import as_list, integer
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest

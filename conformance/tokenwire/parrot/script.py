@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tokenwire.ask import Asked
 from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
-from tokenwire.record import Asked
 
 _LONE_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
 """What Python makes of bytes that are no character, so that they can be told from U+FFFD itself."""

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
+from tokenwire.ask import Asked
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.disk import begin, unfinished
 from tokenwire.judging.judge import ByRun, Judgement
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
-from tokenwire.record import Answer, Asked, Delivery, Place, Stream
+from tokenwire.record import Answer, Delivery, Place, Stream
 from tokenwire.report.document import MOST_EVIDENCE, furthest
 from tokenwire.report.finding import held_against
 from tokenwire.report.subject import Subject

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from tokenwire.ask import RULES, Kind
+from tokenwire.ask import RULES, Asked, Kind
 from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import ID_LIMIT, Answer, Asked, Stream, fact
+from tokenwire.record import ID_LIMIT, Answer, Stream, fact
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 

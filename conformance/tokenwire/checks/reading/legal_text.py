@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tokenwire.ask import Asked
 from tokenwire.checks.about import finished_choices
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import first_prompt_ids, prompt_of
 from tokenwire.dialects.detokenize import Ids
-from tokenwire.record import BROKEN, Asked, Choice, Stream
+from tokenwire.record import BROKEN, Choice, Stream
 from tokenwire.target.tokenizer import Tokenizer
 
 _CONTEXT = 8

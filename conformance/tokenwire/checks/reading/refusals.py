@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from tokenwire.ask import Asked
 from tokenwire.checks.about import is_error
 from tokenwire.checks.check import Target
 from tokenwire.checks.reading.bad_values import (
@@ -13,7 +14,7 @@ from tokenwire.checks.reading.bad_values import (
     unreadable_body,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Answer, Asked, Stream, fact, integer
+from tokenwire.record import Answer, Stream, fact, integer
 from tokenwire.target.death import ORDINARY
 from tokenwire.wire.exchange import BUSY
 
