@@ -83,7 +83,10 @@ def test_a_budget_of_zero_is_judged_without_ids(dialect: Dialect) -> None:
     one = answered(dialect, {"max_tokens": 0}, completed(1, "a"))
     no_end = answered(dialect, {"max_tokens": 0}, completed(0, finish="stop"))
     assert faults("zero-budget-has-no-ids", nothing) == []
-    assert faults("zero-budget-has-no-ids", one) == ["text is not empty for a budget of zero tokens"]
+    assert faults("zero-budget-has-no-ids", one) == [
+        "text is not empty for a budget of zero tokens",
+        "usage.completion_tokens is 1 for a budget of zero tokens",
+    ]
     assert len(faults("zero-budget-has-no-ids", no_end)) == 1
     assert faults("budget-is-kept", nothing) == []
     assert faults("budget-is-kept", one) == ["usage.completion_tokens is 1 for max_tokens 0"]
