@@ -24,8 +24,6 @@ from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire.settings import Settings
-from tokenwire.target.capability import WEIGHT_UPDATES
 
 FOLDER = Path(__file__).with_name("violations")
 HEADER = "x-tokenwire-fault"
@@ -34,8 +32,6 @@ SHOWN_URL = "http://127.0.0.1:30000"
 _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
 _READABLE = ("script-characters", "script-stops")
 """Scenarios in which a parrot says sentences that a person can read."""
-_OF_DECLARED = "updated-weights"
-"""The scenario that is asked of servers which are declared to take updates."""
 _TIMEOUT_S = 60
 _LONGEST_LINE = 240
 
@@ -47,11 +43,13 @@ def file_of(requirement: str) -> Path:
 
 def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -> str:
     """How the failure was made, and how it looks; without the sentence, which the page tells."""
-    requirement = judgement.requirement
+    from proofs.killing.asking import DECLARED
+
+    requirement, capability = judgement.requirement, DECLARED.get(judgement.scenario)
     model = "" if "--model" in flags.split() else " --model builtin:tiny"
     serve = f"$ tokenwire-reference serve{model} --port 30000"
     worker = f" --worker {SHOWN_URL}" if judgement.scenario == "gateway" else ""
-    declared = f" --declare {WEIGHT_UPDATES}" if judgement.scenario == _OF_DECLARED else ""
+    declared = f" --declare {capability}" if capability else ""
     commands = (
         f"{serve} \\\n    --sampling-backend mirror --enable-faults {flags}".rstrip(),
         f"$ tokenwire check --target {SHOWN_URL}{worker}{declared} \\\n"
@@ -69,13 +67,11 @@ def _cut(line: str) -> str:
 
 
 async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[Requirement]) -> Subject:
-    settings = Settings(target=url, timeout=_TIMEOUT_S, scenario=tuple(scenarios))
+    from proofs.killing.asking import settings_for
+
+    settings = settings_for(url, tuple(scenarios), _TIMEOUT_S)
     if not set(_READABLE).isdisjoint(settings.scenario):
         settings = replace(settings, budget=Budget.QUICK)  # sentences are the same at fewer intervals
-    if "gateway" in settings.scenario:
-        settings = replace(settings, worker=url)
-    if _OF_DECLARED in settings.scenario:
-        settings = replace(settings, declare=(WEIGHT_UPDATES,))
     subject = await interrogate(Plan(settings, headers=((HEADER, fault),)), Progress())
     if isinstance(subject, Unreached):
         raise RuntimeError(  # noqa: TRY004  # the server did not answer

@@ -265,22 +265,20 @@ class _Tags:
             case {"structures": [*tags], "triggers": [_, *_] as triggers} if {*map(type, triggers)} == {
                 str
             } and all(triggers):
-                self._tags, self._begins = (
-                    list(map(_tag, tags)),
-                    re.compile("|".join(map(re.escape, triggers))),
-                )
+                self._tags = list(map(_tag, tags))
+                self._begins = re.compile("|".join(map(re.escape, triggers)))
             case {"format": {"type": "tag"} as tag}:
                 self._tags = [_tag(tag)]
             case _:
                 raise UntoldError("structural tags of this form are not read here")
 
     def has(self, text: str) -> bool:
-        return self._told(text) == (True, True)
+        return self._matched(text) == (True, True)
 
     def begins(self, text: str) -> bool:
-        return self._told(text)[0]
+        return self._matched(text)[0]
 
-    def _told(self, text: str) -> tuple[bool, bool]:
+    def _matched(self, text: str) -> tuple[bool, bool]:
         """Whether a text begins a word, and whether it is one."""
         if self._begins is None:
             end = self._tags[0].closed(text, 0)

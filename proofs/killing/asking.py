@@ -28,6 +28,8 @@ from tokenwire_reference.doors.fault_package import HEADER
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
 """Asked with every fault."""
 GATEWAY = "gateway"
+DECLARED = {"updated-weights": WEIGHT_UPDATES}
+"""By scenario: the capability that a server has to be declared to have."""
 AT_ONCE = 3
 """Processes that ask; what a server takes for itself is left to two cores."""
 _TIMEOUT_S = 300
@@ -47,21 +49,21 @@ def wants_quiet(scenarios: Iterable[str]) -> bool:
     return any(known[name].alone for name in scenarios)
 
 
-async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str]) -> Trial:
-    """Ask a server with a fault, and judge all requirements.
-
-    Where it is to be a gateway, the same server without the fault is the worker behind it.
-    """
-    plan = Plan(
-        Settings(
-            target=url,
-            timeout=_HANGING_S if load_faults()[fault].ends_the_server else _TIMEOUT_S,
-            scenario=tuple(scenarios),
-            declare=(WEIGHT_UPDATES,) if "updated-weights" in scenarios else (),
-            worker=url if GATEWAY in scenarios else "",
-        ),
-        headers=((HEADER, fault),),
+def settings_for(url: str, scenarios: Sequence[str], timeout: float) -> Settings:
+    """How scenarios are asked. What is to be a gateway is its own worker, too: without the fault."""
+    return Settings(
+        target=url,
+        timeout=timeout,
+        scenario=tuple(scenarios),
+        declare=tuple(capability for name, capability in DECLARED.items() if name in scenarios),
+        worker=url if GATEWAY in scenarios else "",
     )
+
+
+async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str]) -> Trial:
+    """Ask a server with a fault, and judge all requirements."""
+    timeout = _HANGING_S if load_faults()[fault].ends_the_server else _TIMEOUT_S
+    plan = Plan(settings_for(url, scenarios, timeout), headers=((HEADER, fault),))
     subject = await interrogate(plan, Progress())
     if isinstance(subject, Unreached):
         return Trial(fault, server, failure=subject.diagnosis)

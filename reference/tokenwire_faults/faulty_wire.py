@@ -103,7 +103,7 @@ class _FaultySend:
         values = self._fault.event(event)
         if not named:
             return [UNNAMED.event(value) for value in values]
-        # What takes the place of an event is an error, which those of other endpoints do not name.
+        # Errors that faults put in the place of an event have no type, as at endpoints without named events.
         return [NAMED.event({"type": "error", **value}) for value in values]
 
     async def _answer(self, message: Message) -> None:

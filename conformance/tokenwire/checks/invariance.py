@@ -22,7 +22,6 @@ from tokenwire.checks.check import (
     select,
 )
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.deeds import weights_of
 from tokenwire.checks.reading.fields import EXTRAS, LOGPROBS, SHOWN, STOPS, asked_alike, end_place
 from tokenwire.checks.reading.times import Timeline, began
 from tokenwire.record import Answer, Stream, fact, integer
@@ -117,10 +116,9 @@ def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Tar
 
 def _of_same_weights(streams: tuple[Answer, ...], target: Target) -> Iterable[tuple[Answer, ...]]:
     """The answers that the same weights made, together."""
-    weights = weights_of(target.deeds)
     by_weights: defaultdict[int | None, list[Answer]] = defaultdict(list)
     for stream in streams:
-        by_weights[weights(stream)].append(stream)
+        by_weights[target.deeds.weights(stream)].append(stream)
     by_weights.pop(None, None)
     alike = by_weights.values()
     return (streams,) if any(len(group) == len(streams) for group in alike) else map(Answers, alike)

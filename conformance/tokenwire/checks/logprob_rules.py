@@ -120,7 +120,7 @@ def _numbers(reported: ReportedLogprobs, position: int) -> dict[object, float]:
 
 
 def _scale(first_top: _Top, second_top: _Top) -> float | None:
-    """How much further apart the logprobs of `one` lie than those of `other`; None where nothing tells."""
+    """How much further apart the first logprobs lie than the second; None where nothing tells."""
     common = sorted(
         first_top.by_id.keys() & second_top.by_id.keys(), key=lambda token: -second_top.by_id[token]
     )
@@ -202,8 +202,8 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
     if not moves:
         return None
     if all(abs(move) <= _SHIFT for move, _ in moves):
-        # A server that drops a bias moves nothing either: there the likeliest id comes as without it. What a
-        # penalty moves not, it may have dropped.
+        # A server that drops a bias moves nothing either: there the likeliest id comes as without it. A
+        # penalty that moves nothing may have been dropped, too.
         likeliest = max(base.by_id, key=base.by_id.__getitem__)
         acted = top.asked.greedy and top.sampled in biases and top.sampled != likeliest
         return UNBIASED if acted else None

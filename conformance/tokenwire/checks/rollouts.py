@@ -11,7 +11,6 @@ from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.deeds import weights_of
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.refusals import refused_as_bad
 from tokenwire.checks.reading.times import began, delivered_at, over
@@ -111,7 +110,7 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
             for choice in finished_choices(stream):
                 if choice.finish is not None and choice.finish.type != "abort":
                     undisturbed[key, stream.asked.max_new_tokens, choice.index].append((stream, choice))
-    weights = weights_of(target.deeds)
+    weights = target.deeds.weights
     for stream, call in paused:
         for choice in stream.choices:
             alike = undisturbed.get((same_beginning(stream), stream.asked.max_new_tokens, choice.index), ())

@@ -197,12 +197,14 @@ def _events(first: Stream, second: Stream) -> Iterator[Difference]:
 
 def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
     """The differences between two answers to requests of one name. `names` are those of the sides."""
-
-    def shown(stream: Stream, place: Place | None) -> str:
-        return "" if place is None else written(stream.exchange.body, place)
-
-    for found in _differences(pair, names):
-        yield replace(found, excerpts=(shown(pair.baseline, found.one), shown(pair.other, found.other)))
+    found = list(_differences(pair, names))
+    bodies = [side.exchange.body if found else b"" for side in (pair.baseline, pair.other)]
+    for difference in found:
+        one, other = (
+            "" if place is None else written(body, place)
+            for body, place in zip(bodies, (difference.one, difference.other), strict=True)
+        )
+        yield replace(difference, excerpts=(one, other))
 
 
 def _differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:

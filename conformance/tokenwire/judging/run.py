@@ -8,7 +8,7 @@ from functools import cached_property
 from tokenwire.checks.about import Traits, traits_of
 from tokenwire.checks.check import Answers, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.checks.reading.deeds import Deeds, disturbed, weights_of
+from tokenwire.checks.reading.deeds import Deeds, disturbed
 from tokenwire.checks.reading.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import vocabulary_told
@@ -23,7 +23,6 @@ from tokenwire.target.determinism import (
     Comparison,
     Determinism,
     Doubt,
-    Weights,
     comparisons,
     determinism,
     doubt,
@@ -154,12 +153,8 @@ class Run:
         return Deeds(self.calls, self.deaths)
 
     @cached_property
-    def _weights(self) -> Weights:
-        return weights_of(self._deeds)
-
-    @cached_property
     def determinism(self) -> Determinism:
-        return determinism(self.answers, disturbed(self.answers, self._deeds), self._weights)
+        return determinism(self.answers, disturbed(self.answers, self._deeds), self._deeds.weights)
 
     @cached_property
     def seen(self) -> tuple[Determinism, ...]:
@@ -181,7 +176,7 @@ class Run:
 
     @cached_property
     def comparisons(self) -> list[AnswerPair]:
-        return comparisons(self.answers, self.determinism, self._weights)
+        return comparisons(self.answers, self.determinism, self._deeds.weights)
 
     @cached_property
     def empty_answers(self) -> frozenset[str]:

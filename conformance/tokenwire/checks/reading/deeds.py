@@ -8,13 +8,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 
 from tokenwire.checks.reading.times import began, over
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer
 from tokenwire.target.death import Death
-from tokenwire.target.determinism import Weights
 from tokenwire.wire.exchange import ExchangeHead
 
 DEATH = "death"
@@ -81,6 +81,21 @@ class Deeds:
         """The deeds of a kind that overlap an exchange."""
         return self.during(began(exchange), over(exchange), kind)
 
+    @cached_property
+    def _ends_of_updates(self) -> list[float]:
+        return sorted(
+            deed.ended for deed in self.every if deed.kind == Action.UPDATE and deed.ended is not None
+        )
+
+    def weights(self, answer: Answer) -> int | None:
+        """Which weights made an answer, by number; None where an update met it, or its time is unknown.
+
+        An update that was refused may have changed them, too.
+        """
+        start = began(answer.exchange)
+        met = self.beside(answer.exchange, Action.UPDATE)
+        return None if met else bisect_right(self._ends_of_updates, start or 0.0)
+
 
 _DISTURBS = (Action.PAUSE, Action.UPDATE, Action.FLUSH)
 
@@ -94,22 +109,6 @@ def disturbed(streams: Iterable[Answer], deeds: Deeds) -> frozenset[str]:
         for stream in streams
         if any(deeds.beside(stream.exchange, kind) for kind in _DISTURBS)
     )
-
-
-def weights_of(deeds: Deeds) -> Weights:
-    """Tells which weights made an answer, by number; None where an update met it, or its time is unknown.
-
-    An update that was refused may have changed them, too.
-    """
-    updates = [deed.ended for deed in deeds.every if deed.kind == Action.UPDATE]
-    ends = sorted(end for end in updates if end is not None)
-
-    def weights(answer: Answer) -> int | None:
-        start = began(answer.exchange)
-        met = start is None or len(ends) < len(updates) or deeds.beside(answer.exchange, Action.UPDATE)
-        return None if met or start is None else bisect_right(ends, start)
-
-    return weights if updates else lambda _: 0
 
 
 class _InOrder:
