@@ -131,6 +131,8 @@ class _Violations:
             *first.requirement.implied_by,
             *_ancestors().get(first.requirement.id, ()),
         )
+        # By the place alone, only the answer that is shown counts: otherwise the gravest failure of a report
+        # may be folded under that of another answer.
         theirs = _exchanges(other.violations if implied else other.violations[:1])
         return first.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(first.violations))
 

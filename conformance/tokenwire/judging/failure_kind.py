@@ -19,6 +19,7 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _BRACKETED = re.compile(r"\[[^][]*\]|\{[^{}]*\}")
 _WITH_DIGITS = re.compile(r"[\w.+-]*\d[\w.+-]*(?<![.+-])")
 _REPEATED = re.compile(r"#(?:, #)+")
+# "1 output id" and "4 output ids" are one kind: how many there are differs from run to run.
 _SINGLE_ID = re.compile(r"(?<=# output )id\b")
 _LETTERS_OF_A_FINGERPRINT = 12
 
@@ -43,6 +44,7 @@ def lasting_words(text: str) -> str:
     """The text without what differs from run to run: quoted texts, lists, words with digits, one or many."""
     text = _QUOTED.sub("'…'", " ".join(text.split()))
     before = ""
+    # Lists hold lists: the inner ones are taken out first.
     while before != text:
         before, text = text, _BRACKETED.sub("…", text)
     return _SINGLE_ID.sub("ids", _REPEATED.sub("#, …", _WITH_DIGITS.sub("#", text)))
@@ -70,6 +72,7 @@ def _kind(observation: Observation, judgement: Judgement) -> FailureKind:
     )
     where = lasting_words(observation.place.pointer)
     says = f"{where}: {lasting_words(words)}" if where else lasting_words(words)
+    # The words may quote the server, and kinds are printed and written into baselines.
     return FailureKind(stream.dialect if stream else "-", inert(says))
 
 

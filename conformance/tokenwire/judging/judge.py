@@ -166,6 +166,7 @@ def _weigh(
         elif doubted:
             yield judged(Verdict.INCONCLUSIVE, reason=doubts[0])
         elif not answered:
+            # Without this, a server that answers everything with 200 and no record would pass.
             yield judged(Verdict.INCONCLUSIVE, reason="no request of the run was answered by a record")
         elif total < requirement.witnesses:
             yield judged(Verdict.INCONCLUSIVE, reason=not_enough)
@@ -252,6 +253,7 @@ def judge_runs(
         ]
         tallies: list[Tallies] = [{} for _ in runs]
         on_done(sum(len(wanted) - len(rows) for rows in left), "")
+        # Before the workers are forked, which then share what is computed here.
         for run in runs if jobs > 1 else ():
             _prepare(run)
         for position, count, name, counted in Observing(tuple(runs), tuple(left)).all(jobs):

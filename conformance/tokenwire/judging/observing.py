@@ -45,6 +45,8 @@ class _Part(NamedTuple):
 
 def may_observe(requirement: Requirement, stream: Answer, run: Run) -> bool:
     """Whether the check of a requirement is given an answer."""
+    # A bad request that failed as the good one behind it did tells nothing of refusals: the server may have
+    # been gone.
     return requirement.oracle != "refusal" or stream.exchange.name not in run.clouded
 
 
@@ -117,6 +119,7 @@ def of_streams(
     for position, stream in enumerate(streams, start):
         scenario, loaded = stream.exchange.scenario, run.load(stream)
         traits = traits_of(loaded)
+        # Answers with the same traits are given to the same checks.
         if traits not in by_traits:
             by_traits[traits] = [
                 (row, check.observe)
@@ -134,6 +137,7 @@ def of_streams(
 
 
 def _of_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
+    # A part of pairs is one range of both lists: `_parts` goes by the longer one.
     for pairs in (run.comparisons, run.pairs_beside):
         comparing = [row for row in wanted if pairs_for(row, run) is pairs]
         for position, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
@@ -156,6 +160,7 @@ def _of_run(requirement: Requirement, run: Run) -> Iterator[Counted]:
     if run.clouded and requirement.oracle == "refusal":
         answers = Answers(stream for stream in answers if may_observe(requirement, stream, run))
     found: dict[str, TallyBuilder] = defaultdict(TallyBuilder)
+    # This tally is for the traceback of a check that raises; `found` holds what the check observes.
     crashed = tally(_count_by_scenario, check, answers, run, found, position=0)
     yield requirement.id, NO_SCENARIO, crashed
     for scenario, seen in found.items():
@@ -187,6 +192,7 @@ def _count_by_scenario(
             if len(waiting[scenario]) >= _TOGETHER:
                 count(scenario, nth)
     finally:
+        # What a check observed before it raised counts as well.
         for scenario, seen in left_out:
             waiting[scenario].append(seen)
         for scenario in list(waiting):

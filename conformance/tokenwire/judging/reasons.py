@@ -107,6 +107,7 @@ def _funnel(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) ->
     every, asked = TallyBuilder(), TallyBuilder()
     for scenario, seen in tallies.items():
         every.add(seen)
+        # What other scenarios left out does not explain why those that ask for this row gave too little.
         if not scenarios or scenario in scenarios:
             asked.add(seen)
     return _Funnel(tuple(_stages(requirement, run)), asked.built.left_out, every.built.witnesses)
@@ -143,6 +144,7 @@ def not_asked(requirement: Requirement, run: Run) -> str:
 
     Once the ordinary scenarios are through, a death cuts off only requests that are to be refused.
     """
+    # A gateway's answers that are compared with its worker's stand in pairs, and not among the streams.
     answered = {*run.scenarios, *(pair.other.exchange.scenario for pair in run.pairs_beside)}
     scenarios = scenarios_for().get(requirement.id, ())
     missing = [name for name in scenarios if name not in answered]
@@ -177,6 +179,8 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     """The verdict on a requirement that does not apply to this target or run; None where it applies."""
     if requirement.excluded:
         return Verdict.NOT_TESTABLE, requirement.excluded, ()
+    # A death that came late cut off only requests that were to be refused: it is not why a capability is
+    # missing.
     cut_off = not_asked(requirement, run) if run.died is not None and run.died.early else ""
     across = requirement.oracle == _ACROSS_TARGETS
     needed = ""
@@ -203,6 +207,8 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if instrumented:
         return Verdict.NOT_TESTABLE, f"{words}; {_INSTRUMENTS.get(missing[0].name, _MIRROR)}", ()
+    # Computed when asked for: to count answers for such words took an eighth of the time of watch and
+    # inspect.
     return Verdict.UNSUPPORTED, lambda: f"{words} ({_searched(requirement, run)})", ()
 
 

@@ -69,6 +69,7 @@ class Run:
         return clouded(self.answers, self._suspicion)
 
     def _suspicion(self, stream: Answer) -> int:
+        # Not `self.target`: that asks for the deaths, and these ask for the suspicion.
         return suspicion(stream, Target(advertised=self.advertised))
 
     @cached_property
@@ -96,6 +97,7 @@ class Run:
     @cached_property
     def unknown_lists(self) -> frozenset[str]:
         """Lists in `meta_info` that are neither known to the dialect nor a sampler's."""
+        # A user who declares customized_info says that lists which no dialect knows come from a sampler.
         return frozenset() if "customized-info" in self.declared else unknown_lists(self.streams)
 
     def load(self, answer: Answer) -> Stream:
@@ -211,6 +213,7 @@ class Run:
     @cached_property
     def target(self) -> Target:
         """What checks are told about the target."""
+        # SGLang and vLLM name the size of the vocabulary when they refuse an id beyond it.
         vocabulary = self.advertised.vocab_size or vocabulary_told(self.streams)
         return Target(
             capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),
