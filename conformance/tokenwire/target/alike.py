@@ -28,6 +28,7 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
     """
     if first is other:
         return True
+    # True equals 1 in Python, and is no number in JSON.
     if isinstance(first, bool) or isinstance(other, bool):
         return False
     if isinstance(first, (int, float)) and isinstance(other, (int, float)):
@@ -41,6 +42,7 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
     if isinstance(first, Mapping) and isinstance(other, Mapping):
         if first.keys() == other.keys() and all(_member(key, first, other, tolerance) for key in first):
             return True
+        # In an object by text, halves of characters share one name, so that some candidates have no member.
         agree = _tied if len(first) == len(other) else _hidden
         return agree(_keyed(first), _keyed(other), tolerance)
     return bool(first == other)

@@ -85,6 +85,7 @@ class Death:
 def failure(stream: Answer) -> str:
     """How the server itself failed at a request, in words; empty where it did not."""
     exchange = stream.exchange
+    # A stream that breaks off is judged by stream-ends-cleanly.
     if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
         return _no_answer(exchange)
     if exchange.ending in {Ending.OUTGROWN, Ending.TIMEOUT}:
@@ -145,6 +146,8 @@ class _Timed:
         exchange = self.stream.exchange
         if exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
             return False
+        # A gateway may answer 503 for a server that is gone; if all failures are 503, there was only no room
+        # (`_is_dead`).
         return bool(failure(self.stream)) or exchange.ending is Ending.TRUNCATED or exchange.status == 503
 
     @property
@@ -205,6 +208,7 @@ def deaths(
     unanswered = [
         call.exchange
         for call in calls
+        # A call that met nobody who listened came after the end.
         if call.exchange.ending in _BROKEN and not call.exchange.detail.startswith(_NOT_LISTENING)
     ]
     lives = list(_lives(streams))
@@ -253,6 +257,7 @@ def _end(
     # Hostile requests come last and may end a server; an end amid ordinary ones leaves rows undecided.
     early = strangers or suspicion(of.stream) >= ORDINARY
     call = next((call for call in unanswered if _met(call, since, until)), None)
+    # A bad request that was under way is the likelier cause.
     call = call if suspicion(of.stream) >= ORDINARY else None
     suspects = max(1, len(under_way))
     return Death(of.stream, suspects, frozenset(cut), early, final, since, until, call)
@@ -273,6 +278,7 @@ def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
     One failure may be the request's own fault. It takes a second one: of a connection, of a request that had
     been answered before, or many more.
     """
+    # A server that has no room answers 503 to all, and lives.
     if len(failed) < 2 or all(sent.stream.exchange.status == 503 for sent in failed):
         return False
     if len(failed) >= IN_A_ROW:

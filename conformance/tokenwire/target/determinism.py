@@ -191,6 +191,8 @@ def request_of(stream: Answer) -> Hashable:
     asked = stream.asked
     if not asked.key:
         return None
+    # What an answer is asked to tell counts, too: whether that changes the result is judged by
+    # asking-for-more-changes-nothing.
     reported = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform)
     returned = (asked.return_prompt_token_ids, asked.return_token_ids, asked.return_meta_info)
     usage = (asked.usage, asked.continuous_usage)
@@ -206,6 +208,7 @@ def _result(stream: Answer) -> tuple[Any, ...]:
 
 def known_by(value: Any) -> int:
     """Equal for equal JSON values, and for no others: many cannot be hashed, and -1 and -2 have one hash."""
+    # Version 2 of the format has no references, by which equal values would have other bytes.
     return hash(dumps(value, 2))
 
 
@@ -249,6 +252,8 @@ class _Answer(NamedTuple):
                     for position, ids, text, finish in result
                 )
             ),
+            # The cache key counts: cache-keys-change-nothing compares answers under two keys, and these must
+            # not excuse each other.
             (asked.stream, disturbed, not asked.stream and _was_cached(stream), asked.cache_key),
         )
 
@@ -289,6 +294,7 @@ def determinism(
         if len({answer.result for answer in group}) > 1:
             varied |= {answer.stream.exchange.name for answer in group}
     for group in _grouped(answers, attrgetter("request")):
+        # Only with the first: the time grows with the answers to a request, and not with their pairs.
         first, *others = (answer.stream for answer in group)
         differences += _numbers_apart(first, others)
     steady = {answer.stream.exchange.name: times[answer.form, answer.shown] - 1 for answer in answers}
@@ -355,6 +361,8 @@ def _numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Differen
             twin = theirs.get(choice.index)
             if twin is None or (choice.output_ids, choice.text) != (twin.output_ids, twin.text):
                 continue
+            # Most choices tell equal numbers, which a fact shows: then neither is read again from its
+            # capture.
             differing = _numbers(choice) != _numbers(twin)
             found = _series_apart(choice.load(), twin.load()) if differing else {}
             for name in _series_of_numbers(choice) & _series_of_numbers(twin):
