@@ -103,6 +103,8 @@ def _first_top_logprobs(stream: Stream) -> _Tops | None:
     if not finished_choices(stream):
         return None
     for emission, reported in reported_along(stream.choices[0]):
+        # Later ids may stand behind different outputs; only the first ids of two answers have the same
+        # logits.
         if emission.before:
             return None
         first, second = (_numbers(reported, position) for position in (0, 1))
@@ -151,6 +153,7 @@ def _kept(base: _Top, asked: Asked) -> tuple[frozenset[Any], float] | None:
     mass = 0.0
     for token, logprob in ranked:
         probability = math.exp(logprob)
+        # A top_k of 0 or -1 leaves all ids in.
         full = 0 < (asked.top_k or 0) <= len(kept) or mass >= (asked.top_p or 1.0)
         if full or probability < (asked.min_p or 0.0) * math.exp(ranked[0][1]):
             return frozenset(kept), mass
@@ -195,6 +198,7 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
     others = [shift for token, shift in shifts.items() if token not in biases]
     least, most = _BIASES
     moves = [
+        # Compared with an id without a bias: since probabilities add up to 1, a bias moves all logprobs.
         (shifts[token] - others[0], bias)
         for token, bias in biases.items()
         if others and token in shifts and least <= abs(bias) <= most

@@ -75,6 +75,7 @@ def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]
     """
     found: dict[str, tuple[str, bool]] = {}
     for whole in _stopped(streams):
+        # Servers differ in whether the least number of tokens delays stop strings (spec/stops.md).
         if whole.stream.asked.min_new_tokens:
             continue
         twin, finish = _twins(streams).get(_as_if_trimmed(whole)), whole.choice.finish
@@ -111,6 +112,7 @@ def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iter
     stop_of = _stop_finder(streams)
     for stream in _asks_for_stops(streams):
         asked = stream.asked
+        # An echo shows the prompt, in which the string may stand.
         trimmed = not (asked.no_stop_trim or asked.min_new_tokens or asked.echo)
         for choice in finished_choices(stream) if trimmed else ():
             stop, text = stop_of(stream, choice), choice.text
@@ -160,6 +162,8 @@ def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iter
             if not (ended.startswith(text) or text.startswith(ended)):
                 continue  # whole answers and streams say different things here: no stop took that away
             for position, shown in texts_so_far(choice):
+                # Text that goes on behind the right end shows the stop; other text may be another answer, by
+                # chance.
                 if shown:
                     yield expect(
                         choice.emissions[position].at("text"),
@@ -204,6 +208,7 @@ def _may_have_matched(whole: Whole, twin: Whole) -> bool:
     finish, stops, stated = whole.choice.finish, whole.stream.asked.stop, twin.choice.text
     if stop_string_of(whole.stream.asked, whole.choice) is not None:
         return True
+    # A parser may have taken the text with the stop string out of the content.
     elsewhere = (twin.choice.reasoning or "", *(call.arguments for call in twin.choice.load().calls))
     if any(stop in text for stop in stops for text in elsewhere):
         return True
@@ -261,6 +266,7 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
         if twin is None or not stated or text is None:
             continue
         thoughts, all_thoughts = whole.choice.reasoning or "", twin.choice.reasoning or ""
+        # Some servers look for stop strings in the reasoning, too, and end there.
         if thoughts != all_thoughts:
             if stop := _stop_in_thoughts(asked.stop, thoughts, all_thoughts):
                 message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"
@@ -280,6 +286,7 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
         stop = min(near, key=lambda found_stop: near[found_stop])
         goes_on = any(text.startswith(stated[:end]) for end in near.values())
         finish = whole.choice.finish
+        # A server that names the stop may show the rest of the token that completed it.
         longest = max(map(len, kept)) + _ONE_TOKEN
         named = finish is not None and finish.matched in near and len(text) <= longest
         yield expect(
@@ -304,6 +311,7 @@ def _nothing_follows_a_stop_id(choice: Choice, stream: Stream, _target: Target) 
     asked = stream.asked
     ids = choice.output_ids or []
     positions = [position for position, token in enumerate(ids) if token in asked.stop_token_ids]
+    # A server may sample ids that would end the choice too early, and go on (spec/sampling.md).
     positions = [position for position in positions if position >= (asked.min_new_tokens or 0)]
     if positions:
         position = positions[0]

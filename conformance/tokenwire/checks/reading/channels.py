@@ -111,6 +111,7 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
     """
     if ours.reasoning.strip() != theirs.reasoning.strip():
         yield Difference("reasoning", ours.reasoning, theirs.reasoning)
+    # Only a stream tells where calls stood between parts of the content.
     cut = max(ours, theirs, key=lambda channels: len(channels.contents))
     if not _fits(cut.contents, (theirs if cut is ours else ours).content):
         yield Difference("text", ours.content, theirs.content)
@@ -299,6 +300,7 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
     """
     reported, usage = len(tokens_of(choice) or choice.output_ids or ()), stream.usage
     count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    # Usage counts the tokens of all choices together.
     if len(stream.choices) == 1 and type(count) is int:
         return reported == count
     return reported == count_of(stream, choice) or policy_of(stream).hidden_in_logprobs
@@ -312,7 +314,9 @@ def say(
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
         return None
     count, budget = len(choice.output_ids or tokens_of(choice) or ()), stream.asked.budget(choice.index)
+    # A server may say tool_calls of a call that its budget ended; spent-budget-is-told judges that.
     spent = finish.type == SPENT or (finish.type == CALLED and budget is not None and 0 < budget <= count)
+    # SGLang leaves the token of a stop id out of the text, and so out of every channel.
     ended_by = choice.output_ids[-1] if choice.output_ids else finish.matched
     by_id = ended_by in stream.asked.stop_token_ids and not stream.asked.no_stop_trim
     text = _text(choice, tokenizer, spent=spent, by_id=by_id)
