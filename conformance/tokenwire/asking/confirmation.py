@@ -37,6 +37,7 @@ def _sides(judgement: Judgement, run: Run) -> list[Answer]:
     for difference in (*judgement.violations, *judgement.doubted):
         names = dict.fromkeys(place.exchange for place in (difference.place, *difference.related))
         sides = [run.by_exchange[name] for name in names if name in run.by_exchange]
+        # A request that is known to be answered in two ways is not asked again: nothing new would show.
         if all(map(request_of, sides)) and not any(
             known.unsteady.keys() & names.keys() for known in run.seen
         ):

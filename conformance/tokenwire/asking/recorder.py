@@ -78,6 +78,7 @@ class _Recording:
     def read(self, time_read: float, data: bytes) -> None:
         """Bytes of the body, and when they arrived."""
         self.size += len(data)
+        # Lines of an event stream end with LF, CRLF or CR alone.
         self.lines += data.count(b"\n") or data.count(b"\r")
         self._keep(self._arriving.feed(Read(time_read - self._sent, data)))
 
@@ -197,6 +198,7 @@ class Recorder:
                 file = files.enter_context(self._capture.open(name)) if self._capture is not None else None
                 if file is not None:
                     file.request(name, scenario, shown, started=started, server=self.server)
+                # SGLang's /server_info tells the keys that the server was started with.
                 recording = _Recording(file, mask, is_settings=request.method == "GET")
 
                 def so_far() -> Exchange:
@@ -254,10 +256,13 @@ class Recorder:
                 else:
                     await _unless_left(receiving, tap, reception.connection, recording)
         except (h11.RemoteProtocolError, OSError) as error:
+            # `asyncio.timeout` raises TimeoutError, which is an OSError.
             if limit.expired():
                 recording.end(Ending.TIMEOUT, f"not over after {self._timeout_s:g} s")
                 return
             ending = Ending.UNREACHABLE if recording.status is None else Ending.TRUNCATED
+            # All errors before there is a connection have one name, by which `target.death` knows that nobody
+            # listened.
             kind = type(error).__name__ if reception.connected else "ConnectError"
             recording.end(ending, f"{kind}: {error}")
 

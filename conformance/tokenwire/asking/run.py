@@ -184,6 +184,7 @@ class _Interrogation:
     async def _run_scenario(self, scenario: Scenario, talk: Conversation) -> None:
         await scenario.run(talk)
         self.progress.finished(talk)
+        # A scenario that was cut when the run ended is not finished: `--resume` asks it again.
         if self.notes is not None and not self.vitals.over:
             self.notes.finish(talk)
 
@@ -292,6 +293,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
 
     Raises UsageError for a URL that is none.
     """
+    # The requests that find out who is there are a part of the price.
     first: list[HttpRequest] = []
     found, parrot, _ = await _find_out(
         replace(plan, on_exchange=lambda exchange: first.append(exchange.request)), None
@@ -358,9 +360,11 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         subject = Subject(url=plan.settings.target, left_out=found.left_out, unrecorded=lost)
         return Unreached(subject, found.diagnosis)
     if notes is not None:
+        # In this order: a recording of another server is refused before anything of it is removed.
         notes.begin(found)
         notes.forget_the_rest()
     recorder = _recorder(plan, plan.settings.target, capture, headers=plan.headers, known=found)
+    # It only asks whether the server is back; that is not recorded.
     scout = _recorder(plan, plan.settings.target, None, headers=plan.headers, scouts=True)
     vitals = _vital_signs(plan, recorder, found, scout, progress.waiting)
     sender = polite.to(vitals, found.asked, found.advertised.context)
@@ -372,6 +376,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         if plan.settings.explore:
             await asking.explore()
         await asking.confirm()
+        # Before the perilous scenarios, which may end the server.
         if plan.tokenizer is None:
             await asking.ask_for_texts()
         if (
@@ -392,6 +397,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
     signal ends the process.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(asking)
+    # Python sets signal handlers in the main thread alone.
     signals = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
 
     stopped = False
@@ -409,6 +415,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
     try:
         await task
     except asyncio.CancelledError:
+        # Cancelled from outside, and not by a signal.
         if not stopped:
             raise
     finally:

@@ -154,6 +154,7 @@ def _ids(scoring: Scoring) -> tuple[int, ...]:
 
 def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bool | None:
     """Whether samples of one seed were the same twice."""
+    # Some endpoints have no word for a seed; their samples were asked for without one.
     labels = [label for label in again if label.startswith(SEEDED) and again[label].asked.seed is not None]
     kept = [_ids(_written(first.get(label))) == _ids(_written(again[label])) for label in labels]
     return all(kept) if kept else None
