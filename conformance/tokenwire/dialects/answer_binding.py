@@ -91,6 +91,7 @@ class _Parent:
     holds_customized_info: bool = False
     other_lists: frozenset[str] = frozenset()
 
+    # Bounded: the pointer holds the position of the choice, and a server may write any number of choices.
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
     def placed(self, pointer: str) -> Mapping[str, tuple[tuple[Kind, str, str], ...]]:
         """By key, the kinds and names of the fields, and where they stand in a choice at a pointer."""
@@ -207,6 +208,7 @@ class AnswerBinding:
         if isinstance(found, list):
             items = [(position, f"{self._pointer}/{position}", item) for position, item in enumerate(found)]
         else:
+            # SGLang's /generate answers a batch with a list of choices, and a single prompt with one object.
             items = [(0, self._pointer, found)]
         document = [
             (field, value)
@@ -256,6 +258,8 @@ class AnswerBinding:
                 bound = placed.get(key)
                 if bound is not None:
                     for kind, name, pointer in bound:
+                        # A finish that is null keeps its pointer: a finish that never comes is reported
+                        # there.
                         if not value and kind != "finish" and self._is_nothing(value, name):
                             continue
                         if kind == "reasoning" and single.get(name):
@@ -316,6 +320,7 @@ class AnswerBinding:
         matched, code = found.get("matched", ABSENT), found.get("code")
         return Finish(
             type=self.finish_types.get(kind, kind) if isinstance(kind, str) else "",
+            # llama.cpp writes an empty stopping_word where nothing matched.
             matched=None if matched is ABSENT or matched == "" else matched,
             length=length if type(length) is int else None,
             raw=reason,

@@ -120,6 +120,7 @@ def _rows(value: Any) -> list[Any]:
 
 def _numbers(value: Any) -> Iterator[float]:
     """All numbers in nested lists, in their order. Raises ValueError for anything else."""
+    # Without recursion: a server may nest lists as deep as it likes.
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -137,6 +138,7 @@ def _npy(data: bytes) -> Array:
     try:
         if not data.startswith(_NPY):
             raise ValueError("it does not begin as a file of numpy")
+        # Version 1 of the format has two bytes for the size of its header, later ones four.
         size, position = (
             (struct.unpack("<H", data[8:10])[0], 10)
             if data[6] == 1
@@ -154,6 +156,7 @@ def _npy(data: bytes) -> Array:
         ):
             raise ValueError(f"it has a shape of {shape} and {len(data) - position - size} bytes of numbers")
     except (struct.error, KeyError, IndexError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        # `literal_eval` raises the last four for a header that is made to break it.
         raise ValueError(f"it is no file of numpy: {type(error).__name__}: {error}") from error
     width = count // shape[0] if shape[0] else 0
     return Array(tuple(numbers[row * width : (row + 1) * width] for row in range(shape[0])))

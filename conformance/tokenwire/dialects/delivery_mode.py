@@ -16,6 +16,7 @@ def _counted(emissions: Sequence[Emission]) -> Iterator[Delivery]:
     """The modes in which the ids of emissions are as many as were counted since the ones before them."""
     for previous, emission in pairwise(emissions):
         count, before = (part.counters.get("completion_tokens") for part in (emission, previous))
+        # If nothing was counted before, both modes carry the same list.
         if emission.output_ids is not None and type(count) is int and type(before) is int and before > 0:
             if len(emission.output_ids) == count - before:
                 yield Delivery.INCREMENTAL

@@ -36,6 +36,7 @@ class Says:
         """The one text that a body lets the model say; None where it says no such thing."""
         pattern = find(body, self.pattern)
         text = re.sub(r"\\([^\w\s])", r"\1", pattern) if isinstance(pattern, str) else None
+        # An expression that is not spelled as `body` spells it may match more than one text.
         return text if text is not None and find(self.body(text, 0), self.pattern) == pattern else None
 
 

@@ -340,6 +340,7 @@ class Dialect:
         names = (asked.model, *(asked.adapter.values if asked.adapter is not None else ()))
         if any(isinstance(name, str) and name in adapters for name in names):
             asked = replace(asked, ids_key="", other_sampling=f"{asked.model} {asked.other_sampling}")
+        # Of an answer that outgrew its limit, only the beginning was kept.
         if exchange.status is None or exchange.ending is Ending.OUTGROWN:
             return Stream(exchange, self.name, asked, Delivery.WHOLE, (), ())
         if exchange.status != 200:
@@ -415,6 +416,7 @@ class Dialect:
                 events.append(Event(index, place, None, event.name, done=True))
                 continue
             data, problem, schema_errors = self._value(event.data)
+            # Shared with the latest event of its own choice: events of several choices alternate.
             if len(event.data) >= _LONG:
                 choice = self._stream.index_of(data, 0) if isinstance(self._stream, AnswerBinding) else 0
                 latest[choice] = data = sharing(data, latest.get(choice))
@@ -454,6 +456,7 @@ class Dialect:
         """What events deliver to the choices, and the usage objects beside that, each with its place."""
         emissions: list[Emission] = []
         usages: list[Usage] = []
+        # With usage in every event, the usage of an event counts its own choice alone.
         of_all = asked.stream and asked.prompts * asked.n > 1 and not asked.continuous_usage
         for event, delivered, counts, pointer in binding.deliveries(events, of_all=of_all):
             emissions += delivered
@@ -484,6 +487,7 @@ def beginning(exchange: Exchange, events: int) -> bytes:
     if _begins_as_json(body):
         return body
     for _ in range(events):
+        # A stream with other line ends has no such border: all of it is looked at.
         end = body.find(b"\n\n", end) + 2
         if end < 2:
             return body

@@ -47,6 +47,7 @@ def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | 
     if emission.prompt_token_ids is not None:
         return len(emission.prompt_token_ids)
     counted = emission.counters.get("prompt_tokens")
+    # Usage counts all prompts together.
     if counted is None and asked.prompts == 1:
         counted = (usage or {}).get("prompt_tokens")
     if prompt < len(asked.texts) and (sizes := _spelled(emission, asked.texts[prompt])):

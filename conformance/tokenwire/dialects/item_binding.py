@@ -35,6 +35,7 @@ class _FinishBinding:
             if kind is not None:
                 matched = find(data, self.matched) if self.matched is not None else ABSENT
                 return Finish(type=kind, matched=matched or None, raw=reason), join(*keys)
+            # Messages writes null until the message ends: a reason that never comes is reported there.
             empty = empty or ("" if reason is ABSENT else join(*keys))
         return None, empty
 
@@ -117,6 +118,7 @@ class ItemBinding:
         """The error that an event is, or that its object carries; None where there is none."""
         kind = data.get("type") if isinstance(data, dict) else None
         return (
+            # Responses writes null there where nothing failed.
             find(data, self.errors[kind]) or None if isinstance(kind, str) and kind in self.errors else None
         )
 
@@ -132,6 +134,7 @@ class ItemBinding:
         if self.usage.begun is not None and isinstance(begun := find(data, self.usage.begun), dict):
             progress.begun = begun
         found = find(data, self.usage.at)
+        # Messages counts the prompt in the event that begins a stream, and the output at the end.
         return self.usage.read({**progress.begun, **found}) if isinstance(found, dict) else None
 
     def _parts(self, data: Any) -> Iterator[tuple[_PartBinding, str, Any]]:
@@ -200,6 +203,7 @@ class ItemBinding:
         index = values.pop("index", position)
         number = progress.calls.setdefault(json.dumps(index), len(progress.calls))
         arguments = values.get("arguments")
+        # Messages writes the input of a call as an object; the record holds arguments as text, as chat does.
         if isinstance(arguments, dict):
             values["arguments"] = arguments = json.dumps(arguments, ensure_ascii=False)
         if binding.restates and number in progress.arguments:

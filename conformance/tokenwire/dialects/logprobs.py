@@ -80,6 +80,7 @@ def id_in_text(text: object) -> int | None:
 def _entry(value: object) -> Logprob | None:
     """`[logprob, id]`, `[logprob, id, text]`, or an object with these; None for anything else."""
     if type(value) is list:
+        # A list of alternatives of which the first is broken is no entry.
         if len(value) < 2 or isinstance(value[0], (list, dict)):
             return None
         return Logprob(*value[:3])
@@ -252,6 +253,7 @@ def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator
     """The logprobs of the output ids that an emission is the first to carry, in each shape that it uses."""
     if (sampled := read.get(SAMPLED)) is not None:
         top = read.get(TOP)
+        # Lists of unlike length do not tell which alternatives belong to which id.
         if top is None or len(top.values) != len(sampled.values):
             yield ReportedLogprobs(SAMPLED, "", _beside(sampled, None))
         else:
@@ -354,4 +356,5 @@ def number_of(value: object) -> float | None:
     """A JSON number that can be calculated with; None for every other value."""
     if type(value) is float:
         return value if math.isfinite(value) else None
+    # A larger integer has no exact float, and a much larger one none at all.
     return float(value) if type(value) is int and abs(value) < _LARGE else None

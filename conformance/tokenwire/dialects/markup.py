@@ -201,6 +201,7 @@ def _calls(text: str, form: Form) -> Reading:
         contents.append(text[position:begin])
         body = begin + len(form.opens)
         found = _BODIES[form.holds](text, body, form)
+        # A call whose end has come is malformed; one without an end may have been cut.
         if found is None:
             open_ended = not form.closes or form.closes not in text[body:]
             if not open_ended or (not form.closes and _is_balanced(text[body:])):
@@ -217,6 +218,7 @@ def _calls(text: str, form: Form) -> Reading:
         elif form.between and text[position:].lstrip().startswith(form.between):
             position = text.index(form.between, position) + len(form.between)
         calls += written
+        # No content stands between the calls of one list.
         contents += [""] * (len(written) - 1)
     return Reading("", (*contents, text[position:]), tuple(calls))
 
@@ -247,6 +249,7 @@ def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
     found = _FUNCTION.match(text, begin)
     if found is None:
         return None
+    # This form writes each value on lines of its own.
     reported = {
         key: value.removeprefix("\n").removesuffix("\n") for key, value in _PARAMETER.findall(found[2])
     }
@@ -254,6 +257,7 @@ def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
 
 
 def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
+    # The list ends at the first bracket with which it parses: arguments may hold lists, too.
     end = text.find("]", begin)
     while end >= 0:
         try:

@@ -106,6 +106,8 @@ class DialectResolver:
         """
         candidates = dialects_at(exchange.request)
         if not candidates:
+            # That scenario asks for paths that no endpoint has: only the names of its exchanges tell the
+            # dialect.
             is_unknown_path = exchange.scenario == ASKS_FOR_THE_UNKNOWN
             return load_dialects().get(exchange.named_dialect) if is_unknown_path else None
         named = next((dialect for dialect in candidates if dialect.name == exchange.named_dialect), None)

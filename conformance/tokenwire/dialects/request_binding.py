@@ -271,6 +271,7 @@ class RequestBinding:
                 wanted = (others[0], *(keys for keys in places if keys is not others[0]))
                 what = f"{others[0][-1]} instead of {places[0][-1]}"
                 return dataclasses.replace(self, fields={**self.fields, name: wanted}), what
+        # Some models refuse a request that names a temperature.
         if "temperature" in words and "temperature" in self.fields and "temperature" not in self.never:
             return dataclasses.replace(self, never=self.never | {"temperature"}), "no temperature"
         if "model" in words and self.model is None:
@@ -308,6 +309,8 @@ class RequestBinding:
             ints_in(find(body, self.chosen_in_top)) if self.chosen_in_top is not None and logprobs else ()
         )
         # What depends on logprobs asks for nothing without them: such answers are not to be missed.
+        # Where chosen ids take the place of the likeliest (vLLM's logprob_token_ids), no likeliest are asked
+        # for.
         if not logprobs or in_top:
             values.pop("top_logprobs", None)
         if not logprobs:
@@ -363,6 +366,7 @@ class RequestBinding:
             constrained=self._is_constrained(sampling),
         )
         by_prompt = tuple(
+            # Each item of a batch may bring sampling parameters of its own.
             dataclasses.replace(asked, greedy=is_greedy(fields), **read_fields(fields, SAMPLING))
             for fields in fields_by_prompt(by_field, prompts)
         )
@@ -455,6 +459,7 @@ class RequestBinding:
 
         Where one field takes text and ids, what is neither a text nor texts is read as ids.
         """
+        # In this order: the endpoint's own place wins over that of another family.
         places = (*self.prompt_else.items(), *self.prompt.items())
         found = {name: value for name, keys in places if (value := find(body, keys)) is not ABSENT}
         if self.prompt.get("text") == self.prompt.get("input_ids"):
@@ -526,6 +531,8 @@ class RequestBinding:
         if asked.greedy:
             shaping = {name: value for name, value in shaping.items() if name not in _NOTHING_TO_GREEDY}
         key = _canonical([shaping, rest])
+        # Without these values the model's generation config may decide, and the ids are those of this
+        # endpoint alone.
         same_ids = all(find(body, keys) == value for keys, value in self.same_ids_need.items())
         plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)
         alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy

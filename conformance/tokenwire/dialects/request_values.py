@@ -44,6 +44,7 @@ def id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
 
 def is_greedy(by_field: Mapping[str, Any]) -> bool:
     temperature, top_k = by_field.get("temperature"), by_field.get("top_k")
+    # False equals 0 in Python, and is no temperature.
     cold = (
         isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
     )
