@@ -82,6 +82,7 @@ class Constraint:
 
     def _language(self) -> _Language:
         source = json.dumps(self.value, sort_keys=True)
+        # A capture may bring the language of a stranger.
         if len(source) > _LARGEST:
             raise UntoldError(f"{self.wire_name} has more than {_LARGEST} characters")
         return _language(self.kind, source)
@@ -136,16 +137,19 @@ class _Json:
         except ValueError:
             pass
         else:
+            # A number that ends here may go on: 1 to 12, or 1.5.
             return end == len(text) and (not isinstance(value, dict | list | str) or self.has(text))
         try:
             value = jiter.from_json(text.encode(), partial_mode="trailing-strings", allow_inf_nan=False)
         except ValueError as error:
+            # jiter says EOF of a text that ends too early, which may go on to JSON.
             return str(error).startswith("EOF")
         path, open_ = [], value
         while isinstance(open_, dict | list) and open_:
             path.append([*open_][-1] if isinstance(open_, dict) else len(open_) - 1)
             open_ = open_[path[-1]]
         for wrong in self._validator.iter_errors(value):
+            # The text to come may mend what is wrong in a part that is still open.
             closed = [*wrong.instance_path] != path[: len(wrong.instance_path)]
             at_once = wrong.schema_path and wrong.schema_path[-1] in _TOLD_AT_ONCE
             if closed or (at_once and not isinstance(wrong.instance, int | float)):  # 1 may go on as 1.5e1
@@ -159,6 +163,7 @@ class _Regex:
     def __init__(self, pattern: Any) -> None:
         if not isinstance(pattern, str):
             raise NoLanguageError("is no text")
+        # First, whether it is an expression at all: the engine below refuses some that are.
         _validator({"pattern": pattern})
         self._grammar = ("regex", pattern)
         try:
@@ -247,6 +252,7 @@ class _Tag:
         if not text.startswith(self.begin, at):
             return self.begin.startswith(text[at:])
         inner = text[at + len(self.begin) :]
+        # The text may stop within the end of the tag.
         begun = (self.end[:size] for size in range(1, len(self.end)))
         return self.content.begins(inner) or any(
             self.content.has(inner.removesuffix(end)) for end in begun if inner.endswith(end)
@@ -347,6 +353,7 @@ def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
     """Whether a text begins a word of a grammar, and whether it is one. Raises UntoldError."""
     if llguidance is None:
         raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
+    # Reading changes a matcher, and the cache keeps it for the next text.
     matcher = _matcher(kind, source).deep_copy()
     data = list(text.encode())
     begun = matcher.try_consume_tokens(data) == len(data)

@@ -255,6 +255,7 @@ class Emission:
 
 def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission, ...]:
     """The emissions of a choice, each with its place among them; copies of those of another choice."""
+    # A choice may be made of another's emissions, which keep their places there.
     placed = tuple(
         emission if emission.position == _IN_NO_CHOICE else replace(emission) for emission in emissions
     )
@@ -265,6 +266,7 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
         emission.index, emission.delivery = emission.event.index, delivery
         emission.position, emission.last = position, position == len(placed) - 1
         emission.before, emission.counted = delivered, carries_ids and incremental
+        # Each list of a cumulative stream begins with what came before.
         emission.seen_entries = 0 if incremental else delivered
         if emission.output_ids is not None:
             delivered, emission.counted = len(emission.output_ids) + (delivered if incremental else 0), True
@@ -339,6 +341,7 @@ class Choice(ChoiceFacts):
     def __post_init__(self) -> None:
         emissions = _placed(self.emissions, self.delivery)
         ids = [emission.output_ids for emission in emissions if emission.output_ids is not None]
+        # If a choice finishes twice, the last one counts here; one-finish-per-choice tells of both.
         finishes = (emission.finish for emission in reversed(emissions))
         counters = (counter for emission in emissions for counter in emission.counters.items())
         joined = {
@@ -391,6 +394,7 @@ class Choice(ChoiceFacts):
         """The tool calls, in the order in which they begin."""
         pieces: dict[int, list[tuple[Emission, CallPiece]]] = {}
         carrying = [emission for emission in self.emissions if emission.calls]
+        # In a cumulative stream, the last emission that carries calls carries all of them.
         for emission in carrying if self.text_is_incremental else carrying[-1:]:
             for piece in emission.calls:
                 index = piece.call if self.text_is_incremental else piece.position

@@ -232,6 +232,7 @@ class CaptureWriter:
         file = self._new_file(path)
         on_loss = self._lose if self._on_loss is not None else None
         if path.suffix == ".gz":
+            # Neither name nor time in the head: the same exchange makes the same file.
             zipped = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
             return ExchangeWriter(cast(BinaryIO, zipped), file, on_loss=on_loss)
         return ExchangeWriter(file, on_loss=on_loss)
@@ -240,6 +241,7 @@ class CaptureWriter:
         try:
             if not self.lost:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                # Exclusively: no exchange is written over another.
                 return path.open("xb")
         except FileExistsError:
             raise
@@ -331,7 +333,9 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
         # Only whole exchanges leave: a chunk is parsed, and read again, by itself.
         begun += piece
         complete = begun.rfind(b"\n", looked) + 1
+        # The lines of the last exchange may still be coming.
         if position := cut(begun, looked, complete):
+            # Through a view: a slice of the bytearray would be copied twice.
             yield CaptureChunk(
                 Span(path, number, offset, position, read), bytes(memoryview(begun)[:position])
             )

@@ -63,6 +63,7 @@ class EventStreamParser:
         events: list[ServerSentEvent] = []
         position = 0
         if self._after_cr and data:
+            # The CR and the LF of one line end came in two reads.
             self._after_cr = False
             if data[0] == 0x0A:
                 position = 1
@@ -89,8 +90,10 @@ class EventStreamParser:
         try:
             partial.decode()
         except UnicodeDecodeError as error:
+            # Where the connection broke, half a character is no fault of the text.
             if not (cut_off and error.reason == "unexpected end of data"):
                 self._note_undecodable(self._line_start + len(self._partial) - len(partial) + error.start)
+        # Only comments came, such as those that keep a connection open: no event was begun.
         if not self._block_has_fields and (not partial or partial.startswith(b":")):
             return b""
         return bytes(self._block) + bytes(self._partial)
@@ -117,6 +120,7 @@ class EventStreamParser:
             self._block += line + ending
             self._take_field(line, line_start)
             return
+        # The standard dispatches no event without a data line.
         if self._data:
             end = line_start + 1
             data = "\n".join(self._data)
@@ -143,6 +147,7 @@ class EventStreamParser:
                 self._data.append(value)
             case "event":
                 self._name = value
+            # The standard ignores an id with NUL, and a retry that is not of ASCII digits alone.
             case "id" if "\0" not in value:
                 self._id = value
             case "retry" if value.isascii() and value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
@@ -170,6 +175,7 @@ def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
     """The events of a body in which each is one line `data: …` and a blank one, as servers write them, in
     UTF-8; None for every other body. A hundred times as fast as parsing each line.
     """
+    # Comments, other fields and other line ends need the parser.
     if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:
         return None
     texts = body[len(DATA) : -len(BLANK_LINE)].split(BLANK_LINE + DATA)

@@ -41,6 +41,7 @@ def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
     """
     if len(values) != len(other):
         return False
+    # Most events share these entries already.
     if all(map(is_, values, other)):
         return True
     try:

@@ -67,6 +67,7 @@ def _finite(text: str) -> float:
 
 def _integer(text: str) -> int:
     """An integer that readers in other languages can hold, too. Raises StrictJsonError for a longer one."""
+    # By its length first: Python refuses to read thousands of digits.
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not LEAST_INTEGER <= value <= MOST_INTEGER:
         raise StrictJsonError(f"{text[:40]} is more than 64 bits hold: readers take it for another number")
@@ -103,6 +104,7 @@ def _read_fast(text: str) -> Any:
         values = jiter.from_json(b"[%b]" % written, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError:  # it knows no lone surrogates, and its words are not ours
         return _UNSURE
+    # `1,2` is no JSON, but two values in an array.
     return values[0] if len(values) == 1 else _UNSURE
 
 
