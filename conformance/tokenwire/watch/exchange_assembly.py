@@ -213,6 +213,7 @@ class ConnectionReader:
 
     def _received(self, record: Record) -> None:
         exchange = self._begin(record)
+        # A server may speak first: a 408 ends an idle connection.
         if exchange.answer is None:
             exchange.answer = AnswerReader(_NO_REQUEST, largest_head=LARGEST_HEAD)
         if exchange.answer.over:
@@ -272,6 +273,7 @@ class ConnectionReader:
         self._finish(record.time, Ending.COMPLETE)
         for kind, rest in ((Kind.SENT, exchange.request.rest), (Kind.RECEIVED, exchange.answer.rest)):
             if rest:
+                # This position lies within the record, so that no other exchange has it in its name.
                 self._take(record._replace(position=exchange.position + 1, kind=kind, data=rest))
 
     def _target_ended(self, record: Record) -> None:
@@ -285,6 +287,7 @@ class ConnectionReader:
         except h11.RemoteProtocolError as error:  # in the middle of an answer
             self._cut_off(record.time, str(error))
         else:
+            # The end of the connection was the end of an answer without a length.
             self._finish_if_complete(record)
 
     def _closed(self, record: Record) -> None:
@@ -301,6 +304,7 @@ class ConnectionReader:
     def _cut_off(self, ended: float, why: str) -> None:
         """The exchange ended before its answer did; who left first caused it."""
         answer = self._open.answer
+        # If the client left first, the target did not cut the answer off.
         if self._client_left:
             self._finish(ended, Ending.HUNG_UP, "the client left")
         elif answer is None or answer.head is None:

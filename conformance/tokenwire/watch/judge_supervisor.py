@@ -90,6 +90,7 @@ class JudgeSupervisor:
         deadline = time.monotonic() + patience_s
         self.step()
         while time.monotonic() < deadline and (self._spool.batches or self.open):
+            # At the end of its input, the process reports the exchanges that are still open.
             if self._process is not None and self._sent == len(self._spool.batches):
                 assert self._process.stdin is not None
                 self._process.stdin.close()

@@ -92,6 +92,7 @@ class Bench:
         if dialect is None:
             return Opinion()
         encoding = (exchange.header("content-encoding") or "").strip().lower()
+        # A client may ask for compressed answers, which the suite never does.
         if encoding not in _AS_IT_IS:
             return Opinion(gap="compressed", dialect=dialect.name)
         says = self._advertised
@@ -130,4 +131,5 @@ class Bench:
         if recognised.by_mark and recognised.dialect is not None:
             self._marked[candidates] = recognised.dialect
             return recognised.dialect
+        # An answer without a mark, such as an error, is read as those before it at its endpoint.
         return self._marked.get(candidates, recognised.dialect)

@@ -39,6 +39,7 @@ def _family(name: str, kind: str, help_text: str, samples: _Samples) -> Iterator
 def _histogram(name: str, help_text: str, held: Mapping[_Labels, Histogram]) -> Iterator[str]:
     yield from _head(name, "histogram", help_text)
     for labels, histogram in held.items():
+        # In this format, each bucket counts all values up to its edge.
         for edge, count in zip((*EDGES, "+Inf"), accumulate(histogram.counts), strict=True):
             yield _sample(f"{name}_bucket", (*labels, ("le", str(edge))), count)
         yield _sample(f"{name}_sum", labels, histogram.seconds)

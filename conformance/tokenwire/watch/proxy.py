@@ -112,12 +112,14 @@ class _Side(asyncio.BaseProtocol):
         self._end()
         if self.transport is None or not self.transport.can_write_eof():
             return False
+        # Both sides have ended, and a connection that is half closed does not close by itself.
         if self.peer.ended:
             self.close()
             self.peer.close()
         return True
 
     def pause_writing(self) -> None:
+        # The other side is read no faster than this one takes it; else the memory would fill.
         if self.peer.transport is not None:
             self.peer.transport.pause_reading()
 
@@ -127,6 +129,7 @@ class _Side(asyncio.BaseProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        # A reset is passed on as a reset: a close would tell the other side that all was sent.
         if exc is not None:
             self.peer.reset()
         else:

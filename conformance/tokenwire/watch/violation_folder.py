@@ -23,6 +23,7 @@ class ViolationFolder:
         self._writer = CaptureWriter(folder, compress=True)
         self._kept: dict[str, deque[tuple[Path, int]]] = defaultdict(deque)
         """The captures of each requirement, oldest first, with their sizes."""
+        # Those that an earlier watcher wrote count towards the cap.
         for path in sorted(folder.glob("*/*.jsonl.gz")):
             self._kept[path.parent.name].append((path, path.stat().st_size))
 

@@ -71,6 +71,8 @@ class _Observer:
                 if sampled:
                     self._counts.missed(TOO_SLOW)
                 if not self._dropping:
+                    # Otherwise the judge's process would take the bytes of a later request for those of this
+                    # exchange.
                     self._append(self._number, Kind.LOST)
             self._dropping = dropped
             self._known = self._known or not dropped
@@ -115,6 +117,7 @@ class _Observer:
 
     def closed(self) -> None:
         self.resent()
+        # The judge's process has seen nothing of this connection, and needs no end of it.
         if self._known:
             self._append(self._number, Kind.CLOSED)
         self._counts.open_connections -= 1
