@@ -169,6 +169,7 @@ def apply_baseline(
             wrong[entry] = _exceeded_rate(entry, happened=happened, complete=complete)
             words.append(_flaky_words(entry, happened=happened, complete=complete))
         elif complete and not happened and (gone := _gone(entry, run)) is not None:
+            # A recording shows the same every time; in a live run, chance may have hidden the failure.
             if baseline.budget is not None and _may_be_missed(entry):
                 words.append(f"not seen: {entry.name} ({entry.dialect}), {_RARE}")
             else:
@@ -246,6 +247,7 @@ def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
     judged = [outcome for outcome in run if outcome.requirement == entry.requirement]
     here = [outcome for outcome in judged if entry.scenario in ("", outcome.scenario)]
     verdicts = {outcome.verdict for outcome in here or judged}
+    # A check that crashed may have hidden the failure.
     if not judged or Verdict.HARNESS_ERROR in verdicts:
         return None
     if Verdict.FAIL in verdicts and here:
@@ -288,6 +290,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
                 known.get((outcome.name, kind)) or known.get((outcome.requirement, kind))
                 for kind in outcome.kinds
             ]
+            # A FAIL without a kind is not known to the baseline.
             found.setdefault(outcome.name, []).extend(entries or [None])
     return {
         name: "; ".join(dict.fromkeys(f"{entry.reason} ({entry.link})" for entry in entries if entry))

@@ -252,6 +252,7 @@ def _gap(first: Position, second: Position) -> float:
     mine, yours = max(ours, key=ours.__getitem__), max(theirs, key=theirs.__getitem__)
     if mine == yours:
         return 0.0
+    # Never 0, which would mean that both sides have the same likeliest id.
     return min(
         ours[mine] - ours.get(yours, min(ours.values())),
         theirs[yours] - theirs.get(mine, min(theirs.values())),
@@ -266,6 +267,7 @@ def _counted(text: Text) -> _Counted:
     return _Counted(
         apart,
         (tuple(by_itself[0]), tuple(by_itself[1])),
+        # The divergence is that of the writer from the other side; `apart` is A less B.
         tuple(_divergence(-number if text.writer else number) for number in apart),
         (tuple(map(_step, first)), tuple(map(_step, second))),
         tuple(map(_gap, first, second)),
@@ -340,6 +342,7 @@ def tally_twins(
     every = side_by_side(*answers, lambda answer: ("", answer.exchange.name))
     pairs = [pair for pair in every if pair.baseline.answered or pair.other.answered]
     found = [[seen for seen in differences(pair.load(), LABELS) if seen.decides] for pair in pairs]
+    # Samples that were asked for again have other labels, and are not counted twice.
     seeded = [pair for pair in pairs if _SAMPLE.fullmatch(pair.baseline.exchange.label)]
     besides = {
         (seen.kind, seen.subject): seen

@@ -38,6 +38,7 @@ LEAST_DISTANCE = 16
 
 def bias(token: int) -> float:
     """What is added to the logit of an id, wherever it stands: less than `STEP`, in 32nds."""
+    # A multiplicative hash (2**32 divided by the golden ratio): neighbouring ids get different biases.
     return ((token * 2654435769 >> 7) & 15) / 32
 
 
