@@ -63,6 +63,7 @@ class TokenAcceptance:
         adjusted = self._moved.sway(adjusted, positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
+        # The error takes the place of what the backend says: `_extend` raises it for this request alone.
         for row in rows_without_numbers(adjusted):
             customized_info[row] = ArithmeticError("the model's logits are no finite numbers")
         entries = _entries(adjusted, sampling, token_ids, requests)
@@ -81,6 +82,7 @@ class TokenAcceptance:
         for request in requests:
             if request.sampling.penalises and request.rid not in counts:
                 known = self._counts.get(request.rid)
+                # An earlier request may have had this id.
                 if known is None or known.output_ids is not request.output_ids:
                     known = OutputCounts(request.output_ids, logits)
                 counts[request.rid] = known
@@ -178,6 +180,7 @@ def _extend(
         request.append(token_id, entries[row], info)
         sequence.token_ids.append(token_id)
         request.finish = sequence.rules.check(request.output_ids)
+        # Of a whole answer, nothing asks whether its text is held back.
         request.held_back = request.stream and sequence.rules.hold_back(request.output_ids)
         if request.finish is not None or token_id != draft:
             break

@@ -65,6 +65,7 @@ class Engine:
         self.args = args = args or EngineArgs()
         self._hooks = hooks = hooks or Hooks()
         tokens = args.max_total_tokens or _default_total_tokens(model, args.max_running_requests)
+        # One more: page 0 is for padding.
         num_pages = -(-tokens // args.page_size) + 1
         self.cache = model.new_cache(num_pages, args.page_size, args.max_running_requests)
         self._tiers = hooks.tiers(self.cache)
@@ -164,6 +165,7 @@ class Engine:
         if mode == "abort":
             self.abort_all()
         elif mode == "retract":
+            # Each goes to the head of the waiting line: the latest goes first, so that their order stays.
             for sequence in reversed(list(self.scheduler.running)):
                 self.scheduler.retract(sequence)
 
@@ -233,6 +235,7 @@ class Engine:
         sequence = segment.sequence
         if sequence.drafter is None or not segment.samples:
             return segment
+        # A step gives one token even if no draft is right.
         room = sequence.rules.max_new_tokens - len(sequence.request.output_ids) - 1
         drafts = alone(sequence.request, sequence.drafter.draft, sequence.token_ids, max(room, 0))
         if drafts is None:
@@ -248,6 +251,7 @@ class Engine:
         self.model.experts.keep(self._experts, batch.slots)
         if batch.wants_hidden_states:
             self._read_hidden_states(segments)
+        # Before acceptance, which makes the sequences longer.
         samples = [segment.samples for segment in segments]
         for rows in wanted:
             if not rows.prompt and rows.embedding is None:
@@ -259,9 +263,11 @@ class Engine:
         touched = []
         for (sequence, *_), reached in zip(segments, samples, strict=True):
             request = sequence.request
+            # With a budget of zero no token is accepted, so that no other code asks the rules.
             if reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
                 request.finish = sequence.rules.check(request.output_ids)
             if request.finish is not None:
+                # Before `remove`, which takes the pages away by which the experts are found.
                 self._read_experts(sequence)
                 self.scheduler.remove(sequence)
             if reached or request.finish is not None:

@@ -186,6 +186,7 @@ def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> 
     ids = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device)
     key = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
     bits = _mix_tensor(_mix_tensor(ids)[None, :] ^ key)
+    # The half keeps the number away from 0 and 1, at which the noise would be infinite.
     uniform = (bits.double() + 0.5) / 2**32
     return -torch.log(-torch.log(uniform))
 

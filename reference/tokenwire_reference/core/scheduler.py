@@ -150,6 +150,7 @@ class Scheduler:
         for sequence in self._prefills():
             segment = self._next_segment(sequence)
             budget -= segment.end - segment.start
+            # In order of admission: a later one does not overtake because it is shorter.
             if budget < 0:
                 break
             step.append(segment)
@@ -201,6 +202,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         """Reserve every page that the sequence can need; False when they are not all there."""
         # The last id is always run again: its logits choose the next token.
+        # Positions whose logits score a prompt token are run again, too, cached or not.
         limit = min(len(sequence.token_ids) - 1, sequence.next_prompt_logprob)
         pool, keys = self.pool, self._keys(sequence).pages(0, limit)
         prefix = pool.hold_prefix(keys)
@@ -217,6 +219,7 @@ class Scheduler:
         sequence.pages = prefix + fresh
         sequence.computed = (len(prefix) + len(stored)) * pool.page_size
         self._publish(sequence, len(prefix) * pool.page_size)
+        # A retracted request finds its own pages again, which counters do not show (spec/record.md).
         if request.num_retractions == 0:
             below = Counter(page.tier for page in stored)
             request.cached_tokens_device = (len(prefix) + below["device"]) * pool.page_size

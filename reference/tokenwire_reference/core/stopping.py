@@ -96,6 +96,8 @@ class StopRules:
                 "stop and stop_regex need a tokenizer, and this server runs without one; use stop_token_ids"
             )
         self.max_new_tokens = max_new_tokens
+        # SGLang's ignore_eos ignores the stop ids of a request, too, and vLLM's does not. vLLM looks for stop
+        # strings only behind the first min_tokens tokens.
         eos = frozenset[int]() if sampling.ignore_eos else eos_token_ids
         self.stop_ids = eos if sampling.ignore_stop_token_ids else eos.union(sampling.stop_token_ids)
         self._strings = sampling.stop
@@ -104,6 +106,7 @@ class StopRules:
         self._text: _RunningText | None = None
         self._longest = max(map(len, self._strings), default=0)
         if detokenizer is not None and (self._strings or self._patterns):
+            # More than a search needs, so that the text is cut seldom.
             keep = 4 * self._longest + 256
             self._text = _RunningText(detokenizer, max(keep, LONGEST_MATCH + 1) if self._patterns else keep)
 
@@ -209,6 +212,7 @@ def may_become_stop(text: str, stops: Sequence[str]) -> bool:
 
 
 def _begins_at_the_end_of(text: str, stop: str) -> bool:
+    # What begins earlier would be a whole stop string, for which the caller looked before.
     begin = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while begin >= 0 and not stop.startswith(text[begin:]):
         begin = text.find(stop[0], begin + 1)
