@@ -209,6 +209,7 @@ def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) 
             return judged
         ids = judged
         new = ids - progress.ids
+        # A choice that ends without any id has one emission, without ids (spec/delivery.md).
         if progress.id_emissions == 0 and new == 0 and (record.output_ids or emission.finish is None):
             return Illegal("output_ids", "the first emission carries no id")
         # The first emission comes as soon as there is a token, the last with what is left, and its finish may

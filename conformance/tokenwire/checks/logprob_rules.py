@@ -179,6 +179,7 @@ def _rule_of_truncation(top: _Top, base: _Top) -> str | None:
     if kept is None or not kept[0] <= top.by_id.keys() or not 0 < kept[1] <= _MOST_KEPT:
         return None
     shifts = [top.by_id[token] - base.by_id[token] for token in kept[0]]
+    # Among the ids that are kept, each logprob is higher by the logarithm of their share.
     due = -math.log(kept[1])
     if all(abs(shift) <= _SHIFT for shift in shifts):
         return BEFORE

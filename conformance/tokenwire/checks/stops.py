@@ -397,6 +397,7 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
             by_id = not asked.ignore_eos and last in asked.stop_token_ids
             by_id = by_id and last in goes_on.get(stream.dialect, ())
             others = asked.stop_token_ids or asked.stop_regex  # no sentence says how a pattern is named
+            # Nothing but its stop strings could have ended the choice.
             by_string = asked.ignore_eos and bool(asked.stop) and not others
             by_string |= by_twin.get(stream.exchange.name, ("", False))[1]
             if by_id or by_string:

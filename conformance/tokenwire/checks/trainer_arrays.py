@@ -57,6 +57,8 @@ def _mask_logprob_is_among_the_mask(choice: Choice, stream: Stream, _target: Tar
     """Where all ids of a mask are among the top logprobs, these say what one of them has among them."""
     ids, masks, logprobs = choice.output_ids, choice.series(MASK), choice.series(MASK_LOGPROBS)
     top = joined_series(choice, TOP)
+    # At temperature 1, logprobs are of the distribution that is sampled from, by either rule
+    # (spec/sampling.md).
     if stream.asked.temperature != 1 or not ids or not masks or not logprobs or top is None:
         return
     for token, mask, logprob, entries in zip(ids, masks, logprobs, top.positions, strict=False):

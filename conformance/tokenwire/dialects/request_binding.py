@@ -536,6 +536,7 @@ class RequestBinding:
         same_ids = all(find(body, keys) == value for keys, value in self.same_ids_need.items())
         plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)
         alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy
+        # Endpoints differ in their defaults: only requests that set all of them are compared (spec/tito.md).
         if not (alone and same_ids and plain and not rest and asked.max_new_tokens is not None):
             return key, ""
         if asked.stop_regex or asked.min_new_tokens or asked.echo:
