@@ -89,14 +89,16 @@ def ask(ports: Sequence[int], bodies: Sequence[bytes], path: str = "/generate") 
     head = f"POST {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: "
     waiting: list[tuple[int, socket.socket]] = []
     answers = [bytearray() for _ in bodies]
-    for at, body in enumerate(bodies):
-        connection = socket.create_connection(("127.0.0.1", ports[at % len(ports)]))
+    for number, body in enumerate(bodies):
+        connection = socket.create_connection(("127.0.0.1", ports[number % len(ports)]))
         connection.sendall(head.encode() + b"%d\r\n\r\n" % len(body) + body)
         connection.setblocking(False)
-        waiting.append((at, connection))
+        waiting.append((number, connection))
     while waiting:
         time.sleep(POLL_SECONDS)
-        waiting = [(at, connection) for at, connection in waiting if not _ended(connection, answers[at])]
+        waiting = [
+            (number, connection) for number, connection in waiting if not _ended(connection, answers[number])
+        ]
     return [bytes(answer) for answer in answers]
 
 

@@ -134,8 +134,8 @@ def check_kernel(device: str) -> Outcome:
         window=None,
     ).cpu()
     for row, length in enumerate(lengths):
-        at = torch.tensor([int(table[row, i // page]) * page + i % page for i in range(length)])
-        k, v = (pool[at].double().repeat_interleave(heads // kv_heads, 1) for pool in (keys, values))
+        slots = torch.tensor([int(table[row, i // page]) * page + i % page for i in range(length)])
+        k, v = (pool[slots].double().repeat_interleave(heads // kv_heads, 1) for pool in (keys, values))
         weights = torch.einsum("hd,nhd->hn", query[row].double(), k).mul(dim**-0.5).softmax(-1)
         worst = max(worst, float((torch.einsum("hn,nhd->hd", weights, v) - output[row].double()).abs().max()))
     return Outcome("kernel against the formula in float64", worst < 1e-2, f"largest difference {worst:.2e}")
@@ -288,9 +288,9 @@ def loaded(module: Any) -> LoadedModel:
 
 def serve_ours(engine: Engine, work: Workload) -> int:
     """Run a workload; how many steps it took."""
-    for at, (prompt, length) in enumerate(zip(work.prompts, work.lengths, strict=True)):
+    for number, (prompt, length) in enumerate(zip(work.prompts, work.lengths, strict=True)):
         sampling = SamplingParams(temperature=0.6, max_new_tokens=length, ignore_eos=True)
-        engine.add(Request(f"r{at}", tuple(prompt), sampling))
+        engine.add(Request(f"r{number}", tuple(prompt), sampling))
     steps = 0
     while not engine.idle:
         engine.step()

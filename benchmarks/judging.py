@@ -58,21 +58,21 @@ def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str =
     exchange, (first, usual, *_, last) = recorded()
     series = [key for key, value in usual["meta_info"].items() if key.startswith("output_") and value]
     series = [key for key in series if isinstance(usual["meta_info"][key], list)]
-    ids = [(7 * at + at // 50) % 2000 for at in range(tokens)]
+    ids = [(7 * place + place // 50) % 2000 for place in range(tokens)]
     chosen = {"output_token_ids_logprobs"}  # the ids that were asked for, at each position
-    said = {
-        key: [_of(usual["meta_info"][key][0], token, own=key not in chosen) for token in ids]
+    values = {
+        key: [_of(usual["meta_info"][key][0], token, own_id=key not in chosen) for token in ids]
         for key in series
     }
     spans = [{**span, "end": tokens} for span in last["meta_info"]["weight_versions"]]
     ending = {"finish_reason": {"type": "length", "length": tokens}, "weight_versions": spans}
     events: list[str] = []
     cuts = 1 if whole else cumulative or tokens
-    for count in (tokens * at // cuts for at in range(1, cuts + 1)):
+    for count in (tokens * cut // cuts for cut in range(1, cuts + 1)):
         new = slice(0 if whole or cumulative else count - 1, count)
         figures = deepcopy(last if count == tokens else usual if events else first)
         figures["output_ids"], figures["text"] = ids[new], "".join(map(_text, ids[new]))
-        figures["meta_info"] |= {key: said[key][new] for key in series} | {"completion_tokens": count}
+        figures["meta_info"] |= {key: values[key][new] for key in series} | {"completion_tokens": count}
         figures["meta_info"] |= {"output_token_logprobs_length": count} | (ending if count == tokens else {})
         events.append(json.dumps(figures, separators=(",", ":")))
     asked = {**exchange.request.body, "return_text_in_logprobs": True}
@@ -83,7 +83,7 @@ def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str =
     else:
         reads = [f"data: {event}\n\n".encode() for event in (*events, "[DONE]")]
         headers = exchange.headers
-    timed = tuple(Read(0.01 * at, data) for at, data in enumerate(reads))
+    timed = tuple(Read(0.01 * number, data) for number, data in enumerate(reads))
     request = HttpRequest("POST", exchange.request.path, asked)
     server = replace(exchange.server, flags=()) if cumulative else exchange.server
     made = {"request": request, "headers": headers, "reads": timed, "server": server}
@@ -94,12 +94,12 @@ def _text(token: int) -> str:
     return f" {token:x}"
 
 
-def _of(position: list[Any], token: int, *, own: bool) -> list[Any]:
+def _of(position: list[Any], token: int, *, own_id: bool) -> list[Any]:
     """What an event says at one position, for another token: with another logprob, and its own id."""
     if position and isinstance(position[0], list):
-        return [_of(entry, token + rank, own=own) for rank, entry in enumerate(position)]
+        return [_of(entry, token + rank, own_id=own_id) for rank, entry in enumerate(position)]
     logprob, id_, _ = position
-    token_told = token if own else id_
+    token_told = token if own_id else id_
     return [logprob - 1 / (10 + token), token_told, _text(token_told)]
 
 
@@ -153,7 +153,7 @@ def beside_the_straightforward_judge(turns: int) -> Rows:
     """How fast both sides are on incremental streams with logprobs, short and long."""
     rows: Rows = []
     for count, tokens in ((200, 50), (10, 1000), (1, 10_000)):
-        exchanges = [stream(tokens, name=f"{tokens}/{at}") for at in range(count)]
+        exchanges = [stream(tokens, name=f"{tokens}/{number}") for number in range(count)]
         ratios, fast, slow = [], 0.0, 0.0
         for _ in range(turns):
             fast, slow = (seconds(partial(side, exchanges), 1) for side in (ours, straightforward))
@@ -184,8 +184,8 @@ def of_any_length(turns: int, sizes: Sequence[int]) -> Rows:
         costs = []
         for size in sizes:
             exchange = made(size)
-            each = size / MEGA if unit == "µs an event" else len(exchange.body) / 1e9
-            costs.append(seconds(partial(ours, [exchange]), turns) / each)
+            scale = size / MEGA if unit == "µs an event" else len(exchange.body) / 1e9
+            costs.append(seconds(partial(ours, [exchange]), turns) / scale)
         rows.append([name, unit, *(f"{cost:.1f}" for cost in costs), f"{costs[-1] / costs[0]:.2f}"])
     return rows
 

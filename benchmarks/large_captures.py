@@ -56,10 +56,10 @@ def many_exchanges() -> Iterator[Exchange]:
 
 def _renamed(exchange: Exchange, again: int) -> Iterator[Read]:
     """The reads of an exchange, the ids that the server made up for it changed: no two answers share one."""
-    body, at = _MADE_UP.sub(lambda found: found[1] + f"{again:08x}".encode(), exchange.body), 0
+    body, start = _MADE_UP.sub(lambda found: found[1] + f"{again:08x}".encode(), exchange.body), 0
     for read in exchange.reads:
-        yield Read(read.time, body[at : at + len(read.data)])
-        at += len(read.data)
+        yield Read(read.time, body[start : start + len(read.data)])
+        start += len(read.data)
 
 
 def incremental_streams() -> Iterator[Exchange]:
@@ -88,7 +88,7 @@ try:
     main()
 finally:
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    print(json.dumps([[one.ru_utime + one.ru_stime, one.ru_maxrss] for one in used]), file=sys.stderr)
+    print(json.dumps([[use.ru_utime + use.ru_stime, use.ru_maxrss] for use in used]), file=sys.stderr)
 """
 """A replay, and then what it and the processes that it forked off have used."""
 
@@ -98,7 +98,7 @@ class Replayed:
     """What a replay took."""
 
     clock: float
-    own: float
+    main: float
     """Seconds of a processor."""
     others: float
     """Those of processes that it forked off."""
@@ -108,7 +108,7 @@ class Replayed:
     status: int
 
     def on_idle_cores(self, jobs: int) -> float:
-        return self.own + self.others / jobs
+        return self.main + self.others / jobs
 
 
 def replayed(path: Path, jobs: int) -> Replayed:
@@ -121,9 +121,9 @@ def replayed(path: Path, jobs: int) -> Replayed:
         time.sleep(_BETWEEN_LOOKS)
     clock = time.monotonic() - begin
     _, figures = process.communicate()
-    (own, mine), (others, theirs) = json.loads(figures.splitlines()[-1])
+    (main, mine), (others, theirs) = json.loads(figures.splitlines()[-1])
     most = max(mine, theirs) * 1024 // MEGA
-    return Replayed(clock, own, others, most, together // MEGA, process.returncode)
+    return Replayed(clock, main, others, most, together // MEGA, process.returncode)
 
 
 def memory(root: int) -> int:
@@ -188,7 +188,7 @@ def _measured(name: str, path: Path, size: int, several: Sequence[int]) -> Itera
         faster = beside.on_idle_cores(their_jobs) / took.on_idle_cores(jobs)
         yield [
             *(name, f"{size}", f"{jobs}", f"{took.clock:.1f} s", f"{size / took.clock:.1f}"),
-            *(f"{took.own:.1f} s", f"{took.others:.1f} s"),
+            *(f"{took.main:.1f} s", f"{took.others:.1f} s"),
             *(f"{beside.clock / took.clock:.2f}", f"{faster:.2f}"),
             *(f"{took.most} MB", f"{took.together} MB", f"{took.status}"),
         ]

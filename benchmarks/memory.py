@@ -104,8 +104,10 @@ def main() -> None:
             numbers["with"].append(measure())
             with without:
                 numbers["without"].append(measure())
-        one, other = (statistics.median(numbers[side]) for side in ("with", "without"))
-        table.add_row(what, f"{one:.2f} {unit}", f"{other:.2f} {unit}", f"{other / one:.2f}")
+        with_it, without_it = (statistics.median(numbers[side]) for side in ("with", "without"))
+        table.add_row(
+            what, f"{with_it:.2f} {unit}", f"{without_it:.2f} {unit}", f"{without_it / with_it:.2f}"
+        )
     Console().print(table)
 
 

@@ -214,7 +214,7 @@ def judging(figures: Figures, folder: Path) -> list[str]:
     (heads, *rows), (lengths, *costs) = figures["speed"], figures["length"]
     tokens = [float(length.split()[0]) for length in lengths[2:-1]]
     beside_the_shortest = {
-        name: [(at, float(cost) / float(figures[0])) for at, cost in zip(tokens, figures, strict=True)]
+        name: [(size, float(cost) / float(figures[0])) for size, cost in zip(tokens, figures, strict=True)]
         for name, _, *figures, _ in costs
     }
     (folder / "speed-judging.svg").write_text(
@@ -270,7 +270,7 @@ def main() -> None:
     lines = [INTRODUCTION]
     lines += delivery(delivered, asked.folder) if delivered else []
     lines += engine(computed) if computed else []
-    lines += recorder(heard, asked.folder) if (heard := read("recorder.json")) else []
+    lines += recorder(recorded, asked.folder) if (recorded := read("recorder.json")) else []
     lines += watch(watched) if (watched := read("watch.json")) else []
     lines.append(CHECK)
     lines += gpu(read("gpu.json"))

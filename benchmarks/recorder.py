@@ -122,7 +122,7 @@ def by_httpx(port: int, streams: int) -> Arrivals:
     """As httpx is used: what it yields, and when it does."""
     arrived: Arrivals = []
 
-    async def one(client: httpx.AsyncClient) -> None:
+    async def single(client: httpx.AsyncClient) -> None:
         async with client.stream("POST", f"http://127.0.0.1:{port}/", content=b"{}") as response:
             async for data in response.aiter_raw():
                 arrived.append((time.monotonic(), data))
@@ -130,7 +130,7 @@ def by_httpx(port: int, streams: int) -> Arrivals:
     async def every() -> None:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as client:
-            await asyncio.gather(*(one(client) for _ in range(streams)))
+            await asyncio.gather(*(single(client) for _ in range(streams)))
 
     asyncio.run(every())
     return arrived
@@ -169,7 +169,7 @@ def to_disk(port: int, streams: int) -> Arrivals:
 
 def lateness(arrived: Arrivals, events: int) -> list[float]:
     """Of each event, in order of lateness."""
-    late = sorted(at - int(found[1]) / 1e9 for at, data in arrived for found in SENT.finditer(data))
+    late = sorted(arrival - int(found[1]) / 1e9 for arrival, data in arrived for found in SENT.finditer(data))
     if len(late) != events:
         raise SystemExit(f"{len(late)} of {events} events arrived whole")
     return late

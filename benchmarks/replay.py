@@ -55,9 +55,9 @@ def main() -> None:
     table = Table("side", "processor", "at most", "ratio", box=None, header_style="bold", pad_edge=False)
     for side, turns in used.items():
         ratio = statistics.median(
-            own / other for (own, _), (other, _) in zip(turns, used["before"], strict=True)
+            ours / before for (ours, _), (before, _) in zip(turns, used["before"], strict=True)
         )
-        seconds, megabytes = statistics.median(one for one, _ in turns), max(one for _, one in turns)
+        seconds, megabytes = statistics.median(cost for cost, _ in turns), max(cost for _, cost in turns)
         table.add_row(side, f"{seconds:.1f} s", f"{megabytes} MB", f"{ratio:.2f}")
     Console().print(table)
 

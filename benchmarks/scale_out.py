@@ -112,7 +112,7 @@ def once(
     before, begun = [processor_seconds(pid) for pid in processes], time.monotonic()
     events = sum(answer.count(b"data: ") for _ in range(ROUNDS) for answer in ask(ports, asked))
     seconds = time.monotonic() - begun
-    spent = [processor_seconds(pid) - at for pid, at in zip(processes, before, strict=True)]
+    spent = [processor_seconds(pid) - start for pid, start in zip(processes, before, strict=True)]
     if events < ROUNDS * len(asked) * TOKENS:
         raise RuntimeError(f"{events} events came for {ROUNDS * len(asked)} streams of {TOKENS} tokens")
     of_replicas = sum(spent[: len(replicas)])
@@ -128,7 +128,9 @@ def measure(replicas: int, modules: Sequence[str], turns: int) -> list[Measured]
         for module in modules:
             pid, port = stack.enter_context(gateway(module, ports))
             ways.append((f"{GATEWAYS[module]} {version(GATEWAYS[module])}", pid, [port]))
-        asked = [body([100 + (7 * at + stream) % 150 for at in range(TOKENS)]) for stream in range(STREAMS)]
+        asked = [
+            body([100 + (7 * place + stream) % 150 for place in range(TOKENS)]) for stream in range(STREAMS)
+        ]
         for _, pid, where in ways:
             once(where, pids, pid, asked)
         taken = [[once(where, pids, pid, asked) for _, pid, where in ways] for _ in range(turns)]

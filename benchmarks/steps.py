@@ -55,7 +55,7 @@ def microseconds(asked: dict[str, Any], models: dict[str, Any]) -> float:
     model = models.setdefault(name, None) or load_model(name)
     models[name] = model
     sampling = {key: figures.pop(key) for key in ("temperature", "top_p") if key in figures}
-    script = {"script": [[100 + at % 300] for at in range(new)]} if name == "builtin:scripted" else None
+    script = {"script": [[100 + place % 300] for place in range(new)]} if name == "builtin:scripted" else None
     params = SamplingParams(
         **{"temperature": 0.0, **sampling},
         sampling_seed=1,

@@ -57,9 +57,9 @@ def _look_at_everything(ids: Sequence[int]) -> None:
 
 
 @pytest.mark.benchmark(group=f"stop strings: {len(IDS)} ids, looked at one by one")
-@pytest.mark.parametrize("look", [_look_at_the_last_id, _look_at_everything])
-def test_stop_strings(benchmark: Any, look: Any) -> None:
-    benchmark.pedantic(look, (IDS,), rounds=2)
+@pytest.mark.parametrize("check", [_look_at_the_last_id, _look_at_everything])
+def test_stop_strings(benchmark: Any, check: Any) -> None:
+    benchmark.pedantic(check, (IDS,), rounds=2)
 
 
 PIECES = [SPELLED.decode([token_id]) for token_id in IDS] * 12
@@ -86,10 +86,10 @@ def _search_everything(pattern: str, pieces: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-@pytest.mark.parametrize("look", [_search_the_end, _search_everything])
-def test_stop_patterns(benchmark: Any, look: Any, name: str) -> None:
+@pytest.mark.parametrize("check", [_search_the_end, _search_everything])
+def test_stop_patterns(benchmark: Any, check: Any, name: str) -> None:
     benchmark.group = f"stop patterns, looked for at each id: {name}"
-    benchmark.pedantic(look, PATTERNS[name], rounds=1)
+    benchmark.pedantic(check, PATTERNS[name], rounds=1)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -322,11 +322,13 @@ def main() -> None:
             *(row["events"], row["side"], f"{row['cpu']:.1f} µs", f"{row['throughput']:.2f}"),
             *(f"{row['p50']:.0f} µs", f"{row['p99']:.0f} µs", judged),
         )
-    console, hears = Console(), judge(asked.turns)
+    console, judged_events = Console(), judge(asked.turns)
     console.print(table)
-    console.print(f"the judge hears {hears:,.0f} events in a second of one core")
+    console.print(f"the judge hears {judged_events:,.0f} events in a second of one core")
     if asked.write is not None:
-        asked.write.write_text(json.dumps({"sides": figures, "judge": hears}, indent=1) + "\n", "utf-8")
+        asked.write.write_text(
+            json.dumps({"sides": figures, "judge": judged_events}, indent=1) + "\n", "utf-8"
+        )
 
 
 if __name__ == "__main__":

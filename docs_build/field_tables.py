@@ -55,12 +55,12 @@ def asked(dialect: Mapping[str, Any]) -> dict[str, str]:
         fields[name] = ", ".join(f"`{place}`" for place in ([places] if isinstance(places, str) else places))
     always = dict.fromkeys(request.get("always", ()), "always")
     counted = {"logprob_count": "logprobs", "prompt_logprob_count": "logprob_start"}
-    numbers = {said: f"`{_place(request[by])}`, a number" for by, said in counted.items() if by in request}
+    numbers = {field: f"`{_place(request[by])}`, a number" for by, field in counted.items() if by in request}
     return always | numbers | fields
 
 
-def _place(at: str | Mapping[str, Any]) -> str:
-    return at if isinstance(at, str) else at["at"]
+def _place(place: str | Mapping[str, Any]) -> str:
+    return place if isinstance(place, str) else place["at"]
 
 
 def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
@@ -71,12 +71,14 @@ def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
     }
     for kind, (row, mark) in kinds.items():
         fields = {name: row[name] for name in ("text", "reasoning") if name in row}
-        fields |= {f"tool_calls.{name}": at for name, at in row.get("call", {}).items()}
-        fields |= {f"details.{name}": at for name, at in row.get("details", {}).items()}
+        fields |= {f"tool_calls.{name}": place for name, place in row.get("call", {}).items()}
+        fields |= {f"details.{name}": place for name, place in row.get("details", {}).items()}
         finish = row.get("finish", {})
         fields |= {f"finish.{name}": finish[name] for name in ("reason", "matched") if name in finish}
-        for name, at in fields.items():
-            places = " or ".join(f"{mark}`{to}`{mark}" for to in ([at] if isinstance(at, str) else at))
+        for name, place in fields.items():
+            places = " or ".join(
+                f"{mark}`{to}`{mark}" for to in ([place] if isinstance(place, str) else place)
+            )
             found.setdefault(name, []).append(f"{places} of `{kind}`" if kind else places)
     usage = {"usage": f"*`{answer['usage']['at']}`*"}
     return {name: "; ".join(places) for name, places in found.items()} | usage
@@ -88,10 +90,14 @@ def recorded(answer: Mapping[str, Any]) -> dict[str, str]:
         return _of_items(answer)
     found: dict[str, str] = {}
     for holder, mark in ((answer, ""), (answer.get("document", {}), "*")):
-        for name, at in holder.items():
+        for name, place in holder.items():
             if name not in _NO_FIELDS:
-                one = {f"{name}.{key}": to for key, to in at.items()} if isinstance(at, dict) else {name: at}
-                places = {key: [to] if isinstance(to, str) else to for key, to in one.items()}
+                named = (
+                    {f"{name}.{key}": to for key, to in place.items()}
+                    if isinstance(place, dict)
+                    else {name: place}
+                )
+                places = {key: [to] if isinstance(to, str) else to for key, to in named.items()}
                 found |= {
                     key: " or ".join(f"{mark}`{to}`{mark}" for to in several)
                     for key, several in places.items()

@@ -132,7 +132,9 @@ def _mended(row: Requirement, real: Iterable[Bug]) -> list[str]:
             words = dict.fromkeys(known.upstream, known.does) | words
     words = dict.fromkeys(row.upstream, "") | words
     return [
-        f"- {linked(thread)}{': ' * bool(says)}{says}" for thread, says in words.items() if " PR #" in thread
+        f"- {linked(thread)}{': ' * bool(fault)}{fault}"
+        for thread, fault in words.items()
+        if " PR #" in thread
     ]
 
 

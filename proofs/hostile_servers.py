@@ -52,7 +52,7 @@ def head(content_type: str = "application/json", *more: str, status: str = "200 
     return "\r\n".join(lines).encode("latin-1")
 
 
-def says(*pieces: bytes) -> Conduct:
+def sends(*pieces: bytes) -> Conduct:
     """Send some bytes and close."""
 
     def conduct(connection: socket.socket) -> None:
@@ -66,7 +66,7 @@ def hangs_after(*pieces: bytes) -> Conduct:
     """Send some bytes and wait until the client leaves."""
 
     def conduct(connection: socket.socket) -> None:
-        says(*pieces)(connection)
+        sends(*pieces)(connection)
         while connection.recv(1 << 16):
             pass
 
@@ -97,15 +97,15 @@ def drips(data: bytes) -> Conduct:
 
 
 def whole(body: bytes) -> Conduct:
-    return says(head("application/json", f"content-length: {len(body)}"), body)
+    return sends(head("application/json", f"content-length: {len(body)}"), body)
 
 
 def stream(body: bytes) -> Conduct:
-    return says(head("text/event-stream"), body)
+    return sends(head("text/event-stream"), body)
 
 
 def redirects(connection: socket.socket) -> None:
-    says(head("text/plain", "location: /generate", "content-length: 0", status="307 Temporary Redirect"))(
+    sends(head("text/plain", "location: /generate", "content-length: 0", status="307 Temporary Redirect"))(
         connection
     )
 
@@ -120,14 +120,14 @@ _ENDLESS = "sends without end"
 HOSTILE = {
     "empty object": Hostile(whole(b"{}"), (_NOT_SPOKEN, "{}")),
     "404": Hostile(
-        says(head("text/plain", "content-length: 0", status="404 Not Found")),
+        sends(head("text/plain", "content-length: 0", status="404 Not Found")),
         ("none of the endpoints", "404"),
     ),
     "500": Hostile(
-        says(head("text/plain", "content-length: 0", status="500 Oh")), ("fails at every request", "log")
+        sends(head("text/plain", "content-length: 0", status="500 Oh")), ("fails at every request", "log")
     ),
     "instant end": Hostile(stream(b"data: [DONE]\n\n"), (_NOT_SPOKEN, "data: [DONE]")),
-    "HTML": Hostile(says(head("text/html"), b"<!doctype html><html></html>"), ("HTML page",)),
+    "HTML": Hostile(sends(head("text/html"), b"<!doctype html><html></html>"), ("HTML page",)),
     "hang before the head": Hostile(hangs_after(), (_SILENT, "loading its model"), hangs=True),
     "hang in the head": Hostile(hangs_after(b"HTTP/1.1 200 OK\r\ncontent-"), (_SILENT,), hangs=True),
     "hang in the stream": Hostile(hangs_after(_STREAM, b"data: {}\n\n"), (_SILENT,), hangs=True),
@@ -137,28 +137,30 @@ HOSTILE = {
     "endless blank lines": Hostile(endless(_STREAM, b"\r\n" * 5000), (_ENDLESS,)),
     "endless head": Hostile(endless(b"HTTP/1.1 200 OK\r\n", b"x-more: yes\r\n" * 1000), ("Nothing answers",)),
     "a byte at a time": Hostile(drips(_STREAM + b"data: {}\n\n" * 100), (_SILENT,), hangs=True),
-    "garbage": Hostile(says(random.Random(1).randbytes(1 << 16)), ("Nothing answers", "RemoteProtocolError")),
-    "garbage behind a head": Hostile(says(head(), random.Random(1).randbytes(1 << 16)), (_NOT_SPOKEN,)),
+    "garbage": Hostile(
+        sends(random.Random(1).randbytes(1 << 16)), ("Nothing answers", "RemoteProtocolError")
+    ),
+    "garbage behind a head": Hostile(sends(head(), random.Random(1).randbytes(1 << 16)), (_NOT_SPOKEN,)),
     "gzip of zeros": Hostile(
-        says(head("application/json", "content-encoding: gzip", f"content-length: {len(_ZEROS)}"), _ZEROS),
+        sends(head("application/json", "content-encoding: gzip", f"content-length: {len(_ZEROS)}"), _ZEROS),
         (_NOT_SPOKEN,),
     ),
     "redirect loop": Hostile(redirects, ("status 307",)),
-    "wrong content type": Hostile(says(head("image/png"), b"{}"), (_NOT_SPOKEN,)),
+    "wrong content type": Hostile(sends(head("image/png"), b"{}"), (_NOT_SPOKEN,)),
     "content-length too long": Hostile(
-        says(head("application/json", "content-length: 5000"), b"{}"), ("truncated",)
+        sends(head("application/json", "content-length: 5000"), b"{}"), ("truncated",)
     ),
     "content-length too short": Hostile(
-        says(head("application/json", "content-length: 9"), _RECORD), (_NOT_SPOKEN, '{"text":')
+        sends(head("application/json", "content-length: 9"), _RECORD), (_NOT_SPOKEN, '{"text":')
     ),
     "content-length of no number": Hostile(
-        says(head("application/json", "content-length: many"), b"{}"), ("Nothing answers",)
+        sends(head("application/json", "content-length: many"), b"{}"), ("Nothing answers",)
     ),
     "no chunks": Hostile(
-        says(head("application/json", "transfer-encoding: chunked"), b"zz\r\n{}"), ("truncated",)
+        sends(head("application/json", "transfer-encoding: chunked"), b"zz\r\n{}"), ("truncated",)
     ),
     "a chunk of 2^62": Hostile(
-        says(head("application/json", "transfer-encoding: chunked"), b"4000000000000000\r\n", b"{}"),
+        sends(head("application/json", "transfer-encoding: chunked"), b"4000000000000000\r\n", b"{}"),
         ("truncated",),
     ),
     "NaN": Hostile(whole(b'{"output_ids":[NaN],"meta_info":{"completion_tokens":NaN}}'), (_NOT_SPOKEN,)),
@@ -169,15 +171,15 @@ HOSTILE = {
         whole(b'{"output_ids":[' + b"9" * 1_000_000 + b"]}"), (_NOT_SPOKEN,)
     ),
     "an event of 100 MB": Hostile(
-        says(_STREAM, b'data: {"text":"', *[MEGABYTE] * 100, b'"}\n\n'), (_ENDLESS, "outgrew")
+        sends(_STREAM, b'data: {"text":"', *[MEGABYTE] * 100, b'"}\n\n'), (_ENDLESS, "outgrew")
     ),
     "a document of 100 MB": Hostile(
-        says(head("application/json"), b'{"text":"', *[MEGABYTE] * 100, b'"}'), (_ENDLESS, "outgrew")
+        sends(head("application/json"), b'{"text":"', *[MEGABYTE] * 100, b'"}'), (_ENDLESS, "outgrew")
     ),
     "deep nesting": Hostile(whole(b"[" * 400_000 + b"]" * 400_000), (_NOT_SPOKEN,)),
     "deep nesting in events": Hostile(stream(b"data: " + b'{"a":' * 100_000 + b"\n\n"), (_NOT_SPOKEN,)),
     "headers of 1 MB": Hostile(
-        says(head("application/json", f"x-big: {'x' * (1 << 20)}"), b"{}"), ("Nothing answers",)
+        sends(head("application/json", f"x-big: {'x' * (1 << 20)}"), b"{}"), ("Nothing answers",)
     ),
     "mute after the first words": Hostile(
         hangs_after(), ("stopped answering", "timeout"), polite_at_first=True, hangs=True
@@ -188,7 +190,7 @@ HOSTILE = {
         polite_at_first=True,
     ),
     "an event of 100 MB after the first words": Hostile(
-        says(_STREAM, b'data: {"text":"', *[MEGABYTE] * 100, b'"}\n\n'),
+        sends(_STREAM, b'data: {"text":"', *[MEGABYTE] * 100, b'"}\n\n'),
         ("stopped answering", "outgrown"),
         polite_at_first=True,
     ),
@@ -232,7 +234,7 @@ def drawn(seed: int) -> Hostile:
         body.append(choice.randbytes(choice.randint(1, 5000)))
     data = b"".join([start, *body])
     cut = choice.randint(0, len(start)) if choice.random() < 0.1 else len(data)
-    conduct = choice.choice((says, says, says, hangs_after, drips))(data[:cut])
+    conduct = choice.choice((sends, sends, sends, hangs_after, drips))(data[:cut])
     if body and choice.random() < 0.2:
         conduct = endless(data, body[-1] * (1 + 10_000 // len(body[-1])))
     return Hostile(conduct, (), polite_at_first=choice.random() < 0.4, hangs=True)

@@ -374,8 +374,8 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
                     ours.get(key, "(absent)"), theirs.get(key, "(absent)"), f"{path}/{key}"
                 )
         case list(), list() if len(ours) == len(theirs):
-            for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-                yield from differences(one, other, f"{path}/{index}")
+            for index, (our_entry, their_entry) in enumerate(zip(ours, theirs, strict=True)):
+                yield from differences(our_entry, their_entry, f"{path}/{index}")
         case _ if type(ours) is not type(theirs) or ours != theirs:
             yield f"{path}: {ours!r:.200} here, {theirs!r:.200} there"
 

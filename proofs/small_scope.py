@@ -167,18 +167,18 @@ def written(story: Story, cut: Cut, mode: Delivery) -> tuple[Delivered, ...]:
 
 def _lists(values: list[Any], strange: Any, following: Any) -> Iterator[tuple[str, list[Any]]]:
     """A list with one edit."""
-    for at in range(len(values)):
-        yield f"without entry {at}", values[:at] + values[at + 1 :]
-        yield f"with entry {at} twice", values[: at + 1] + values[at:]
-        yield f"with another entry {at}", [*values[:at], strange, *values[at + 1 :]]
-        if at + 1 < len(values):
+    for index in range(len(values)):
+        yield f"without entry {index}", values[:index] + values[index + 1 :]
+        yield f"with entry {index} twice", values[: index + 1] + values[index:]
+        yield f"with another entry {index}", [*values[:index], strange, *values[index + 1 :]]
+        if index + 1 < len(values):
             yield (
-                f"with entries {at} and {at + 1} swapped",
+                f"with entries {index} and {index + 1} swapped",
                 [
-                    *values[:at],
-                    values[at + 1],
-                    values[at],
-                    *values[at + 2 :],
+                    *values[:index],
+                    values[index + 1],
+                    values[index],
+                    *values[index + 2 :],
                 ],
             )
     yield "with one entry more", [*values, following]
@@ -207,43 +207,56 @@ def _within(emission: Delivered) -> Iterator[tuple[str, Delivered]]:
         yield "another finish", replace(emission, finish="stop")
 
 
-def _between(one: Delivered, other: Delivered, mode: Delivery) -> Iterator[tuple[str, Delivered, Delivered]]:
+def _between(
+    earlier: Delivered, later: Delivered, mode: Delivery
+) -> Iterator[tuple[str, Delivered, Delivered]]:
     """Two emissions in a row with one edit that concerns both, in incremental delivery."""
     if mode is not Delivery.INCREMENTAL:
         return
-    if other.text:
+    if later.text:
         yield (
             "text a character early",
-            replace(one, text=(one.text or "") + other.text[0]),
-            replace(other, text=other.text[1:]),
+            replace(earlier, text=(earlier.text or "") + later.text[0]),
+            replace(later, text=later.text[1:]),
         )
-    if one.text:
+    if earlier.text:
         yield (
             "text a character late",
-            replace(one, text=one.text[:-1]),
-            replace(other, text=one.text[-1] + (other.text or "")),
+            replace(earlier, text=earlier.text[:-1]),
+            replace(later, text=earlier.text[-1] + (later.text or "")),
         )
-    first, second = list(one.output_ids or ()), list(other.output_ids or ())
+    first, second = list(earlier.output_ids or ()), list(later.output_ids or ())
     if second:
-        yield "id early", replace(one, output_ids=[*first, second[0]]), replace(other, output_ids=second[1:])
+        yield (
+            "id early",
+            replace(earlier, output_ids=[*first, second[0]]),
+            replace(later, output_ids=second[1:]),
+        )
     if first:
-        yield "id late", replace(one, output_ids=first[:-1]), replace(other, output_ids=[first[-1], *second])
-    for name in one.series.keys() & other.series.keys():
-        left, right = list(one.series[name]), list(other.series[name])
+        yield (
+            "id late",
+            replace(earlier, output_ids=first[:-1]),
+            replace(later, output_ids=[first[-1], *second]),
+        )
+    for name in earlier.series.keys() & later.series.keys():
+        left, right = list(earlier.series[name]), list(later.series[name])
         if right:
             yield (
                 f"{name} early",
-                replace(one, series={**one.series, name: [*left, right[0]]}),
-                replace(other, series={**other.series, name: right[1:]}),
+                replace(earlier, series={**earlier.series, name: [*left, right[0]]}),
+                replace(later, series={**later.series, name: right[1:]}),
             )
 
 
-def _in_the_other_mode(one: Delivered, other: Delivered) -> Iterator[tuple[str, Delivered]]:
+def _in_the_other_mode(emission: Delivered, other: Delivered) -> Iterator[tuple[str, Delivered]]:
     """One field of an emission as the other mode would write it."""
-    yield "output_ids in the other mode", replace(one, output_ids=other.output_ids)
-    yield "text in the other mode", replace(one, text=other.text)
-    for name in one.series:
-        yield f"{name} in the other mode", replace(one, series={**one.series, name: other.series[name]})
+    yield "output_ids in the other mode", replace(emission, output_ids=other.output_ids)
+    yield "text in the other mode", replace(emission, text=other.text)
+    for name in emission.series:
+        yield (
+            f"{name} in the other mode",
+            replace(emission, series={**emission.series, name: other.series[name]}),
+        )
 
 
 def edits(window: tuple[Delivered, ...], in_other_mode: Delivered, mode: Delivery) -> Iterator[Edit]:
@@ -251,14 +264,14 @@ def edits(window: tuple[Delivered, ...], in_other_mode: Delivered, mode: Deliver
 
     `window` is an emission and the next, or the last one alone.
     """
-    one, rest = window[0], window[1:]
+    emission, rest = window[0], window[1:]
     yield "left out", rest
-    yield "twice", (one, *window)
-    for words, edited in (*_within(one), *_in_the_other_mode(one, in_other_mode)):
+    yield "twice", (emission, *window)
+    for words, edited in (*_within(emission), *_in_the_other_mode(emission, in_other_mode)):
         yield words, (edited, *rest)
     for other in rest:
-        yield "swapped with the next", (other, one)
-        for words, first, second in _between(one, other, mode):
+        yield "swapped with the next", (other, emission)
+        for words, first, second in _between(emission, other, mode):
             yield words, (first, second)
 
 
@@ -333,11 +346,15 @@ def prove_one(
         verdict: Acceptance = accept(record, emissions, rules)
         if not verdict.legal:
             proof.refused.append(f"{story}, interval {interval}, {mode}, {cut}: {verdict}")
-        for at in range(len(cut)):
-            window = (cut, at) if each_by_itself else (cut[at - 1 : at] if at else (), cut[at : at + 2])
-            before, after = emissions[:at], emissions[at + 2 :]
+        for index in range(len(cut)):
+            window = (
+                (cut, index)
+                if each_by_itself
+                else (cut[index - 1 : index] if index else (), cut[index : index + 2])
+            )
+            before, after = emissions[:index], emissions[index + 2 :]
             if window not in undecided:
-                undecided[window] = list(edits(emissions[at : at + 2], mixed[at], mode))
+                undecided[window] = list(edits(emissions[index : index + 2], mixed[index], mode))
             proof.neighbours += decided[window]
             left = []
             for words, instead in undecided[window]:
@@ -354,9 +371,9 @@ def prove_one(
                 verdict = accept(record, edited, rules)
                 if verdict.legal:
                     proof.accepted.append(
-                        f"{story}, interval {interval}, {mode}, {cut}: emission {at}: {words}"
+                        f"{story}, interval {interval}, {mode}, {cut}: emission {index}: {words}"
                     )
-                elif verdict.index is not None and verdict.index < at + len(instead):
+                elif verdict.index is not None and verdict.index < index + len(instead):
                     left.pop()
                     decided[window] += 1
             undecided[window] = left

@@ -233,10 +233,10 @@ class _Tag:
     content: _Language
     end: str
 
-    def closed(self, text: str, at: int) -> int | None:
+    def closed(self, text: str, place: int) -> int | None:
         """Where the tag ends that begins at a place of a text; None where it does not."""
-        first = start = at + len(self.begin)
-        if not text.startswith(self.begin, at):
+        first = start = place + len(self.begin)
+        if not text.startswith(self.begin, place):
             return None
         for _ in range(_MOST_ENDS):
             end = text.find(self.end, start)
@@ -247,11 +247,11 @@ class _Tag:
             start = end + 1
         raise UntoldError(f"a tag has more than {_MOST_ENDS} ends")
 
-    def open(self, text: str, at: int) -> bool:
+    def open(self, text: str, place: int) -> bool:
         """Whether what stands at a place of a text may go on to the tag."""
-        if not text.startswith(self.begin, at):
-            return self.begin.startswith(text[at:])
-        inner = text[at + len(self.begin) :]
+        if not text.startswith(self.begin, place):
+            return self.begin.startswith(text[place:])
+        inner = text[place + len(self.begin) :]
         # The text may stop within the end of the tag.
         begun = (self.end[:size] for size in range(1, len(self.end)))
         return self.content.begins(inner) or any(
@@ -289,13 +289,13 @@ class _Tags:
         if self._begins is None:
             end = self._tags[0].closed(text, 0)
             return end == len(text) or (end is None and self._tags[0].open(text, 0)), end == len(text)
-        at, begun = 0, False
-        while found := self._begins.search(text, at):
-            at, begun = found.start(), True
-            ends = [end for tag in self._tags if (end := tag.closed(text, at)) is not None]
+        place, begun = 0, False
+        while found := self._begins.search(text, place):
+            place, begun = found.start(), True
+            ends = [end for tag in self._tags if (end := tag.closed(text, place)) is not None]
             if not ends:
-                return any(tag.open(text, at) for tag in self._tags), False
-            at = max(ends)
+                return any(tag.open(text, place) for tag in self._tags), False
+            place = max(ends)
         if not begun:
             raise UntoldError("no tag is begun")
         return True, True

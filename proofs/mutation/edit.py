@@ -64,7 +64,7 @@ class Edit:
     """An edited stream."""
 
     body: Body
-    at: int = 0
+    event: int = 0
     """The first event, as counted in the edited stream, at which anything can be seen to be wrong."""
 
 

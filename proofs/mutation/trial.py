@@ -54,12 +54,12 @@ def try_illegal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
     tally.tried[name] += 1
     judged = judge([_read(source, edit, hand)])
     found = [(row, seen) for row, seen in violations(judged) if seen.place.exchange == source.exchange.name]
-    red = [row for row, seen in found if seen.place.event is None or seen.place.event >= edit.at]
+    red = [row for row, seen in found if seen.place.event is None or seen.place.event >= edit.event]
     crashed = [judgement for judgement in judged if judgement.verdict is Verdict.HARNESS_ERROR]
     if crashed or not red:
         early = ", ".join(sorted({row for row, _ in found})) or "nothing"
         words = crashed[0].message.splitlines()[-1] if crashed else f"seen only before it: {early}"
-        tally.missed.append(f"{_where(source, name)}, event {edit.at}: {words}")
+        tally.missed.append(f"{_where(source, name)}, event {edit.event}: {words}")
     tally.caught_by.update(set(red))
     return True
 

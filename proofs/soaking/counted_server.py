@@ -40,14 +40,14 @@ def main() -> None:
     mallinfo.restype = _Mallinfo
     file = Path(os.environ["HELD_FILE"])
 
-    def tell(*_: object) -> None:
+    def write_count(*_: object) -> None:
         gc.collect()
         counted = mallinfo()
         unfinished = file.with_suffix(".unfinished")
         unfinished.write_text(str(counted.uordblks + counted.hblkhd), "ascii")
         unfinished.replace(file)
 
-    signal.signal(signal.SIGUSR1, tell)
+    signal.signal(signal.SIGUSR1, write_count)
     serve()
 
 

@@ -54,17 +54,17 @@ async def slow_readers(figures: Figures, pairs: int, requests: int) -> None:
     every: dict[str, list[float]] = {"at once": [], "slowly": []}
     ratios = []
     flag = "--incremental-streaming-output"
-    with served(flag) as one, served(flag) as other:
-        await asyncio.gather(beside(one, None, requests, -1), beside(other, None, requests, -1))
+    with served(flag) as first, served(flag) as second:
+        await asyncio.gather(beside(first, None, requests, -1), beside(second, None, requests, -1))
         for number in range(pairs):
-            fast, slow = (one, other) if number % 2 else (other, one)
+            fast, slow = (first, second) if number % 2 else (second, first)
             at_once, slowly = await asyncio.gather(
                 beside(fast, None, requests, number), beside(slow, Pace(), requests, number)
             )
             ratios.append(percentile(slowly, 0.99) / percentile(at_once, 0.99))
             every["at once"] += at_once
             every["slowly"] += slowly
-        log = "".join(server.log.read_text("utf-8", "replace") for server in (one, other))
+        log = "".join(server.log.read_text("utf-8", "replace") for server in (first, second))
     figures.latencies = {side: sorted(values) for side, values in every.items()}
     percentiles = "; ".join(
         f"{side}: p50 {percentile(values, 0.5) * 1e3:.0f} ms, p99 {percentile(values, 0.99) * 1e3:.0f} ms"

@@ -100,8 +100,8 @@ def _edit(events: list[Any], what: str, *given: Any) -> None:
             del events[number]
         case "twice", (int(number),):
             events.insert(number, copy.deepcopy(events[number]))
-        case "swap", (int(one), int(other)):
-            events[one], events[other] = events[other], events[one]
+        case "swap", (int(first), int(second)):
+            events[first], events[second] = events[second], events[first]
         case "renumbered", ():
             for number, event in enumerate(events):
                 event["sequence_number"] = number
@@ -181,6 +181,6 @@ def _mutated(door: Door, legal: dict[str, Case]) -> Iterator[Case]:
                 if edit is None or unchanged(source, edit.body) or edit.body.bytes() in seen:
                     continue
                 seen.add(edit.body.bytes())
-                words = f"{name.replace('-', ' ').capitalize()}, at event {edit.at}"
+                words = f"{name.replace('-', ' ').capitalize()}, at event {edit.event}"
                 case = _broken(base, f"{name}-{number + 1}", words, requirement, edit.body.bytes())
                 yield replace(case, ending=edit.body.ending)

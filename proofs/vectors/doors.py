@@ -229,11 +229,11 @@ def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape
     begin = {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}
     yield {"type": "message_start", "message": begin}
     for what, number, channel, text in _pieces(output, steps):
-        at: dict[str, Any] = {"index": number}
+        place: dict[str, Any] = {"index": number}
         if what == "idle":
             yield {"type": "ping"}
         elif what == "close":
-            yield {"type": "content_block_stop", **at}
+            yield {"type": "content_block_stop", **place}
         elif what == "open":
             block: dict[str, Any] = {"type": "text", "text": ""}
             if channel == REASONING:
@@ -245,13 +245,13 @@ def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape
                     "name": output.calls[channel],
                     "input": {},
                 }
-            yield {"type": "content_block_start", **at, "content_block": block}
+            yield {"type": "content_block_start", **place, "content_block": block}
         else:
             delta = {"type": "input_json_delta", "partial_json": text}
             if channel in {TEXT, REASONING}:
                 kind = "text" if channel == TEXT else "thinking"
                 delta = {"type": f"{kind}_delta", kind: text}
-            yield {"type": "content_block_delta", **at, "delta": delta}
+            yield {"type": "content_block_delta", **place, "delta": delta}
     if output.failed:
         yield {"type": "error", "error": {"type": "api_error", "message": FAILURE["message"]}}
         return
@@ -300,18 +300,18 @@ def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str
     cut = output.finish == "length"
     count = len(_segments(output))
     for what, number, channel, text in _pieces(output, steps):
-        at: dict[str, Any] = {"output_index": number}
+        place: dict[str, Any] = {"output_index": number}
         kind = {TEXT: "output_text", REASONING: "reasoning_text"}.get(str(channel), "function_call_arguments")
         status = "incomplete" if cut and number == count - 1 else "completed"
         item = _item(output, number, channel, text, status if what == "close" else "in_progress")
-        inside = {"item_id": item["id"], **at}
+        inside = {"item_id": item["id"], **place}
         if not isinstance(channel, int):
             inside["content_index"] = 0
         logprobs: dict[str, Any] = {"logprobs": []} if channel == TEXT else {}
         if what == "idle":
             yield {"type": "response.in_progress", "response": begun}
         elif what == "open":
-            yield {"type": "response.output_item.added", **at, "item": item}
+            yield {"type": "response.output_item.added", **place, "item": item}
             if not isinstance(channel, int):
                 yield {"type": "response.content_part.added", **inside, "part": _part(channel, "")}
         elif what == "delta":
@@ -322,7 +322,7 @@ def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str
             yield {"type": f"response.{kind}.done", **inside, whole: text, **name, **logprobs}
             if not isinstance(channel, int):
                 yield {"type": "response.content_part.done", **inside, "part": _part(channel, text)}
-            yield {"type": "response.output_item.done", **at, "item": item}
+            yield {"type": "response.output_item.done", **place, "item": item}
             closed.append(item)
     counts: dict[str, Any] = {"input_tokens": len(PROMPT), "output_tokens": answer.size}
     counts |= {"total_tokens": len(PROMPT) + answer.size, "input_tokens_details": {"cached_tokens": 0}}
@@ -372,7 +372,7 @@ def request(door: Door, answer: Answer) -> dict[str, Any]:
         }
         asked = {"input_ids": list(PROMPT), "sampling_params": sampling, "stream": True}
         return asked | ({"return_logprob": True} if logprobs else {})
-    says = [{"role": "user", "content": "Say it."}]
+    messages = [{"role": "user", "content": "Say it."}]
     body: dict[str, Any] = {"model": "m", "stream": True, "temperature": 0.5}
     schemas = [
         (name, {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]})
@@ -380,14 +380,14 @@ def request(door: Door, answer: Answer) -> dict[str, Any]:
     ]
     called = any(output.calls for output in answer.choices)
     if door.name == "anthropic-messages":
-        body |= {"max_tokens": budget, "messages": says, **({"stop_sequences": stops} if stops else {})}
+        body |= {"max_tokens": budget, "messages": messages, **({"stop_sequences": stops} if stops else {})}
         tools: list[dict[str, Any]] = [{"name": name, "input_schema": schema} for name, schema in schemas]
     elif door.name == "openai-responses":
-        body |= {"max_output_tokens": budget, "input": says, "store": False}
+        body |= {"max_output_tokens": budget, "input": messages, "store": False}
         tools = [{"type": "function", "name": name, "parameters": schema} for name, schema in schemas]
     else:
         body |= {"max_tokens": budget, **several, "stream_options": {"include_usage": True}}
-        body |= {"prompt": "Say it."} if door.name == "openai-completions" else {"messages": says}
+        body |= {"prompt": "Say it."} if door.name == "openai-completions" else {"messages": messages}
         body |= ({"stop": stops} if stops else {}) | ({"logprobs": True} if logprobs else {})
         body |= {"return_token_ids": True} if door.name == "vllm-chat" else {}
         functions = [{"name": name, "parameters": schema} for name, schema in schemas]

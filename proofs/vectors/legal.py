@@ -47,7 +47,7 @@ def _turns(answer: Answer, ends: Callable[[int], Sequence[int]]) -> list[Step]:
     return [step for steps in rounds for step in steps if step is not None]
 
 
-def _each(size: int) -> list[int]:
+def _every_token(size: int) -> list[int]:
     return list(range(1, size + 1))
 
 
@@ -59,21 +59,21 @@ ENDS: dict[str, tuple[str, Callable[[int], Sequence[int]]]] = {
         "All tokens but one, then the last",
         lambda size: [size - 1, size] if size > 1 else [size],
     ),
-    "finish-alone": ("The finish in an event without a token", lambda size: [*_each(size), size]),
+    "finish-alone": ("The finish in an event without a token", lambda size: [*_every_token(size), size]),
     "growing": (
         "One token, then two, then three",
-        lambda size: [*(at for at in (1, 3, 6, 10, 15) if at < size), size],
+        lambda size: [*(end for end in (1, 3, 6, 10, 15) if end < size), size],
     ),
     "empty-deltas": (
         "After each token an event that brings nothing",
-        lambda size: [*(at for end in _each(size - 1) for at in (end, end)), size],
+        lambda size: [*(repeated for end in _every_token(size - 1) for repeated in (end, end)), size],
     ),
 }
 
 
 def plain(answer: Answer) -> list[Step]:
     """A token an event, the finish with the last."""
-    return _turns(answer, _each)
+    return _turns(answer, _every_token)
 
 
 def deliveries(answer: Answer) -> Iterator[tuple[str, str, list[Step]]]:
@@ -81,7 +81,7 @@ def deliveries(answer: Answer) -> Iterator[tuple[str, str, list[Step]]]:
     for name, (comment, ends) in ENDS.items():
         yield name, comment, _turns(answer, ends)
     if len(answer.choices) > 1:
-        by_choice = list(_steps(answer, _each))
+        by_choice = list(_steps(answer, _every_token))
         yield (
             "one-by-one",
             "A choice begins when the one before it is finished",
@@ -242,7 +242,7 @@ def _behind(pattern: bytes, offset: int = 0) -> Callable[[bytes], list[int]]:
 
 
 def _in_characters(body: bytes) -> list[int]:
-    return [at for at, byte in enumerate(body) if byte & 0xC0 == 0x80]
+    return [offset for offset, byte in enumerate(body) if byte & 0xC0 == 0x80]
 
 
 CUT: dict[str, tuple[str, str, Callable[[bytes], list[int]]]] = {
@@ -266,7 +266,7 @@ CUT_CHARACTERS: dict[str, tuple[str, str, Callable[[bytes], list[int]]]] = {
 }
 
 
-def cut(body: bytes, at: Sequence[int]) -> list[bytes]:
+def cut(body: bytes, offsets: Sequence[int]) -> list[bytes]:
     """The reads of a body that is cut at some offsets."""
-    bounds = pairwise(sorted({0, *(offset for offset in at if 0 < offset < len(body)), len(body)}))
+    bounds = pairwise(sorted({0, *(offset for offset in offsets if 0 < offset < len(body)), len(body)}))
     return [body[start:end] for start, end in bounds]

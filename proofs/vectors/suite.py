@@ -132,7 +132,7 @@ def legal_cases(door: Door) -> Iterator[Case]:
         framed = frame(plain_body).bytes()
         yield _case(door, text, name, comment, framed, sentence=sentence)
         if name == "crlf":
-            ends = [at for at, byte in enumerate(framed) if byte == 0x0A]
+            ends = [offset for offset, byte in enumerate(framed) if byte == 0x0A]
             reads = tuple(legal.cut(framed, ends))
             yield _case(
                 door, text, "crlf-cut", "CR LF, cut between the two", framed, sentence=sentence, reads=reads
@@ -153,18 +153,22 @@ def _delivered(door: Door, answer: Answer) -> Iterator[tuple[str, str, list[Even
 
 def refused_cases(door: Door) -> Iterator[Case]:
     """Answers that are no stream: a client tells the error."""
-    said = "max_tokens must be at least 1"
+    message = "max_tokens must be at least 1"
     shapes: dict[str, Any] = {
-        "refused": {"error": {"message": said, "type": "invalid_request_error", "param": None, "code": None}},
-        "refused-flat": {"object": "error", "message": said, "type": "BadRequestError", "code": 400},
+        "refused": {
+            "error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        },
+        "refused-flat": {"object": "error", "message": message, "type": "BadRequestError", "code": 400},
     }
     if door.name == "anthropic-messages":
-        shapes = {"refused": {"type": "error", "error": {"type": "invalid_request_error", "message": said}}}
+        shapes = {
+            "refused": {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+        }
     (text,) = (answer for answer in answers_of(door.name) if answer.name == "text")
     for name, body in shapes.items():
         yield Case(
             door.name, name, "A refusal in the place of a stream", "errors-are-told", request(door, text),
-            (written(body).encode(),), {"choices": [], "usage": None, "error": said}, status=400,
+            (written(body).encode(),), {"choices": [], "usage": None, "error": message}, status=400,
             headers=(("content-type", "application/json"),),
         )  # fmt: skip
 
@@ -178,14 +182,16 @@ def long_case(door: Door, times: int = MANY) -> Case:
 
     Where each event is a whole state, it is the first state that comes again.
     """
-    tokens = tuple(Token(300 + at, piece, TEXT) for at, piece in enumerate(("a", " b", " c")))
+    tokens = tuple(Token(300 + place, piece, TEXT) for place, piece in enumerate(("a", " b", " c")))
     short = Answer("long", f"{times} events", "long-streams-are-read", (Output(tokens, finish="length"),))
     more = 0 if door.cumulative else times - _SHORT
     frames = [
         read.decode()
         for read in by_event(body_of(door, events_of(door, short, plain(short), Shape())).bytes())
     ]
-    middle = next(at for at, frame in enumerate(frames) if ('"a"' if door.cumulative else '" b"') in frame)
+    middle = next(
+        place for place, frame in enumerate(frames) if ('"a"' if door.cumulative else '" b"') in frame
+    )
 
     def counted(frame: str, by: int) -> str:
         return _COUNTS.sub(lambda found: f"{found[1]}{int(found[2]) + by}", frame)

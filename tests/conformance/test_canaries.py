@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from forked_program import run_forked
-from proofs.hostile_servers import Conduct, Hostile, HostileServer, head, says
+from proofs.hostile_servers import Conduct, Hostile, HostileServer, head, sends
 from recorded import document
 from test_watch_exchange_assembly import Receiver, listen
 
@@ -47,7 +47,7 @@ class LeakingServer(HostileServer):
     """Tells everybody every key: in its settings; and in an answer, a broken head and an error, by turns."""
 
     def __init__(self) -> None:
-        super().__init__(Hostile(says(), ()))
+        super().__init__(Hostile(sends(), ()))
         broken = document([1, 2, 3], finished=True)
         broken["meta_info"]["finish_reason"]["type"] = broken["text"] = ECHOES
         events = f"data: {json.dumps(broken)}\n\ndata: [DONE]\n\n".encode()
@@ -58,10 +58,10 @@ class LeakingServer(HostileServer):
             f"x-debug: {ECHOES}",
         )
         settings = json.dumps({"api_key": TOLD["a key in the settings"], "seen": ECHOES}).encode()
-        self._settings = says(head("application/json", *fields), settings)
-        answer = says(head("text/event-stream", *fields), events[:60], events[60:])
-        broken_head = says(f"HTTP/1.1 200 OK\r\nno header {ECHOES}\r\n\r\n".encode())
-        error = says(head("text/plain", *fields, status="500 Oh"), ECHOES.encode())
+        self._settings = sends(head("application/json", *fields), settings)
+        answer = sends(head("text/event-stream", *fields), events[:60], events[60:])
+        broken_head = sends(f"HTTP/1.1 200 OK\r\nno header {ECHOES}\r\n\r\n".encode())
+        error = sends(head("text/plain", *fields, status="500 Oh"), ECHOES.encode())
         self._answers = itertools.chain([answer] * 3, itertools.cycle([broken_head, answer, error]))
 
     def _conduct(self, method: bytes) -> Conduct:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from forked_program import forked
-from proofs.hostile_servers import Conduct, Hostile, HostileServer, says, stream, whole
+from proofs.hostile_servers import Conduct, Hostile, HostileServer, sends, stream, whole
 from recorded import document
 from typer.testing import CliRunner, Result
 
@@ -33,7 +33,7 @@ class CountingServer(HostileServer):
     """Answers every request in one way, counts them, and keeps one waiting."""
 
     def __init__(self) -> None:
-        super().__init__(Hostile(says(), ()))
+        super().__init__(Hostile(sends(), ()))
         self.asked = 0
         self.holds_at = 0
         self.held, self.goes_on = threading.Event(), threading.Event()

@@ -205,8 +205,8 @@ class Conversation:
         return exchange_name(self.scenario, label, self.dialect.name)
 
     def _read(self, exchange: Exchange) -> Stream:
-        says = self.advertised
-        read = self.dialect.read(exchange, delivery_hint=says.delivery, adapters=says.adapters)
+        advertised = self.advertised
+        read = self.dialect.read(exchange, delivery_hint=advertised.delivery, adapters=advertised.adapters)
         stream = replace(read, exchange=exchange.packed())  # a run keeps all of them until it was judged
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)

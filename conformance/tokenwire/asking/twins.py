@@ -171,8 +171,8 @@ async def _scored(sides: Sequence[_Side], first: Sequence[Mapping[str, Stream]],
     repeated = await together(*(side.ask_alone(again) for side in sides))
 
     def scores(given: Sequence[Mapping[str, Stream]], label: str, number: int) -> tuple[Scoring, Scoring]:
-        one, other = (_prefilled(side.get(label), ids[number]) for side in given)
-        return one, other
+        first_scoring, other = (_prefilled(side.get(label), ids[number]) for side in given)
+        return first_scoring, other
 
     return [
         Text(
@@ -214,9 +214,9 @@ async def ask_twins(plans: tuple[Plan, Plan], tokens: int, part: int = 0) -> Twi
     scored = await _scored(sides, first, texts) if scores else []
     if not any(text.scores[0] and text.scores[1] for text in scored):
         scored = _as_written(first, again)
-    one, other = (
+    first_side, other = (
         TwinSide(plan.settings.target, side.talk.model, side.talk.dialect.name, _keeps_seeds(given, repeated))
         for plan, side, given, repeated in zip(plans, sides, first, again, strict=True)
     )
     ours, theirs = (side.talk.transcript.streams for side in sides)
-    return tally_twins((one, other), (ours, theirs), scored)
+    return tally_twins((first_side, other), (ours, theirs), scored)

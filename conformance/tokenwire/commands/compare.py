@@ -53,7 +53,9 @@ def is_configured(context: typer.Context, url: str) -> bool:
 
 def _compare(
     context: typer.Context,
-    one: Annotated[str, typer.Argument(metavar="A", help="URL, recording (file or folder) or JSON report.")],
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="URL, recording (file or folder) or JSON report.")
+    ],
     other: Annotated[str, typer.Argument(metavar="B", help="The same; perhaps of another kind.")],
     *,
     settings: Settings,
@@ -71,7 +73,7 @@ def _compare(
     if settings.json is not None:
         writable(settings.json, "--json")
     sides = []
-    for words in (one, other):
+    for words in (first, other):
         if words.startswith(_URLS):
             headers = settings.file_headers if is_configured(context, words) else ()
             plan = planned(replace(settings, target=words, file_headers=headers))

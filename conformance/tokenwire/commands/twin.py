@@ -42,7 +42,7 @@ def _twin(
     context: typer.Context,
     settings: Settings,
     *,
-    one: Annotated[str, typer.Option("--a", metavar="URL", help="Base URL of one deployment.")],
+    first: Annotated[str, typer.Option("--a", metavar="URL", help="Base URL of one deployment.")],
     other: Annotated[str, typer.Option("--b", metavar="URL", help="Base URL of the other.")],
     tokens: Annotated[
         int, typer.Option("--tokens", metavar="N", min=1, help="Tokens that both sides score.")
@@ -68,7 +68,7 @@ def _twin(
         if (file := getattr(settings, name)) is not None:
             writable(file, f"--{name}")
     record = empty_folder(settings.record, "--record") if settings.record is not None else None
-    plans = twin_plans(settings, (one, other), lambda url: is_configured(context, url), record)
+    plans = twin_plans(settings, (first, other), lambda url: is_configured(context, url), record)
     raise typer.Exit(show_twins(asyncio.run(ask_twins(plans, tokens, part)), settings).exit_status)
 
 

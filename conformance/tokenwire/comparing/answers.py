@@ -200,11 +200,11 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
     found = list(_differences(pair, names))
     bodies = [side.exchange.body if found else b"" for side in (pair.baseline, pair.other)]
     for difference in found:
-        one, other = (
+        ours, theirs = (
             "" if place is None else written(body, place)
             for body, place in zip(bodies, (difference.one, difference.other), strict=True)
         )
-        yield replace(difference, excerpts=(one, other))
+        yield replace(difference, excerpts=(ours, theirs))
 
 
 def _differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:

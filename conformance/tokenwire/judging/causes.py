@@ -81,7 +81,7 @@ class _Violations:
 
     def __init__(self, judgements: Sequence[Judgement]) -> None:
         self._judgements = judgements
-        self._at: dict[Where, set[int]] = defaultdict(set)
+        self._by_place: dict[Where, set[int]] = defaultdict(set)
         self._specific: dict[int, Specificity] = {}
         self.positions = [
             n
@@ -92,7 +92,7 @@ class _Violations:
             self._specific[n] = specificity(judgements[n].requirement)
             for seen in judgements[n].violations:
                 for where in self._all_of(n, seen.place):
-                    self._at[where].add(n)
+                    self._by_place[where].add(n)
         self.positions.sort(key=lambda n: (self._specific[n], n))
 
     def _all_of(self, n: int, place: Place) -> Iterator[Where]:
@@ -114,13 +114,13 @@ class _Violations:
         found: set[int] = set()
         for name in (*judgement.requirement.implied_by, *_ancestors().get(judgement.requirement.id, ())):
             for place in places:
-                found |= self._at.get((run, name, place.exchange), set())
+                found |= self._by_place.get((run, name, place.exchange), set())
                 if judgement.requirement.oracle in _ACROSS:
                     field = _field(seen.place)
-                    found |= self._at.get((run, name, self._endpoint(n, place), field), set())
+                    found |= self._by_place.get((run, name, self._endpoint(n, place), field), set())
         for place in places:
             if place.pointer:  # a place without one is a whole event or answer: too much to be one thing
-                there = self._at.get((run, place.exchange, place.event, place.pointer), set())
+                there = self._by_place.get((run, place.exchange, place.event, place.pointer), set())
                 found |= {m for m in there if self._specific[m] < self._specific[n]}
         return found - {n}
 
@@ -145,7 +145,7 @@ class _Violations:
             for place in (first.place, *first.related)
         ]
         return (
-            not any(m in self._at.get(where, ()) for where in answers),
+            not any(m in self._by_place.get(where, ()) for where in answers),
             _field(first.place) != _field(other.violations[0].place),
             judgement.scenario != other.scenario,
             self._specific[m],

@@ -71,9 +71,9 @@ def _kind(observation: Observation, judgement: Judgement) -> FailureKind:
         observation.message or f"expected {_shape(observation.expected)}, found {_shape(observation.actual)}"
     )
     where = lasting_words(observation.place.pointer)
-    says = f"{where}: {lasting_words(words)}" if where else lasting_words(words)
+    failure = f"{where}: {lasting_words(words)}" if where else lasting_words(words)
     # The words may quote the server, and kinds are printed and written into baselines.
-    return FailureKind(stream.dialect if stream else "-", inert(says))
+    return FailureKind(stream.dialect if stream else "-", inert(failure))
 
 
 def failure_kinds(judgement: Judgement) -> tuple[FailureKind, ...]:

@@ -58,7 +58,7 @@ class _Script:
     talk: Conversation
     way: int | None = None
     """Which of the dialect's ways lets a grammar hold; None for a parrot."""
-    tells: bool = True
+    logprobs: bool = True
     """The server gives logprobs beside texts that its parsers take apart."""
 
     def ask(self, text: str, *, in_bytes: bool = False) -> Ask | None:
@@ -79,8 +79,8 @@ class _Script:
         prompt = speaker.ask(self.talk.dialect, script)
         if prompt is None:
             return None
-        tells = self.tells and self.talk.can_say(replace(prompt, logprobs=True))
-        return replace(prompt, max_new_tokens=len(script) + 1, logprobs=tells)
+        logprobs = self.logprobs and self.talk.can_say(replace(prompt, logprobs=True))
+        return replace(prompt, max_new_tokens=len(script) + 1, logprobs=logprobs)
 
 
 async def _scripted(talk: Conversation) -> _Script | None:
@@ -89,7 +89,7 @@ async def _scripted(talk: Conversation) -> _Script | None:
         script = _Script(talk)
         ask = script.ask(_HELLO)
         scored = await talk.ask("way", ask) if ask is not None and ask.logprobs else None
-        return replace(script, tells=scored is None or scored.answered)
+        return replace(script, logprobs=scored is None or scored.answered)
     ways = talk.dialect.request.says.beside if talk.dialect.request.says is not None else ()
     for way in range(len(ways)):
         script = _Script(talk, way)
@@ -202,7 +202,8 @@ _RARE = (
 
 def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:
     """An ask that a parrot answers with a text; for other models, another, of the same budget."""
-    script = _Script(talk, tells=not talk.dialect.has_items)  # which of them refuses them is not known here
+    logprobs = not talk.dialect.has_items  # which of them refuses them is not known here
+    script = _Script(talk, logprobs=logprobs)
     ask = script.ask(text) if talk.parrot is not None else None
     return otherwise if ask is None else replace(ask, max_new_tokens=otherwise.max_new_tokens)
 

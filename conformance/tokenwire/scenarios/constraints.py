@@ -66,13 +66,13 @@ def _constraints(talk: Conversation) -> Steps:
         asked = constrained(talk, replace(ask, **beyond), regex=_WORDS["regex"])
         if asked is not None:
             yield {f"regex-{label}": asked}
-    says, think = talk.dialect.request.says, load_markup()[0]["think"]
-    if says is not None and says.thinking and talk.parrot is not None:
+    grammar, think = talk.dialect.request.says, load_markup()[0]["think"]
+    if grammar is not None and grammar.thinking and talk.parrot is not None:
         thought = f"{think.opens}\nhm\n{think.closes}"
         for label, text in (("reasoning", '{"a": true, "c": "red"}'), ("reasoning-other", _OTHER)):
             asked = constrained(talk, spoken(talk, thought + text, plain), json_schema=_SCHEMA)
             if asked is not None:
-                yield forms(replace(asked, raw={**asked.raw, **says.thinking}), label)
+                yield forms(replace(asked, raw={**asked.raw, **grammar.thinking}), label)
 
 
 @scenario(perilous=True)

@@ -58,7 +58,7 @@ def _together(talk: Conversation, label: str, scripts: Mapping[str, Ask]) -> dic
     return {f"{label}-{name}": ask for name, ask in islice(scripts.items(), 1)}
 
 
-async def _say(
+async def _ask_scripts(
     talk: Conversation,
     speaker: Speaker,
     label: str,
@@ -111,7 +111,7 @@ async def _script_characters(talk: Conversation, speaker: Speaker) -> None:
     broken = b"a\x80\xff b \xe4\xb8 c \xf0\x9f d \xc0\xaf \xed\xa0\x80 e \xef\xbf\xbd f\x00\r\n\t g"
     scripts["lone-run"] = (*spell(b"a" + b"\xff" * 60 + b"b"), *end)
     scripts["lone-bytes"] = (*spell(broken), *end)
-    await _say(talk, speaker, "texts", scripts, intervals=_INTERVALS[talk.budget])
+    await _ask_scripts(talk, speaker, "texts", scripts, intervals=_INTERVALS[talk.budget])
 
 
 @_scripts()
@@ -127,13 +127,13 @@ async def _script_tails(talk: Conversation, speaker: Speaker) -> None:
         "whole-ones": (*spell("\ufffd\ufffd\ufffd"), *end),
         "only": (*spell(b"\xe4\xb8"), *end),
     }
-    await _say(talk, speaker, "end", scripts)
+    await _ask_scripts(talk, speaker, "end", scripts)
     stop = spell("!")
     stopped = {"whole": (*spell("ab\ufffd"), *stop), "cut": (*spell(b"ab\xf0\x9f"), *stop)}
     if talk.can_say(Ask(input_ids=((1,),), stop_token_ids=stop)):
-        await _say(talk, speaker, "stop-id", stopped, asked=Ask(stop_token_ids=stop))
+        await _ask_scripts(talk, speaker, "stop-id", stopped, asked=Ask(stop_token_ids=stop))
     cut = {"four": spell("ab😀"), "three": spell("abc漢"), "two": spell("abcé"), "whole": spell("a\ufffd")}
-    await _say(talk, speaker, "budget", cut, asked=Ask(max_new_tokens=4))
+    await _ask_scripts(talk, speaker, "budget", cut, asked=Ask(max_new_tokens=4))
 
 
 @_scripts()
@@ -154,27 +154,27 @@ async def _script_stops(talk: Conversation, speaker: Speaker) -> None:
     special = speaker.special()
     if special is not None:
         places["around-a-special"] = (*spell("abQ"), special, *spell("Zcd"), *end)
-    await _say(talk, speaker, "places", places, asked=Ask(stop=(_STOP,)), intervals=(1, 4))
+    await _ask_scripts(talk, speaker, "places", places, asked=Ask(stop=(_STOP,)), intervals=(1, 4))
     spelled = {
         "word": (*pieces("it says "), *spell("generation now"), *end),
         "kana": (*pieces("it says "), *spell("漢字かな文"), *end),
         "marker": (*pieces("it says "), *spell("so</think>now"), *end),
     }
-    await _say(talk, speaker, "spelled", spelled, asked=Ask(stop=("generation", "かな", "</think>")))
+    await _ask_scripts(talk, speaker, "spelled", spelled, asked=Ask(stop=("generation", "かな", "</think>")))
     overlapping = {
         "letters": (*spell("xaaab and more"), *end),
         "pairs": (*spell("abababac and more"), *end),
         "within": (*pieces("the parrot says again what it was told"), *end),
     }
-    await _say(talk, speaker, "overlapping", overlapping, asked=Ask(stop=("aab", "ababac", "arro")))
+    await _ask_scripts(talk, speaker, "overlapping", overlapping, asked=Ask(stop=("aab", "ababac", "arro")))
     several = {"earliest": (*pieces("one two three four"), *end)}
-    await _say(talk, speaker, "several", several, asked=Ask(stop=("three", "two", "nowhere")))
+    await _ask_scripts(talk, speaker, "several", several, asked=Ask(stop=("three", "two", "nowhere")))
     if special is not None:
         hidden = {"special": (*spell("ab"), special, *spell("cd"), *end)}
         texts = tuple(speaker.words.pieces[token].decode() for token in (special, speaker.end))
-        await _say(talk, speaker, "hidden", hidden, asked=Ask(stop=texts))
+        await _ask_scripts(talk, speaker, "hidden", hidden, asked=Ask(stop=texts))
     replaced = {"emoji": (*spell("ab😀cd"), *end), "whole": (*spell("ab\ufffdcd"), *end)}
-    await _say(talk, speaker, "replacement", replaced, asked=Ask(stop=("\ufffd",)))
+    await _ask_scripts(talk, speaker, "replacement", replaced, asked=Ask(stop=("\ufffd",)))
 
 
 _PARTS = (51, 101, 50, 65, 129, 64, 100, 128, 151)
@@ -191,7 +191,7 @@ async def _script_stop_parts(talk: Conversation, speaker: Speaker) -> None:
         spelled = speaker.bytes(stop)
         after = (*speaker.encode(" and on"), speaker.end)
         scripts = {f"{end}": (*words[: end - len(spelled)], *spelled, *after) for end in ends}
-        await _say(talk, speaker, label, scripts, asked=Ask(stop=(stop,)))
+        await _ask_scripts(talk, speaker, label, scripts, asked=Ask(stop=(stop,)))
 
 
 @_scripts()
@@ -202,7 +202,7 @@ async def _script_prompts(talk: Conversation, speaker: Speaker) -> None:
     script = (*speaker.bytes("ab "), *speaker.encode("the parrot "), *speaker.bytes("QZ!"))
     endings = {"four": b"\xf0\x9f", "three": b"\xe4\xb8", "whole": b"\xef\xbf\xbd", "never": b"\xff"}
     endings_spelled = {label: speaker.bytes(ending) for label, ending in endings.items()}
-    await _say(
+    await _ask_scripts(
         talk,
         speaker,
         "ends",
@@ -224,7 +224,7 @@ async def _script_budgets(talk: Conversation, speaker: Speaker) -> None:
     }
     for more in (-1, 0, 1):
         asked = Ask(stop=(_STOP,), max_new_tokens=len(words) + len(_STOP) + more)
-        await _say(talk, speaker, f"{asked.max_new_tokens}", scripts, asked=asked)
+        await _ask_scripts(talk, speaker, f"{asked.max_new_tokens}", scripts, asked=asked)
 
 
 @_scripts()
@@ -244,7 +244,7 @@ async def _script_logprobs(talk: Conversation, speaker: Speaker) -> None:
     asked = Ask(stop=(_STOP,), logprobs=True, top_logprobs=5)
     chosen = replace(asked, chosen_ids=(700, 97, 300))
     wanted = chosen if talk.can_say(replace(chosen, input_ids=((1,),))) else asked
-    await _say(talk, speaker, "each", scripts, asked=wanted, intervals=(1, 4))
+    await _ask_scripts(talk, speaker, "each", scripts, asked=wanted, intervals=(1, 4))
     if talk.chat or not talk.can_say(Ask(input_ids=((1,),), logprobs=True, logprob_start=0)):
         return
     prompt = speaker.ask(talk.dialect, (*pieces("it says again: "), *spell("漢字"), *end))

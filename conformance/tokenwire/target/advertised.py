@@ -118,8 +118,8 @@ class _Document:
         for index, item in enumerate(items if isinstance(items, list) else ()):
             for fact, pointers in self.tells.items():
                 condition = self.only_with.get(fact)
-                tells = condition is None or isinstance(find(item, condition), str)
-                for pointer in pointers if tells and (index == 0 or fact in _NAMES) else ():
+                applies = condition is None or isinstance(find(item, condition), str)
+                for pointer in pointers if applies and (index == 0 or fact in _NAMES) else ():
                     yield fact, _meant(find(item, pointer), self.means.get(fact))
 
 

@@ -95,8 +95,8 @@ class Bench:
         # A client may ask for compressed answers, which the suite never does.
         if encoding not in _AS_IT_IS:
             return Opinion(gap="compressed", dialect=dialect.name)
-        says = self._advertised
-        stream = dialect.read(exchange, delivery_hint=says.delivery, adapters=says.adapters)
+        advertised = self._advertised
+        stream = dialect.read(exchange, delivery_hint=advertised.delivery, adapters=advertised.adapters)
         run = Run((stream,), self._advertised)
         violations, crashed = [], []
         for judgement in judge([run], self.requirements):

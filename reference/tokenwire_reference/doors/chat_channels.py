@@ -130,8 +130,8 @@ def _types(function: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def _named(schema: object) -> tuple[str, ...]:
     match schema:
-        case {"type": str(one)}:
-            return (one,)
+        case {"type": str(single)}:
+            return (single,)
         case {"type": [*several]}:
             return tuple(map(str, several))
         case _:

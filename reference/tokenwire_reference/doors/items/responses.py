@@ -186,7 +186,7 @@ class _Written:
             self._items.append(self._open)
         return self._open
 
-    def _at(self, item: _Item) -> dict[str, Any]:
+    def _place_of(self, item: _Item) -> dict[str, Any]:
         place = {"item_id": item.id, "output_index": item.index}
         return place if item.kind == "function_call" else {**place, "content_index": 0}
 
@@ -195,21 +195,23 @@ class _Written:
         opened = item.written("in_progress", opens=True)
         yield self._event("response.output_item.added", output_index=item.index, item=opened)
         if item.kind != "function_call":
-            yield self._event("response.content_part.added", **self._at(item), part=item.part)
+            yield self._event("response.content_part.added", **self._place_of(item), part=item.part)
 
     def _delta(self, item: _Item, text: str) -> Event:
         if item.kind == "function_call":
-            return self._event("response.function_call_arguments.delta", **self._at(item), delta=text)
+            return self._event("response.function_call_arguments.delta", **self._place_of(item), delta=text)
         more: dict[str, Any] = {}
         if item.kind == "message":
             more["logprobs"], self._scored = self._scored, []
             item.logprobs += more["logprobs"]
-        return self._event(f"response.{_PART_OF[item.kind]}.delta", **self._at(item), delta=text, **more)
+        return self._event(
+            f"response.{_PART_OF[item.kind]}.delta", **self._place_of(item), delta=text, **more
+        )
 
     def _close(self, item: _Item | None, status: str) -> Iterator[Event]:
         if item is None:
             return
-        place = self._at(item)
+        place = self._place_of(item)
         if item.kind == "function_call":
             done = {"name": item.name, "arguments": item.text}
             yield self._event("response.function_call_arguments.done", **place, **done)

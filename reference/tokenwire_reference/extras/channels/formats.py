@@ -171,7 +171,7 @@ def _json_call(parser: ChannelParser, *, brace: bool = True) -> Parse[None]:
         yield from parser.expect("{")
     known, name, early = parser.calls, "", ""
 
-    def hold(text: str) -> None:
+    def keep(text: str) -> None:
         nonlocal early
         parser.mark(text)
         early += text
@@ -192,7 +192,7 @@ def _json_call(parser: ChannelParser, *, brace: bool = True) -> Parse[None]:
                 raise NotACallError
             if name:
                 parser.open_call(name)
-            yield from _json_value(parser, parser.argue if name else hold)
+            yield from _json_value(parser, parser.argue if name else keep)
         else:
             yield from _json_value(parser, parser.mark)
         yield from parser.skip_space()
