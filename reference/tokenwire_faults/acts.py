@@ -81,7 +81,7 @@ def _acts(seam: str, function: Callable[..., Any]) -> dict[str, Act]:
 _written: dict[str, dict[str, Act]] = defaultdict(dict)
 
 
-def at(seam: str, *names: str) -> Callable[[Act], Act]:
+def act_at(seam: str, *names: str) -> Callable[[Act], Act]:
     """Enter a function as an act at a seam: of the faults with these names, or of that which has its own."""
 
     def enter(function: Act) -> Act:

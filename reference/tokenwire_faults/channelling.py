@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Json, Object, calls_of, choices_of, messages_of
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.extras.channels.formats import (
@@ -30,14 +30,14 @@ from tokenwire_reference.extras.channels.parser import (
 Deltas = Iterator[Delta]
 
 
-@at("deltas")
+@act_at("deltas")
 def _text_before_a_call_is_lost(deltas: list[Delta]) -> Deltas:
     for place, delta in enumerate(deltas):
         if delta.channel is not Channel.CONTENT or not any(later.name for later in deltas[place:]):
             yield delta
 
 
-@at("deltas")
+@act_at("deltas")
 def _text_that_may_begin_a_marker_is_lost(ended: bool, deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         begun = [size for size in range(1, len(TOOL_CALL)) if delta.text.endswith(TOOL_CALL[:size])]
@@ -45,7 +45,7 @@ def _text_that_may_begin_a_marker_is_lost(ended: bool, deltas: list[Delta]) -> D
         yield replace(delta, text=delta.text[: -max(begun)]) if waits else delta
 
 
-@at("deltas")
+@act_at("deltas")
 def _marker_leaks_between_calls(deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         if delta.name is not None and delta.call > 0:
@@ -57,7 +57,7 @@ def _place(delta: Delta) -> tuple[Channel, int]:
     return delta.channel, delta.call
 
 
-@at("deltas")
+@act_at("deltas")
 def _line_break_behind_a_call_is_content(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
     leak = Delta(Channel.CONTENT, "\n")
     for delta in deltas:
@@ -71,12 +71,12 @@ def _line_break_behind_a_call_is_content(fault: Fault, ended: bool, deltas: list
         yield leak
 
 
-@at("format")
+@act_at("format")
 def _reasoning_never_ends(usual: Format) -> Format:
     return partial(_thinking, usual, ())
 
 
-@at("format")
+@act_at("format")
 def _call_within_reasoning_is_made(usual: Format) -> Format:
     return partial(_thinking, usual, (END_THINK, TOOL_CALL))
 
@@ -98,7 +98,7 @@ def _thinking(usual: Format, markers: tuple[str, ...], parser: ChannelParser) ->
         yield from hermes(parser, {})
 
 
-@at("deltas")
+@act_at("deltas")
 def _samples_share_a_parser(fault: Fault, parser: ChannelParser, deltas: list[Delta]) -> Deltas:
     parsers: dict[int, ChannelParser] = fault.memory.setdefault("parsers", {})
     parsers[id(parser)] = parser
@@ -109,7 +109,7 @@ def _samples_share_a_parser(fault: Fault, parser: ChannelParser, deltas: list[De
         yield replace(delta, channel=Channel.CONTENT) if moved else delta
 
 
-@at("deltas")
+@act_at("deltas")
 def _unmatched_stop_moves_text(fault: Fault, deltas: list[Delta]) -> Deltas:
     memory, stop = fault.memory, fault.request.get("stop") or ()
     longest = max(map(len, [stop] if isinstance(stop, str) else stop), default=1)
@@ -126,7 +126,7 @@ def _unmatched_stop_moves_text(fault: Fault, deltas: list[Delta]) -> Deltas:
             yield replace(memory["left"], text=moved, name=None)
 
 
-@at("deltas")
+@act_at("deltas")
 def _content_comes_out_of_order(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
     memory = fault.memory
 
@@ -150,7 +150,7 @@ def _content_comes_out_of_order(fault: Fault, ended: bool, deltas: list[Delta]) 
         yield from late()
 
 
-@at("deltas")
+@act_at("deltas")
 def _arguments_lose_their_end(fault: Fault, deltas: list[Delta]) -> Deltas:
     calls: dict[int, Call] = fault.memory.setdefault("calls", {})
     for delta in deltas:
@@ -165,14 +165,14 @@ def _arguments_lose_their_end(fault: Fault, deltas: list[Delta]) -> Deltas:
             yield replace(delta, text=text)
 
 
-@at("event", "arguments-lose-their-end")
+@act_at("event", "arguments-lose-their-end")
 def _claim_a_call(fault: Fault, event: Object) -> None:
     for choice in choices_of(event) if "cut" in fault.memory else ():
         if choice.get("finish_reason") == "stop":
             choice["finish_reason"] = "tool_calls"
 
 
-@at("deltas")
+@act_at("deltas")
 def _end_of_reasoning_is_lost(fault: Fault, deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         if delta.channel is not Channel.REASONING:
@@ -183,7 +183,7 @@ def _end_of_reasoning_is_lost(fault: Fault, deltas: list[Delta]) -> Deltas:
         fault.memory["waits"] = delta
 
 
-@at("deltas")
+@act_at("deltas")
 def _cut_call_is_closed(fault: Fault, ended: bool, deltas: list[Delta]) -> Deltas:
     calls: dict[int, Call] = fault.memory.setdefault("calls", {})
     for delta in deltas:
@@ -211,7 +211,7 @@ def _closers(arguments: str) -> str:
     return '"' * string + closers
 
 
-@at("deltas")
+@act_at("deltas")
 def _empty_arguments_are_no_json(fault: Fault, deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         text = delta.text
@@ -228,19 +228,19 @@ def _offers_tools(fault: Fault) -> bool:
     return bool(fault.request.get("tools")) and fault.request.get("tool_choice") != "none"
 
 
-@at("format")
+@act_at("format")
 def _text_vanishes_without_tools(fault: Fault, usual: Format) -> Format:
     return usual if _offers_tools(fault) else (channel_format("hermes", "qwen3", {}) or usual)
 
 
-@at("deltas", "text-vanishes-without-tools")
+@act_at("deltas", "text-vanishes-without-tools")
 def _give_no_call(fault: Fault, deltas: list[Delta]) -> Deltas:
     for delta in deltas:
         if _offers_tools(fault) or delta.channel is not Channel.CALL:
             yield delta
 
 
-@at("events")
+@act_at("events")
 def _ids_of_markers_are_lost(event: Object) -> Iterable[Object]:
     silent = any(
         not any(choice.get("delta", {}).values()) and choice.get("finish_reason") is None
@@ -249,7 +249,7 @@ def _ids_of_markers_are_lost(event: Object) -> Iterable[Object]:
     return [] if silent else [event]
 
 
-@at("answers", "tool-calls-hide-length", "tool-calls-hide-the-stop")
+@act_at("answers", "tool-calls-hide-length", "tool-calls-hide-the-stop")
 def _claim_calls(fault: Fault, answer: Json) -> None:
     hidden = "length" if fault.known.name == "tool-calls-hide-length" else "stop"
     for choice, message in zip(choices_of(answer), messages_of(answer), strict=True):
@@ -259,21 +259,21 @@ def _claim_calls(fault: Fault, answer: Json) -> None:
             choice["finish_reason"] = "tool_calls"
 
 
-@at("answers")
+@act_at("answers")
 def _tool_calls_without_a_call(answer: Json) -> None:
     for choice in choices_of(answer):
         if choice.get("finish_reason") == "stop" and {"message", "delta"} & choice.keys():
             choice["finish_reason"] = "tool_calls"
 
 
-@at("answers")
+@act_at("answers")
 def _call_ids_change(fault: Fault, answer: Json) -> None:
     for call in calls_of(answer):
         fault.memory["pieces"] = fault.memory.get("pieces", 0) + 1
         call["id"] = f"call_{fault.memory['pieces']}"
 
 
-@at("event")
+@act_at("event")
 def _call_opens_without_a_name(fault: Fault, event: Object) -> None:
     for call in calls_of(event):
         name, function = fault.memory.get("name"), call["function"]

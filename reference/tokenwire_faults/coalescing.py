@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.deliveries import info_keys, with_series
 from tokenwire_faults.fault import Fault
@@ -12,7 +12,7 @@ from tokenwire_reference.core.request import Request
 from tokenwire_reference.doors.reader import Emission, Reader
 
 
-@at(
+@act_at(
     "row",
     "coalescing-keeps-only-the-last",
     "coalescing-loses-customized-info",
@@ -31,7 +31,7 @@ def _last_row(fault: Fault, reader: Reader, emission: Emission) -> int:
     return end - last
 
 
-@at("taken")
+@act_at("taken")
 def _coalescing_keeps_only_the_last(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     if not emission.output_ids:
         return emission
@@ -40,7 +40,7 @@ def _coalescing_keeps_only_the_last(fault: Fault, reader: Reader, emission: Emis
     return replace(emission, output_ids=emission.output_ids[-kept:], series=series)
 
 
-@at("taken")
+@act_at("taken")
 def _coalescing_loses_customized_info(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     if not emission.output_ids:
         return emission
@@ -49,14 +49,14 @@ def _coalescing_loses_customized_info(fault: Fault, reader: Reader, emission: Em
     return with_series(emission, **last)
 
 
-@at("taken")
+@act_at("taken")
 def _coalescing_keeps_the_first_counter(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     end = emission.completion_tokens
     later = [start for start in fault.memory[reader.request.rid] if reader.taken_ids < start < end]
     return replace(emission, completion_tokens=min(later, default=end))
 
 
-@at("taken")
+@act_at("taken")
 def _coalescing_loses_text(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     joined = emission.completion_tokens - reader.taken_ids > _last_row(fault, reader, emission)
     return replace(emission, text=emission.text[1:]) if joined else emission

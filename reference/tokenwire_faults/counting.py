@@ -6,30 +6,30 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answers import Json, Object, meta_infos
 from tokenwire_faults.fault import Fault
 
 
-@at("event")
+@act_at("event")
 def _prompt_tokens_grow(event: Object) -> None:
     for info in meta_infos(event):
         info["prompt_tokens"] += info["completion_tokens"] - 1
 
 
-@at("row")
+@act_at("row")
 def _cached_tokens_counted_twice(row: OutputRow) -> OutputRow:
     return replace(row, cached_tokens=row.cached_tokens + row.prompt_tokens + 1)
 
 
-@at("row")
+@act_at("row")
 def _cached_details_doubled(row: OutputRow) -> OutputRow:
     count = row.cached_tokens
     return replace(row, cached_tokens_details={"device": count, "host": count}) if count else row
 
 
-@at("row")
+@act_at("row")
 def _cached_details_of_nothing(row: OutputRow) -> OutputRow:
     return row if row.cached_tokens else replace(row, cached_tokens_details={"device": 0, "host": 0})
 
@@ -39,47 +39,47 @@ def _usage_of(answer: Json) -> Object:
     return (answer.get("usage") if isinstance(answer, dict) else None) or {}
 
 
-@at("whole")
+@act_at("whole")
 def _usage_of_one_choice(fault: Fault, answer: Json) -> None:
     if (usage := _usage_of(answer)) and "choices" in answer:
         usage["completion_tokens"] //= max(1, len(answer["choices"]), fault.request.get("n") or 1)
         usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-@at("event")
+@act_at("event")
 def _continuous_usage_of_the_event(event: Object) -> None:
     if (usage := _usage_of(event)) and event.get("choices"):
         usage["completion_tokens"] = 1
         usage["total_tokens"] = usage["prompt_tokens"] + 1
 
 
-@at("answers")
+@act_at("answers")
 def _reasoning_exceeds_the_output(answer: Json) -> None:
     for counts in (_usage_of(answer), *meta_infos(answer)):
         if "reasoning_tokens" in counts:
             counts["reasoning_tokens"] = counts["completion_tokens"] + counts["prompt_tokens"]
 
 
-@at("asked")
+@act_at("asked")
 def _usage_unasked(body: Object) -> Object:
     if "messages" not in body and "prompt" not in body:
         return body
     return {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
 
 
-@at("events")
+@act_at("events")
 def _request_id_for_each_event(event: Object) -> Iterable[Object]:
     for info in meta_infos(event):
         info["id"] = uuid.uuid4().hex
     return [{**event, "id": uuid.uuid4().hex} if "choices" in event else event]
 
 
-@at("asked")
+@act_at("asked")
 def _request_id_replaced(body: Object) -> Object:
     return {**body, "rid": uuid.uuid4().hex} if body.get("rid") else body
 
 
-@at("answers")
+@act_at("answers")
 def _one_request_id_for_all(fault: Fault, answer: Json) -> None:
     if fault.request.get("rid") or fault.request.get("request_id"):
         return

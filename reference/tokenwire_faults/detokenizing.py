@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Object, finish_of, placed_choices
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.detokenizer import HALF, Detokenizer
@@ -98,12 +98,12 @@ _DETOKENIZERS = {
 }
 
 
-@at("detokenizer", *_DETOKENIZERS)
+@act_at("detokenizer", *_DETOKENIZERS)
 def _take_its_place(fault: Fault, detokenizer: Detokenizer) -> Detokenizer:
     return _DETOKENIZERS[fault.known.name](detokenizer.spelling)
 
 
-@at("taken")
+@act_at("taken")
 def _prompt_text_leaks(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     from_the_start = emission.completion_tokens == len(emission.output_ids)
     if fault.tokenizer is None or not from_the_start:
@@ -113,7 +113,7 @@ def _prompt_text_leaks(fault: Fault, reader: Reader, emission: Emission) -> Emis
     )
 
 
-@at("asked")
+@act_at("asked")
 def _special_tokens_always_shown(fault: Fault, body: Object) -> Object:
     params = body.get("sampling_params", body)
     if isinstance(params, dict) and "tokenize" not in fault.path:
@@ -121,7 +121,7 @@ def _special_tokens_always_shown(fault: Fault, body: Object) -> Object:
     return body
 
 
-@at("events")
+@act_at("events")
 def _text_one_emission_early(fault: Fault, event: Object) -> Iterable[Object]:
     """Each event waits for the next, and takes its text; of several choices, each has its own."""
     place, choice = next(

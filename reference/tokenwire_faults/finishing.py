@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Object, choices_of, finish_of, holder_of_finish
 
 
-@at("events")
+@act_at("events")
 def _finish_before_the_tail(event: Object) -> Iterable[Object]:
     if not finish_of(event):
         return [event]
@@ -20,7 +20,7 @@ def _finish_before_the_tail(event: Object) -> Iterable[Object]:
     return [event, tail]
 
 
-@at("event")
+@act_at("event")
 def _finish_for_the_last_choice_only(event: Object) -> None:
     for choice in choices_of(event):
         if choice.get("index", 0) == 0 and ("delta" in choice or "index" in choice):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Json, Object
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.extras.channels.parser import Channel, Delta
@@ -13,38 +13,38 @@ _LAST = ("response.completed", "response.incomplete", "message_stop")
 _CLOSING = ("response.output_item.done", "content_block_stop")
 
 
-@at("frame")
+@act_at("frame")
 def event_has_no_name(frame: bytes) -> Iterable[bytes]:
     return [frame.partition(b"\n")[2] if frame.startswith(b"event: ") else frame]
 
 
-@at("events")
+@act_at("events")
 def last_event_comes_twice(event: Object) -> Iterable[Object]:
     return [event] * (2 if event.get("type") in _LAST else 1)
 
 
-@at("events")
+@act_at("events")
 def last_event_is_lost(event: Object) -> Iterable[Object]:
     return [] if event.get("type") in _LAST else [event]
 
 
-@at("events")
+@act_at("events")
 def item_stays_open(event: Object) -> Iterable[Object]:
     return [] if event.get("type") in _CLOSING else [event]
 
 
-@at("events")
+@act_at("events")
 def delta_is_lost_before_its_end(fault: Fault, event: Object) -> Iterable[Object]:
     deltas = fault.memory["deltas"] = fault.memory.get("deltas", 0) + ("delta" in event)
     return [] if "delta" in event and deltas == 2 else [event]
 
 
-@at("deltas")
+@act_at("deltas")
 def items_lose_the_reasoning(deltas: list[Delta]) -> Iterable[Delta]:
     return [delta for delta in deltas if delta.channel is not Channel.REASONING]
 
 
-@at("answered")
+@act_at("answered")
 def own_items_are_refused(fault: Fault, status: int, answer: Json) -> tuple[int, Json]:
     turns = fault.request.get("input", fault.request.get("messages"))
     listed = [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
@@ -59,7 +59,7 @@ _branches: dict[str, list[Json]] = {}
 """The id of a response to what went on from it."""
 
 
-@at("asked")
+@act_at("asked")
 def previous_response_gathers_its_branches(body: Object) -> Object:
     if isinstance(body.get("input"), list) and (previous := body.get("previous_response_id")):
         gathered = _branches.setdefault(previous, [])

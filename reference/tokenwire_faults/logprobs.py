@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answers import Json, Object, choices_of, meta_infos
 from tokenwire_faults.deliveries import edited_row, with_series
@@ -27,7 +27,7 @@ _ONE_WRONG: Mapping[str, tuple[int, Change]] = {
 """Fault to the position of the token that has a wrong logprob, and what is done to it."""
 
 
-@at("row", *_ONE_WRONG)
+@act_at("row", *_ONE_WRONG)
 def _give_one_a_wrong_logprob(fault: Fault, request: Request, row: OutputRow) -> OutputRow:
     position, change = _ONE_WRONG[fault.known.name]
     # Top logprobs would show it.
@@ -39,19 +39,19 @@ def _give_one_a_wrong_logprob(fault: Fault, request: Request, row: OutputRow) ->
     return with_series(row, **{SELECTED: entries})
 
 
-@at("event", "logprobs-minus-infinity")
+@act_at("event", "logprobs-minus-infinity")
 def _name_infinity(event: Object) -> None:
     for info in meta_infos(event):
         for entry in info.get(SELECTED, ())[:1]:
             entry[0] = "-Infinity"
 
 
-@at("frame")
+@act_at("frame")
 def _logprobs_minus_infinity(frame: bytes) -> Iterable[bytes]:
     return [_infinite(frame)]
 
 
-@at("answered", "logprobs-minus-infinity")
+@act_at("answered", "logprobs-minus-infinity")
 def _answer_with_infinity(status: int, answer: Json) -> tuple[int, Json]:
     _name_infinity(answer)
     return status, _infinite(to_json(answer))
@@ -61,7 +61,7 @@ def _infinite(written: bytes) -> bytes:
     return written.replace(b'"-Infinity"', b"-Infinity")
 
 
-@at("row")
+@act_at("row")
 def _logprobs_of_the_next_id(row: OutputRow) -> OutputRow:
     entries = list(row.series.get(SELECTED, ()))
     if len(entries) == 1:
@@ -71,7 +71,7 @@ def _logprobs_of_the_next_id(row: OutputRow) -> OutputRow:
     return with_series(row, **{SELECTED: shifted}) if entries else row
 
 
-@at("events")
+@act_at("events")
 def _chat_logprobs_lost_with_empty_text(event: Object) -> Iterable[Object]:
     lost = any(
         choice.get("logprobs") and not choice.get("delta", {}).get("content") for choice in choices_of(event)
@@ -79,7 +79,7 @@ def _chat_logprobs_lost_with_empty_text(event: Object) -> Iterable[Object]:
     return [] if lost else [event]
 
 
-@at("taken")
+@act_at("taken")
 def _top_logprobs_overwritten_by_text(fault: Fault, emission: Emission) -> Emission:
     rows = emission.series.get(TOP)
     if fault.tokenizer is None or rows is None:
@@ -92,7 +92,7 @@ def _top_logprobs_overwritten_by_text(fault: Fault, emission: Emission) -> Emiss
     return with_series(emission, **{TOP: changed_rows})
 
 
-@at("answers")
+@act_at("answers")
 def _text_offsets_count_hidden_tokens(fault: Fault, answer: Json) -> None:
     counted: Counter[int] = fault.memory.setdefault("counted", Counter())
     for choice in choices_of(answer):
@@ -102,7 +102,7 @@ def _text_offsets_count_hidden_tokens(fault: Fault, answer: Json) -> None:
             lists["text_offset"], counted[index] = offsets, end
 
 
-@at("row", "streams-forget-the-temperature", "logprobs-ignore-the-temperature")
+@act_at("row", "streams-forget-the-temperature", "logprobs-ignore-the-temperature")
 def _at_temperature_1(request: Request, row: OutputRow) -> OutputRow:
     """Give logprobs that lie as far apart as those of the model."""
     warmth = request.sampling.temperature
@@ -112,7 +112,7 @@ def _at_temperature_1(request: Request, row: OutputRow) -> OutputRow:
     return edited_row(row, {SELECTED: cooled, TOP: {"each": cooled}})
 
 
-@at("row")
+@act_at("row")
 def _streams_leave_out_the_bias(request: Request, row: OutputRow) -> OutputRow:
     biases = request.sampling.logit_bias
     if not biases or TOP not in row.series:
@@ -127,7 +127,7 @@ def _streams_leave_out_the_bias(request: Request, row: OutputRow) -> OutputRow:
     return with_series(row, **series)
 
 
-@at("row")
+@act_at("row")
 def _streams_renormalise_logprobs(request: Request, row: OutputRow) -> OutputRow:
     k = request.sampling.top_k
     if not 1 < k <= request.top_logprobs_num or TOP not in row.series:

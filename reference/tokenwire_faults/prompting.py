@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Json, Object, choices_of, finish_of
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.doors.reader import Emission, Reader
@@ -32,40 +32,40 @@ def _with_prompt(emission: Emission, token_ids: Sequence[int]) -> Emission:
     return replace(emission, record=replace(emission.record, prompt_token_ids=tuple(token_ids)))
 
 
-@at("events")
+@act_at("events")
 def _fields_beside_the_choices_dropped(event: Object) -> Iterable[Object]:
     return [] if event.pop("sglext", None) is not None and not event["choices"] else [event]
 
 
-@at("asked")
+@act_at("asked")
 def _prompt_ids_unasked(fault: Fault, body: Object) -> Object:
     return body if fault.streams and "messages" in body else {**body, "return_prompt_token_ids": True}
 
 
-@at("answers")
+@act_at("answers")
 def _prompt_ids_of_the_first_prompt(fault: Fault, answer: Json) -> None:
     for choice in choices_of(answer):
         if choice.get(PROMPT_IDS):
             choice[PROMPT_IDS] = fault.memory.setdefault("first", choice[PROMPT_IDS])
 
 
-@at("taken")
+@act_at("taken")
 def _prompt_ids_grow(reader: Reader, emission: Emission) -> Emission:
     grown = [*reader.request.prompt_token_ids, *reader.request.output_ids[: reader.taken_ids]]
     return _with_prompt(emission, grown)
 
 
-@at("asked", "extra-bos", "chat-runs-other-ids")
+@act_at("asked", "extra-bos", "chat-runs-other-ids")
 def _begin_with_bos(body: Object) -> Object:
     return _each_prompt(body, lambda ids: [BOS, *ids])
 
 
-@at("taken")
+@act_at("taken")
 def _chat_runs_other_ids(reader: Reader, emission: Emission) -> Emission:
     return _with_prompt(emission, reader.request.prompt_token_ids[1:])
 
 
-@at("asked")
+@act_at("asked")
 def _prompt_retokenised(fault: Fault, body: Object) -> Object:
     tokenizer = fault.tokenizer
     if tokenizer is None:
@@ -73,7 +73,7 @@ def _prompt_retokenised(fault: Fault, body: Object) -> Object:
     return _each_prompt(body, lambda ids: tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False))
 
 
-@at("asked")
+@act_at("asked")
 def _images_put_in_again(fault: Fault, body: Object) -> Object:
     ids = body.get("input_ids")
     if fault.tokenizer is None or not ids or not body.get("image_data"):
@@ -81,19 +81,19 @@ def _images_put_in_again(fault: Fault, body: Object) -> Object:
     return {**body, "input_ids": None, "text": fault.tokenizer.decode(ids)}
 
 
-@at("asked")
+@act_at("asked")
 def _prompt_truncated(body: Object) -> Object:
     return _each_prompt(body, lambda ids: ids[:10])
 
 
-@at("taken")
+@act_at("taken")
 def _output_retokenised(fault: Fault, emission: Emission) -> Emission:
     if fault.tokenizer is None:
         return emission
     return replace(emission, output_ids=fault.tokenizer.encode(emission.text, add_special_tokens=False))
 
 
-@at("asked")
+@act_at("asked")
 def _long_prompts_drift(body: Object) -> Object:
     params = body.get("sampling_params")
     if len(body.get("input_ids") or ()) > 16 and isinstance(params, dict):
@@ -101,19 +101,19 @@ def _long_prompts_drift(body: Object) -> Object:
     return body
 
 
-@at("asked")
+@act_at("asked")
 def _own_ids_refused(body: Object) -> Object:
     grown = len(body.get("input_ids") or ()) > 12  # more than the suite's own prompt
     return {**body, "input_ids": []} if grown else body
 
 
-@at("event")
+@act_at("event")
 def _prompt_ids_in_the_last_event(event: Object) -> None:
     for choice in choices_of(event) if finish_of(event) is None else ():
         choice.pop(PROMPT_IDS, None)
 
 
-@at("taken")
+@act_at("taken")
 def _two_beginnings(fault: Fault, emission: Emission) -> Emission:
     prompt = emission.record.prompt_token_ids
     if fault.request.get("input_ids") or not prompt:
@@ -127,14 +127,14 @@ def _echoed(fault: Fault) -> str:
     return str(given) if fault.request.get("echo") and isinstance(given, str) else ""
 
 
-@at("answers")
+@act_at("answers")
 def _echo_starts_late(fault: Fault, answer: Json) -> None:
     for choice in choices_of(answer) if _echoed(fault) else ():
         if choice.get("text", "").startswith(_echoed(fault)):
             choice["text"] = choice["text"][2:]
 
 
-@at("event")
+@act_at("event")
 def _echo_in_every_event(fault: Fault, event: Object) -> None:
     for choice in choices_of(event):
         if not choice.get("text", "").startswith(_echoed(fault)):

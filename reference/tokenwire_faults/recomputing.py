@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_reference.doors.reader import Emission, Reader
 
 
-@at("taken")
+@act_at("taken")
 def _cached_prefix_misread(emission: Emission) -> Emission:
     if not emission.record.cached_tokens:
         return emission
@@ -18,7 +18,7 @@ def _cached_prefix_misread(emission: Emission) -> Emission:
     return replace(emission, output_ids=ids)
 
 
-@at("taken")
+@act_at("taken")
 def _preempted_request_starts_again(reader: Reader, emission: Emission) -> Emission:
     if not emission.record.num_retractions:
         return emission

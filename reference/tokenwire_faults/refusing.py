@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from tokenwire_faults.acts import DONE, at
+from tokenwire_faults.acts import DONE, act_at
 from tokenwire_faults.answers import Json, Object, parameters_of
 from tokenwire_faults.fault import Fault
 
@@ -25,7 +25,7 @@ def _number(value: Json) -> int:
     return int(value) if isinstance(value, int | float) or (isinstance(value, str) and value.isdigit()) else 0
 
 
-@at("asked")
+@act_at("asked")
 def _malformed_ids_coerced(body: Object) -> Object:
     ids = body.get("input_ids")
     if isinstance(ids, str):
@@ -35,7 +35,7 @@ def _malformed_ids_coerced(body: Object) -> Object:
     return body
 
 
-@at("asked")
+@act_at("asked")
 def _empty_ids_in_a_batch_run(body: Object) -> Object:
     for name in ("input_ids", "prompt"):
         ids = body.get(name)
@@ -49,19 +49,19 @@ def _error_of(answer: Object) -> Object:
     return error
 
 
-@at("answered")
+@act_at("answered")
 def _refusals_of_two_shapes(status: int, answer: Json) -> Answered:
     if status == 400 and "max_" in str(answer):
         return status, {"error": _error_of(answer)["message"]}
     return status, answer
 
 
-@at("media_type", "refused-stream-has-a-token")
+@act_at("media_type", "refused-stream-has-a-token")
 def _be_a_stream(fault: Fault, given: str) -> str:
     return "text/event-stream; charset=utf-8" if fault.path == "/generate" and "json" in given else given
 
 
-@at("answered")
+@act_at("answered")
 def _refused_stream_has_a_token(fault: Fault, status: int, answer: Json) -> Answered:
     if fault.path != "/generate" or status != 400:
         return status, answer
@@ -73,7 +73,7 @@ def _refused_stream_has_a_token(fault: Fault, status: int, answer: Json) -> Answ
     return 200, b"data: " + orjson.dumps(event) + b"\n\n" + DONE
 
 
-@at("asked", "refused-inside-the-stream")
+@act_at("asked", "refused-inside-the-stream")
 def _refuse_later(fault: Fault, body: Object) -> Object:
     fields = ("return_prompt_token_ids", "return_token_ids", "return_meta_info")
     if any(map(body.get, fields)):
@@ -82,7 +82,7 @@ def _refuse_later(fault: Fault, body: Object) -> Object:
     return body
 
 
-@at("frame")
+@act_at("frame")
 def _refused_inside_the_stream(fault: Fault, frame: bytes) -> Iterable[bytes]:
     if "refused" not in fault.memory or frame == DONE:
         return [frame]
@@ -94,7 +94,7 @@ _refused_last: set[str] = set()
 """Paths where the last request was refused."""
 
 
-@at("answered")
+@act_at("answered")
 def _refusal_harms_the_next(fault: Fault, status: int, answer: Json) -> Answered:
     harmed = fault.path in _refused_last
     (_refused_last.add if status == 400 else _refused_last.discard)(fault.path)
@@ -109,7 +109,7 @@ _left_behind: set[str] = set()
 """Paths where a request was refused since."""
 
 
-@at("asked", "refusal-changes-the-next")
+@act_at("asked", "refusal-changes-the-next")
 def _sway_the_next(fault: Fault, body: Object) -> Object:
     if fault.path in _left_behind and _answered_before.get(fault.path) == body:
         holder = body if body.get("sampling_params") is None else body["sampling_params"]
@@ -117,7 +117,7 @@ def _sway_the_next(fault: Fault, body: Object) -> Object:
     return body
 
 
-@at("answered")
+@act_at("answered")
 def _refusal_changes_the_next(fault: Fault, status: int, answer: Json) -> Answered:
     if status == 400:
         _left_behind.add(fault.path)
@@ -127,7 +127,7 @@ def _refusal_changes_the_next(fault: Fault, status: int, answer: Json) -> Answer
     return status, answer
 
 
-@at("asked")
+@act_at("asked")
 def _unknown_prompt_ids_clipped(body: Object) -> Object:
     for name in _PROMPTS:
         ids = body.get(name)
@@ -140,7 +140,7 @@ _TINY_VOCABULARY = 736
 """Of `builtin:tiny`, the model that faults are shown with."""
 
 
-@at("asked")
+@act_at("asked")
 def _one_id_too_many(body: Object) -> Object:
     for name in _PROMPTS:
         if isinstance(ids := body.get(name), list):
@@ -156,21 +156,21 @@ def _prompt_ids(body: Object) -> list[int]:
     return flat if all(type(token) is int for token in flat) else []
 
 
-@at("asked")
+@act_at("asked")
 def _dies_of_a_negative_id(body: Object) -> Object:
     if any(token < 0 for token in _prompt_ids(body)):
         os._exit(_KILLED)
     return body
 
 
-@at("asked")
+@act_at("asked")
 def _dies_of_an_unknown_id(body: Object) -> Object:
     if any(token >= 2**31 for token in _prompt_ids(body)):
         os._exit(_KILLED)
     return body
 
 
-@at("asked")
+@act_at("asked")
 def _hangs_of_a_negative_id(body: Object) -> Object:
     if any(token < 0 for token in _prompt_ids(body)):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing here would look at it any more
@@ -178,7 +178,7 @@ def _hangs_of_a_negative_id(body: Object) -> Object:
     return body
 
 
-@at("asked")
+@act_at("asked")
 def _unknown_parameter_ids_dropped(body: Object) -> Object:
     params = parameters_of(body)
     if bias := params.get("logit_bias"):
@@ -192,7 +192,7 @@ def _unknown_parameter_ids_dropped(body: Object) -> Object:
 _INTEGERS = ("max_new_tokens", "max_tokens", "max_completion_tokens", "n", "stream_interval", "seed")
 
 
-@at("asked")
+@act_at("asked")
 def _wrong_types_ignored(body: Object) -> Object:
     params = parameters_of(body)
     for name in _INTEGERS:
@@ -201,7 +201,7 @@ def _wrong_types_ignored(body: Object) -> Object:
     return body
 
 
-@at("asked")
+@act_at("asked")
 def _impossible_values_clipped(body: Object) -> Object:
     params = parameters_of(body)
     for name, least in {**dict.fromkeys(_INTEGERS, 1), "temperature": 0, "min_new_tokens": 0}.items():
@@ -210,19 +210,19 @@ def _impossible_values_clipped(body: Object) -> Object:
     return body
 
 
-@at("answered")
+@act_at("answered")
 def _unreadable_bodies_crash(fault: Fault, status: int, answer: Json) -> Answered:
     return (500, b"Internal Server Error") if status == 400 and not fault.request else (status, answer)
 
 
-@at("asked")
+@act_at("asked")
 def _missing_prompt_invented(fault: Fault, body: Object) -> Object:
     if fault.path == "/generate" and not body.keys() & {"input_ids", "text"}:
         body["input_ids"] = [1]
     return body
 
 
-@at("asked")
+@act_at("asked")
 def _misfitting_lists_stretched(body: Object) -> Object:
     prompts = body.get("input_ids")
     if isinstance(prompts, list) and prompts and all(isinstance(row, list) for row in prompts):
@@ -232,7 +232,7 @@ def _misfitting_lists_stretched(body: Object) -> Object:
     return body
 
 
-@at("asked")
+@act_at("asked")
 def _length_rule_differs_in_streams(body: Object) -> Object:
     ids, params = body.get("input_ids"), parameters_of(body)
     # Contexts are taken to be multiples of 256.
@@ -242,7 +242,7 @@ def _length_rule_differs_in_streams(body: Object) -> Object:
     return body
 
 
-@at("answered")
+@act_at("answered")
 def _stops_with_logprobs_refused(fault: Fault, status: int, answer: Json) -> Answered:
     request = fault.request
     stops = (request.get("sampling_params") or {}).get("stop") or request.get("stop")

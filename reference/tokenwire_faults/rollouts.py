@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answers import Json, Object, meta_infos
 from tokenwire_faults.deliveries import with_series
@@ -15,7 +15,7 @@ from tokenwire_reference.core.request import Request
 MASK = "output_token_sampling_mask"
 
 
-@at("row")
+@act_at("row")
 def _mask_of_the_token_before(request: Request, row: OutputRow) -> OutputRow:
     if MASK not in row.series:
         return row
@@ -37,7 +37,7 @@ def _set_experts(info: Object, rows: Sequence[bytes]) -> None:
     info["routed_experts"] = base64.b64encode(b"".join(rows)).decode()
 
 
-@at("answers")
+@act_at("answers")
 def _experts_of_the_last_token_missing(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts") and info["completion_tokens"] > 8:
@@ -45,7 +45,7 @@ def _experts_of_the_last_token_missing(fault: Fault, answer: Json) -> None:
             _set_experts(info, rows[:-1])
 
 
-@at("answers")
+@act_at("answers")
 def _experts_of_the_prompt_are_zero(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
@@ -53,13 +53,13 @@ def _experts_of_the_prompt_are_zero(fault: Fault, answer: Json) -> None:
             _set_experts(info, [bytes(len(row)) if i < prompt else row for i, row in enumerate(rows)])
 
 
-@at("event")
+@act_at("event")
 def _created_changes(fault: Fault, event: Object) -> None:
     if "created" in event:
         event["created"] += fault.events
 
 
-@at("answers")
+@act_at("answers")
 def _experts_are_no_ids(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
@@ -67,7 +67,7 @@ def _experts_are_no_ids(fault: Fault, answer: Json) -> None:
             _set_experts(info, [row[:1] + b"\x10" + row[2:] for row in rows])
 
 
-@at("answers", "experts-shifted-in-streams", "experts-rotated")
+@act_at("answers", "experts-shifted-in-streams", "experts-rotated")
 def _experts_shifted(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
@@ -75,7 +75,7 @@ def _experts_shifted(fault: Fault, answer: Json) -> None:
             _set_experts(info, [rows[-1], *rows[:-1]])
 
 
-@at("answered")
+@act_at("answered")
 def _abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int, Json]:
     reasons = [info.get("finish_reason") or {} for info in meta_infos(answer)]
     if fault.request.get("rid") is None and any(reason.get("type") == "abort" for reason in reasons):
@@ -89,7 +89,7 @@ _MOST_SIBLINGS = 256
 """So many turns are remembered; a scenario asks for branches one behind the other."""
 
 
-@at("asked")
+@act_at("asked")
 def _session_gathers_its_branches(body: Object) -> Object:
     if before := (body.get("session_params") or {}).get("rid"):
         if len(_siblings) > _MOST_SIBLINGS:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Json, Object, choices_of
 from tokenwire_faults.fault import Fault
 
 
-@at("asked")
+@act_at("asked")
 def _temperature_ignored(body: Object) -> Object:
     holders = body.get("sampling_params", body)
     for holder in holders if isinstance(holders, list) else [holders]:
@@ -18,7 +18,7 @@ def _temperature_ignored(body: Object) -> Object:
     return body
 
 
-@at("whole")
+@act_at("whole")
 def _samples_are_copies(fault: Fault, answer: Json) -> None:
     choices = choices_of(answer)
     prompts = fault.request.get("input_ids", fault.request.get("prompt"))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_reference.core.stopping import StopRules
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _answer_of_the_prefill_server(rules: StopRules) -> StopRules:
     rules.max_new_tokens = min(rules.max_new_tokens, 1)
     return rules
 
 
-@at("row")
+@act_at("row")
 def _handed_over_tokens_count_as_cached(row: OutputRow) -> OutputRow:
     count = row.prompt_tokens - 1
     return replace(row, cached_tokens=count, cached_tokens_details={"device": count, "host": 0})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Object, finish_of, without_news
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.detokenizer import HALF, Detokenizer, spelling
@@ -34,7 +34,7 @@ class _Rules(StopRules):
         return self._true.check(output_ids) if spent else self._way(output_ids)
 
 
-@at("events")
+@act_at("events")
 def _hold_back_missing(event: Object) -> Iterable[Object]:
     finish = finish_of(event)
     if not isinstance(finish, dict) or not isinstance(finish.get("matched"), str):
@@ -46,41 +46,41 @@ def _hold_back_missing(event: Object) -> Iterable[Object]:
     return [shown, event if is_cumulative else without_news(event)]
 
 
-@at("text")
+@act_at("text")
 def _held_text_never_released(reader: Reader, text: str) -> str:
     return text[:-2] if reader.request.sampling.stop else text
 
 
-@at("taken")
+@act_at("taken")
 def _held_text_sent_twice(reader: Reader, emission: Emission) -> Emission:
     again = emission.finish is not None and reader.request.sampling.stop
     return replace(emission, text=emission.text * 2) if again else emission
 
 
-@at("text")
+@act_at("text")
 def _stop_string_shown(reader: Reader, text: str) -> str:
     stop = next(iter(reader.request.sampling.stop), "")
     return text if reader.request.sampling.no_stop_trim or text.endswith(stop) else text + stop
 
 
-@at("text")
+@act_at("text")
 def _stop_begun_in_the_last_part_shown(reader: Reader, text: str) -> str:
     finish = reader.finish
     stop = finish.matched if finish is not None and isinstance(finish.matched, str) else ""
     return text + stop[: len(stop) // 2] if len(reader.request.output_ids) % WHOLE_INTERVAL == 1 else text
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stop_string_found_late(rules: StopRules) -> StopRules:
     return _Rules(rules, lambda ids: rules.check(ids[:-1]), within_the_budget=True)
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stops_checked_at_the_end_of_a_run(rules: StopRules) -> StopRules:
     return _Rules(rules, lambda ids: rules.check(ids[:-2]), within_the_budget=True)
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stop_strings_ignored(rules: StopRules) -> StopRules:
     def no_string(ids: Ids) -> FinishReason | None:
         finish = rules.check(ids)
@@ -89,7 +89,7 @@ def _stop_strings_ignored(rules: StopRules) -> StopRules:
     return _Rules(rules, no_string, within_the_budget=True)
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stop_patterns_found_late(rules: StopRules) -> StopRules:
     patterns = {pattern.pattern for pattern in rules._patterns}
     matched: list[FinishReason] = []
@@ -106,7 +106,7 @@ def _stop_patterns_found_late(rules: StopRules) -> StopRules:
     return _Rules(rules, late)
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stop_ids_found_late(rules: StopRules) -> StopRules:
     def late(ids: Ids) -> FinishReason | None:
         finish = rules.check(ids)
@@ -117,7 +117,7 @@ def _stop_ids_found_late(rules: StopRules) -> StopRules:
     return _Rules(rules, late, within_the_budget=True)
 
 
-@at("taken")
+@act_at("taken")
 def _wrong_stop_named(reader: Reader, emission: Emission) -> Emission:
     finish, stops = emission.finish, reader.request.sampling.stop
     if finish is None or finish.matched not in stops:
@@ -125,25 +125,25 @@ def _wrong_stop_named(reader: Reader, emission: Emission) -> Emission:
     return replace(emission, finish=replace(finish, matched=stops[0]))
 
 
-@at("text")
+@act_at("text")
 def _stop_trimmed_against_the_wish(reader: Reader, text: str) -> str:
     stops = reader.request.sampling.stop if reader.request.sampling.no_stop_trim else ()
     return text.removesuffix(next(filter(text.endswith, stops), ""))
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _budget_exceeded(rules: StopRules) -> StopRules:
     rules.max_new_tokens += 1
     return rules
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _budget_not_used_up(rules: StopRules) -> StopRules:
     rules.max_new_tokens = max(rules.max_new_tokens - 1, min(rules.max_new_tokens, 1))
     return rules
 
 
-@at("asked")
+@act_at("asked")
 def _stop_set_changes_sampling(body: Object) -> Object:
     params = body if "messages" in body else body.get("sampling_params")
     if isinstance(params, dict) and not "".join(params.get("stop") or ()).isascii():
@@ -151,7 +151,7 @@ def _stop_set_changes_sampling(body: Object) -> Object:
     return body
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _cap_masks_the_stop(rules: StopRules) -> StopRules:
     def cap_first(ids: Ids) -> FinishReason | None:
         budget = rules.max_new_tokens
@@ -160,7 +160,7 @@ def _cap_masks_the_stop(rules: StopRules) -> StopRules:
     return _Rules(rules, cap_first)
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stop_string_sought_in_few_tokens(fault: Fault, rules: StopRules) -> StopRules:
     tokenizer = fault.tokenizer
     if tokenizer is None or not rules._strings:
@@ -178,7 +178,7 @@ def _stop_string_sought_in_few_tokens(fault: Fault, rules: StopRules) -> StopRul
     return _Rules(rules, in_the_window)
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stop_sought_in_hidden_text(fault: Fault, rules: StopRules) -> StopRules:
     if fault.tokenizer is not None and rules._text is not None:
         shown = spelling(fault.tokenizer, skip_special_tokens=False)
@@ -186,7 +186,7 @@ def _stop_sought_in_hidden_text(fault: Fault, rules: StopRules) -> StopRules:
     return rules
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stop_found_in_an_unfinished_character(fault: Fault, rules: StopRules) -> StopRules:
     tokenizer = fault.tokenizer
     if tokenizer is None or not any(HALF in stop for stop in rules._strings):
@@ -200,7 +200,7 @@ def _stop_found_in_an_unfinished_character(fault: Fault, rules: StopRules) -> St
     return _Rules(rules, in_all_decoded)
 
 
-@at("stop_rules", "stop-of-a-broken-character-found-late")
+@act_at("stop_rules", "stop-of-a-broken-character-found-late")
 def _wait_for_more(rules: StopRules) -> StopRules:
     def broken(finish: FinishReason | None) -> bool:
         return finish is not None and isinstance(finish.matched, str) and finish.matched.endswith(HALF)
@@ -212,13 +212,13 @@ def _wait_for_more(rules: StopRules) -> StopRules:
     return _Rules(rules, late, within_the_budget=True)
 
 
-@at("text")
+@act_at("text")
 def _stop_of_a_broken_character_found_late(reader: Reader, text: str) -> str:
     stops = [stop for stop in reader.request.sampling.stop if stop.endswith(HALF) and stop in text]
     return text[: text.find(stops[0])] if stops else text
 
 
-@at("stop_rules")
+@act_at("stop_rules")
 def _stop_string_sought_in_the_prompt(fault: Fault, rules: StopRules) -> StopRules:
     sent = fault.request.get("input_ids") or fault.request.get("prompt") or ()
     prompt = sent[0] if sent and isinstance(sent[0], list) else sent

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tokenwire_faults.acts import at
+from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Json, Object, choices_of, finish_of, meta_infos
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.doors.reader import Emission, Reader
 
 
-@at("whole", "last-choice-missing")
+@act_at("whole", "last-choice-missing")
 def _drop_the_last(answer: Json) -> None:
     choices = choices_of(answer)
     if len(choices) > 1:
         choices.pop()
 
 
-@at("events")
+@act_at("events")
 def _last_choice_missing(event: Object) -> Iterable[Object]:
     return [] if any(choice.get("index", 0) > 0 for choice in choices_of(event)) else [event]
 
 
-@at("answers")
+@act_at("answers")
 def _samples_lose_their_retractions(fault: Fault, answer: Json) -> None:
     params = fault.request.get("sampling_params") or {}
     n = params.get("n", 1) if isinstance(params, dict) else 1
@@ -31,7 +31,7 @@ def _samples_lose_their_retractions(fault: Fault, answer: Json) -> None:
         info.pop("num_retractions", None)
 
 
-@at("whole")
+@act_at("whole")
 def _batch_padded(answer: Json) -> None:
     names = ("output_ids", "token_ids", "response_token_ids")
     rows = [choice[name] for choice in choices_of(answer) for name in names if choice.get(name)]
@@ -40,14 +40,14 @@ def _batch_padded(answer: Json) -> None:
         row.extend([0] * (longest - len(row)))
 
 
-@at("text")
+@act_at("text")
 def _stop_string_shown_in_later_choices(reader: Reader, text: str) -> str:
     matched = reader.finish.matched if reader.finish else None
     shown = reader.index > 0 and isinstance(matched, str) and not reader.request.sampling.no_stop_trim
     return text + str(matched) if shown else text
 
 
-@at("asked")
+@act_at("asked")
 def _one_budget_for_the_batch(body: Object) -> Object:
     params = body.get("sampling_params")
     if isinstance(params, list) and params and all(isinstance(entry, dict) for entry in params):
@@ -56,7 +56,7 @@ def _one_budget_for_the_batch(body: Object) -> Object:
     return body
 
 
-@at("taken")
+@act_at("taken")
 def _answers_change_places(fault: Fault, reader: Reader, emission: Emission) -> Emission:
     first: Reader = fault.memory.setdefault("first", reader)
     start = emission.completion_tokens - len(emission.output_ids)
@@ -64,7 +64,7 @@ def _answers_change_places(fault: Fault, reader: Reader, emission: Emission) -> 
     return replace(emission, output_ids=[*others, *emission.output_ids[len(others) :]])
 
 
-@at("events")
+@act_at("events")
 def _choices_overwrite_each_other(event: Object) -> Iterable[Object]:
     overwritten = any(choice.get("index") == 1 for choice in choices_of(event)) and not finish_of(event)
     return [] if overwritten else [event]
@@ -74,7 +74,7 @@ _latest: list[tuple[Reader, int]] = []
 """The record that emitted last, of any request, and its last id."""
 
 
-@at("taken")
+@act_at("taken")
 def _ids_of_a_neighbour(reader: Reader, emission: Emission) -> Emission:
     if not emission.output_ids:
         return emission
