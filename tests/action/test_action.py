@@ -27,9 +27,9 @@ EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}")
 def scripts(document) -> list[str]:
     """Every script of a workflow or an action, wherever it stands."""
     if isinstance(document, dict):
-        own = [value for key, value in document.items() if key == "run" and isinstance(value, str)]
-        own += ["\n".join(value) for key, value in document.items() if key == "script"]
-        return own + [script for value in document.values() for script in scripts(value)]
+        found = [value for key, value in document.items() if key == "run" and isinstance(value, str)]
+        found += ["\n".join(value) for key, value in document.items() if key == "script"]
+        return found + [script for value in document.values() for script in scripts(value)]
     return [script for value in document for script in scripts(value)] if isinstance(document, list) else []
 
 
@@ -170,7 +170,7 @@ def run_step(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of the action's own steps as GitHub does."""
     step = next(step for step in ACTION["runs"]["steps"] if step.get("id") == name)
-    inputs = {name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()} | given
+    inputs = {name: str(declared.get("default", "")) for name, declared in ACTION["inputs"].items()} | given
     known = {f"inputs.{name}": value for name, value in inputs.items()}
     if Path(runner["GITHUB_OUTPUT"]).exists():
         known |= {f"steps.server.outputs.{name}": value for name, value in outputs(runner).items()}

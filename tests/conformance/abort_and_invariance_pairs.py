@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from control_calls import abort, at, called, load_report
+from control_calls import abort, called, load_report, sent_at
 from pair import Pair
 from stream_builder import (
     ABORT,
@@ -42,7 +42,7 @@ CUT = Reply(ids=IDS[:3], text="abc", finish=ABORT)
 def aborted(told_of: Reply = CUT, **asked: object) -> Stream:
     """A stream that was aborted after its first token, in the middle of six."""
     wanted = {"request_id": "r-1", "max_new_tokens": 6, "ignore_eos": True} | asked
-    return at(incremental(told_of, **wanted), 0.0)
+    return sent_at(incremental(told_of, **wanted), 0.0)
 
 
 def _twin(stream: Stream, name: str = "generate/undisturbed") -> Stream:
@@ -53,12 +53,12 @@ UNDISTURBED = _twin(whole(Reply(series={"output_token_logprobs": logprobs()}), p
 CUT_SERIES = replace(CUT, series={"output_token_logprobs": logprobs(IDS[:3])})
 PREFIX = aborted(CUT_SERIES, prompt_key="p", ignore_eos=False)
 
-NEIGHBOUR = at(incremental(request_id="r-10"), 0.0)
-FIRST = at(incremental(request_id="r-1"), 0.0)
-SECOND = at(_twin(incremental(request_id="r-1")), 0.2)
+NEIGHBOUR = sent_at(incremental(request_id="r-10"), 0.0)
+FIRST = sent_at(incremental(request_id="r-1"), 0.0)
+SECOND = sent_at(_twin(incremental(request_id="r-1")), 0.2)
 
 
-AGAIN = at(_twin(FIRST), 1.5)
+AGAIN = sent_at(_twin(FIRST), 1.5)
 CUT_AGAIN = _twin(incremental(CUT, request_id="r-1"))
 """Aborted after another had ended under its id, and before any abort was sent."""
 
@@ -72,7 +72,7 @@ def several(*choices: Reply) -> Stream:
     named_choices = (
         replace(told_of, details={"request_id": f"r-1_{index}"}) for index, told_of in enumerate(choices)
     )
-    return at(incremental(*named_choices, request_id="r-1", max_new_tokens=6, ignore_eos=True), 0.0, 2.0)
+    return sent_at(incremental(*named_choices, request_id="r-1", max_new_tokens=6, ignore_eos=True), 0.0, 2.0)
 
 
 ONE_ABORTED = Target(calls=(abort(0.05, "r-1_1"),))
@@ -90,12 +90,12 @@ LEFT = _error_in_the_place_of_the_end(aborted())
 
 def _left(*, stream: bool) -> Stream:
     """A request whose client has left after a second."""
-    one = (incremental if stream else whole)(Reply(finish=None))
-    one = one if stream else replace(one, choices=(), events=())
-    return at(with_exchange(named(one, "sglang-generate/one/left"), ending=Ending.HUNG_UP), 0.0, 1.0)
+    answer = (incremental if stream else whole)(Reply(finish=None))
+    answer = answer if stream else replace(answer, choices=(), events=())
+    return sent_at(with_exchange(named(answer, "sglang-generate/one/left"), ending=Ending.HUNG_UP), 0.0, 1.0)
 
 
-STAYING = at(_twin(incremental(Reply(ids=LONG, text=None)), "sglang-generate/one/staying"), 0.0, 70.0)
+STAYING = sent_at(_twin(incremental(Reply(ids=LONG, text=None)), "sglang-generate/one/staying"), 0.0, 70.0)
 """Ten tokens a second, beside the one that was left."""
 
 BUSY = (load_report(-1.0, 0, 40), load_report(0.5, 2, 90))
@@ -110,13 +110,13 @@ def crowded(stream: Stream) -> tuple[Stream, ...]:
     """A request twice by itself, and once among five with other prompts."""
     alone = whole(prompt_key="p", key="p")
     others = (
-        at(named(whole(prompt_key=f"q{n}"), f"generate/other-{n}"), 10.0, 2.0, scenario="one")
+        sent_at(named(whole(prompt_key=f"q{n}"), f"generate/other-{n}"), 10.0, 2.0, scenario="one")
         for n in range(5)
     )
     return (
-        at(named(alone, "generate/alone"), 0.0),
-        at(named(alone, "generate/alone-again"), 3.0),
-        at(named(stream, "generate/among"), 10.5),
+        sent_at(named(alone, "generate/alone"), 0.0),
+        sent_at(named(alone, "generate/alone-again"), 3.0),
+        sent_at(named(stream, "generate/among"), 10.5),
         *others,
     )
 
@@ -139,7 +139,7 @@ WARM = change(whole(prompt_key="p"), counters={"cached_tokens": 2})
 
 def keyed(key: str, cached: int, seconds: float) -> Stream:
     """An answer under a key of the cache, which counts so many tokens of its prompt as cached."""
-    stream = at(_twin(whole(cache_key=key), f"generate/{key}-{seconds}"), seconds)
+    stream = sent_at(_twin(whole(cache_key=key), f"generate/{key}-{seconds}"), seconds)
     return change(stream, counters={"cached_tokens": cached})
 
 
@@ -150,7 +150,7 @@ def adapted(adapter: str, cached: int, seconds: float, *, named: str = "lora_pat
     """An answer with an adapter or, with an empty one, without any."""
     sent = SentField(named, (adapter,)) if adapter else None
     reply = whole(Reply(details=details), adapter=sent, model=adapter if named == "model" else "")
-    stream = at(_twin(reply, f"generate/{adapter}-{seconds}"), seconds)
+    stream = sent_at(_twin(reply, f"generate/{adapter}-{seconds}"), seconds)
     return change(stream, counters={"cached_tokens": cached})
 
 
@@ -271,7 +271,7 @@ ABORT_AND_INVARIANCE_PAIRS = [
     Pair(
         "abort-spares-others",
         (NEIGHBOUR,),
-        (at(incremental(CUT, request_id="r-10"), 0.0),),
+        (sent_at(incremental(CUT, request_id="r-10"), 0.0),),
         2,
         "/finish",
         target=ABORTED,
@@ -312,11 +312,11 @@ ABORT_AND_INVARIANCE_PAIRS = [
     Pair(
         "id-in-use-spares-the-first",
         (FIRST, SECOND),
-        (at(incremental(CUT, request_id="r-1"), 0.0), SECOND),
+        (sent_at(incremental(CUT, request_id="r-1"), 0.0), SECOND),
         2,
         "/finish",
     ),
-    Pair("ended-id-is-free-again", (FIRST, AGAIN), (FIRST, at(CUT_AGAIN, 1.5)), 2, "/finish"),
+    Pair("ended-id-is-free-again", (FIRST, AGAIN), (FIRST, sent_at(CUT_AGAIN, 1.5)), 2, "/finish"),
     Pair(
         "abort-ends-every-choice",
         several(CUT, CUT),
@@ -346,8 +346,8 @@ ABORT_AND_INVARIANCE_PAIRS = [
     Pair("aborted-request-is-answered", aborted(), LEFT, 3, target=ABORTED, why="in a stream"),
     Pair(
         "aborted-request-is-answered",
-        at(whole(CUT, request_id="r-1"), 0.0),
-        at(refusal(499, GONE_CLIENT, request_id="r-1"), 0.0),
+        sent_at(whole(CUT, request_id="r-1"), 0.0),
+        sent_at(refusal(499, GONE_CLIENT, request_id="r-1"), 0.0),
         target=ABORTED,
         why="whole",
     ),

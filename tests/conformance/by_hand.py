@@ -67,8 +67,8 @@ def inspected(
     async def run() -> None:
         urls = {TARGET: url, **others}
         plans = {
-            name: Plan(Settings(target=at, dialect=(DIALECT,), scenario=scenario))
-            for name, at in urls.items()
+            name: Plan(Settings(target=target, dialect=(DIALECT,), scenario=scenario))
+            for name, target in urls.items()
         }
         reached = {name: await reach(plan) for name, plan in plans.items()}
         targets = {

@@ -31,26 +31,26 @@ PING = FORMS["hermes"].spelled(("ping", {}))
 def piece(name: str | None = None, arguments: str = "", index: Any = 0, **more: Any) -> dict[str, Any]:
     """A piece of a tool call: the first one, where it has a name."""
     function = {"name": name, "arguments": arguments}
-    own = {"id": f"call_{index}", "type": "function"} if name else {"id": None}
-    return {"index": index, **own, "function": function, **more}
+    kind = {"id": f"call_{index}", "type": "function"} if name else {"id": None}
+    return {"index": index, **kind, "function": function, **more}
 
 
-def _logprobs(said: str) -> dict[str, Any]:
+def _logprobs(text: str) -> dict[str, Any]:
     entries = [
         {"token": word, "bytes": list(word.encode()), "logprob": -0.5, "top_logprobs": []}
-        for word in re.findall(r"\s+|\w+|\W", said)
+        for word in re.findall(r"\s+|\w+|\W", text)
     ]
     return {"content": entries}
 
 
-def _usage(said: str, reasoning: int | None) -> dict[str, Any]:
-    count = len(_logprobs(said)["content"])
+def _usage(text: str, reasoning: int | None) -> dict[str, Any]:
+    count = len(_logprobs(text)["content"])
     found = {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": count + 3}
     return found if reasoning is None else {**found, "reasoning_tokens": reasoning}
 
 
 def whole(
-    said: str,
+    sampled: str,
     content: str | None = "",
     *calls: dict[str, Any],
     reasoning: str | None = None,
@@ -64,16 +64,18 @@ def whole(
     choice = {
         "index": 0,
         "message": {**message, **({"tool_calls": list(calls)} if calls else {})},
-        "logprobs": _logprobs(said),
+        "logprobs": _logprobs(sampled),
         "finish_reason": finish or ("tool_calls" if calls else "stop"),
         "matched_stop": matched,
     }
     found = {"id": "w", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-    return answered("sglang-chat", {**BODY, **body}, {**found, "usage": _usage(said, counted)}, label="whole")
+    return answered(
+        "sglang-chat", {**BODY, **body}, {**found, "usage": _usage(sampled, counted)}, label="whole"
+    )
 
 
 def streamed(
-    said: str,
+    sampled: str,
     *deltas: dict[str, Any],
     finish: str | None = None,
     counted: int | None = None,
@@ -91,15 +93,15 @@ def streamed(
     stop = finish or ("tool_calls" if called else "stop")
 
     def chunk(choice: int, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
-        own = {"index": choice, "delta": delta, "finish_reason": None, "matched_stop": None, **more}
-        found = {"object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [own]}
+        written = {"index": choice, "delta": delta, "finish_reason": None, "matched_stop": None, **more}
+        found = {"object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [written]}
         return {"id": f"s{choice}", **found}
 
-    texts = [said] if second is None else [said, second]
+    texts = [sampled] if second is None else [sampled, second]
     chunks = [chunk(index, {"role": "assistant", "content": ""}) for index in range(len(texts))]
     for delta in deltas:
-        own = dict(delta)
-        chunks.append(chunk(own.pop("choice", 0), own))
+        fields = dict(delta)
+        chunks.append(chunk(fields.pop("choice", 0), fields))
     for index, text in enumerate(texts):
         entries = _logprobs(text)["content"]
         found = {"content": entries[: len(entries) - short]}

@@ -43,15 +43,15 @@ def vllm(deltas: tuple[dict[str, object], ...], interval: int) -> Stream:
 def _two(second: dict[str, object]) -> Stream:
     """Two samples that say the same."""
     first = (thought("hm\n"), text("Yes."))
-    said = f"{THOUGHT}Yes."
-    return streamed(said, *first, thought("hm\n", choice=1), second, second=said, temperature=1.0, seed=3)
+    words = f"{THOUGHT}Yes."
+    return streamed(words, *first, thought("hm\n", choice=1), second, second=words, temperature=1.0, seed=3)
 
 
 def _created(*times: int) -> Stream:
     """A stream whose chunks were created at these times."""
     chunks = [
-        {"id": "c", "object": "chat.completion.chunk", "created": at, "model": "m", "choices": [choice]}
-        for at, choice in zip(times, ({"index": 0, "delta": text("Hi")}, ENDED), strict=True)
+        {"id": "c", "object": "chat.completion.chunk", "created": created, "model": "m", "choices": [choice]}
+        for created, choice in zip(times, ({"index": 0, "delta": text("Hi")}, ENDED), strict=True)
     ]
     return answered("openai-chat", {**BODY, "stream": True}, *chunks, DONE)
 

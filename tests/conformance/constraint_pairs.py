@@ -22,7 +22,7 @@ _TOOLS = [
 ]
 
 
-def _said(text: str, **more: Any) -> Stream:
+def _answered(text: str, **more: Any) -> Stream:
     return whole(text, text, **{"response_format": _FORMAT, "tools": None, **more})
 
 
@@ -55,19 +55,19 @@ def _refused_in_messages(error_type: str) -> Stream:
 
 
 CONSTRAINT_PAIRS = [
-    Pair("finished-text-is-a-word", _said(_WORD), _said(_OTHER), None, _TEXT),
+    Pair("finished-text-is-a-word", _answered(_WORD), _answered(_OTHER), None, _TEXT),
     Pair(
         "finished-text-is-a-word",
-        _said("ab", response_format=None, regex="[ab]{2}"),
-        _said("ab", response_format=None, regex="[ab]{3}"),
+        _answered("ab", response_format=None, regex="[ab]{2}"),
+        _answered("ab", response_format=None, regex="[ab]{3}"),
         None,
         _TEXT,
         why="an expression",
     ),
     Pair(
         "finished-text-is-a-word",
-        _said("ab", response_format=None, regex="[ab]{3}", stop=["b"], matched="b"),
-        _said("ac", response_format=None, regex="[ab]{3}", stop=["b"], matched="b"),
+        _answered("ab", response_format=None, regex="[ab]{3}", stop=["b"], matched="b"),
+        _answered("ac", response_format=None, regex="[ab]{3}", stop=["b"], matched="b"),
         None,
         _TEXT,
         why="a stop of the request cut it",
@@ -83,15 +83,15 @@ CONSTRAINT_PAIRS = [
     ),
     Pair(
         "reasoning-keeps-the-constraint",
-        _said(_WORD, reasoning="hm"),
-        _said("", reasoning=_WORD),
+        _answered(_WORD, reasoning="hm"),
+        _answered("", reasoning=_WORD),
         None,
         _TEXT,
     ),
     Pair(
         "cut-text-begins-a-word",
-        _said('{"a": tr', finish="length"),
-        _said('{"a": 12, "c": "r', finish="length"),
+        _answered('{"a": tr', finish="length"),
+        _answered('{"a": 12, "c": "r', finish="length"),
         None,
         _TEXT,
     ),

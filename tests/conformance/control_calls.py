@@ -18,7 +18,7 @@ def clock(seconds: float) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
-def at(stream: Stream, seconds: float, duration: float = 1.0, *, scenario: str = "one") -> Stream:
+def sent_at(stream: Stream, seconds: float, duration: float = 1.0, *, scenario: str = "one") -> Stream:
     """The stream as one that was asked for at that time, and took so long."""
     return with_exchange(stream, started=clock(seconds), duration=duration, scenario=scenario)
 

@@ -34,29 +34,30 @@ from tokenwire.wire.exchange import Ending, HttpRequest
 COUNTS: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
 
 
-def said(**values: Any) -> dict[str, SentField]:
+def sent_fields(**values: Any) -> dict[str, SentField]:
     """What a request says, each field by its own name."""
     return {name: SentField(name, (value,)) for name, value in values.items()}
 
 
 def bad(name: str, value: Any, **asked: Any) -> dict[str, Any]:
     """A request with one bad value."""
-    return {"sent": said(**{"input_ids": PROMPT, name: value}), **asked}
+    return {"sent": sent_fields(**{"input_ids": PROMPT, name: value}), **asked}
 
 
 def told_usage(stream: Stream, *counts: tuple[int, dict[str, Any]]) -> Stream:
     """The stream with usage in some of its events, by their index."""
     usages = tuple(
-        Usage(stream.events[at].place.at("/usage"), one, (0,) if at < len(IDS) else ()) for at, one in counts
+        Usage(stream.events[index].place.at("/usage"), usage, (0,) if index < len(IDS) else ())
+        for index, usage in counts
     )
     return replace(stream, usages=usages, usage=usages[-1].counts, usage_place=usages[-1].place)
 
 
-def with_error(stream: Stream, error: Any, at: int) -> Stream:
+def with_error(stream: Stream, error: Any, index: int) -> Stream:
     """The stream with an error in the place of one event."""
-    stream = change_event(stream, at, data={"error": error})
+    stream = change_event(stream, index, data={"error": error})
     choice = stream.choices[0]
-    kept = tuple(emission for emission in choice.emissions if emission.event.index != at)
+    kept = tuple(emission for emission in choice.emissions if emission.event.index != index)
     return replace(stream, choices=(replace(choice, emissions=kept),), error=error)
 
 
@@ -91,8 +92,8 @@ AT_THE_END = asking(told_usage(USAGE_EVENT, (6, COUNTS)), usage=True)
 def so_far(*counts: int) -> Stream:
     """A stream with usage in every event that carries text."""
     found = [
-        (at, {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": 3 + count})
-        for at, count in enumerate(counts)
+        (index, {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": 3 + count})
+        for index, count in enumerate(counts)
     ]
     return asking(told_usage(incremental(), *found), continuous_usage=True)
 
@@ -278,8 +279,8 @@ FINISH_AND_ERROR_PAIRS = [
     Pair("unreadable-bodies-refused", unreadable(refusal()), unreadable(whole())),
     Pair(
         "missing-prompts-refused",
-        refusal(input_ids=None, sent=said(n=1)),
-        whole(input_ids=None, sent=said(n=1)),
+        refusal(input_ids=None, sent=sent_fields(n=1)),
+        whole(input_ids=None, sent=sent_fields(n=1)),
     ),
     Pair("misfitting-lists-refused", refusal(**BATCH), whole(Reply(), Reply(), n=1, **BATCH)),
     Pair(
@@ -305,14 +306,14 @@ FINISH_AND_ERROR_PAIRS = [
     ),
     Pair(
         "text-needs-a-tokenizer",
-        refusal(input_ids=None, sent=said(text="Hello")),
-        whole(input_ids=None, sent=said(text="Hello")),
+        refusal(input_ids=None, sent=sent_fields(text="Hello")),
+        whole(input_ids=None, sent=sent_fields(text="Hello")),
         target=NO_TOKENIZER,
     ),
     Pair(
         "text-needs-a-tokenizer",
-        refusal(stop=("x",), sent=said(stop="x")),
-        whole(stop=("x",), sent=said(stop="x")),
+        refusal(stop=("x",), sent=sent_fields(stop="x")),
+        whole(stop=("x",), sent=sent_fields(stop="x")),
         target=NO_TOKENIZER,
         why="stop strings",
     ),

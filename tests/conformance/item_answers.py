@@ -44,7 +44,7 @@ def events(*items: Event, status: str = "completed", kind: str = "", prompt: int
     begun = {**response(), "status": "in_progress", "usage": None}
     written: list[Event] = [{"type": "response.created", "response": begun}]
     for index, item in enumerate(items):
-        at = {"item_id": item["id"], "output_index": index}
+        where = {"item_id": item["id"], "output_index": index}
         if item["type"] == "function_call":
             added = {**item, "arguments": "", "status": "in_progress"}
             text, deltas = item["arguments"], "response.function_call_arguments"
@@ -53,41 +53,41 @@ def events(*items: Event, status: str = "completed", kind: str = "", prompt: int
             added = {**item, "content": [], "status": "in_progress"}
             part = item["content"][0]
             text, deltas, done = part["text"], f"response.{part['type']}", {"text": part["text"]}
-            at |= {"content_index": 0}
+            where |= {"content_index": 0}
         written.append({"type": "response.output_item.added", "output_index": index, "item": added})
-        if "content_index" in at:
-            written.append({"type": "response.content_part.added", **at, "part": {**part, "text": ""}})
+        if "content_index" in where:
+            written.append({"type": "response.content_part.added", **where, "part": {**part, "text": ""}})
         written += [
-            {"type": f"{deltas}.delta", **at, "delta": text[place : place + 2]}
+            {"type": f"{deltas}.delta", **where, "delta": text[place : place + 2]}
             for place in range(0, len(text), 2)
         ]
-        written.append({"type": f"{deltas}.done", **at, **done})
-        if "content_index" in at:
-            written.append({"type": "response.content_part.done", **at, "part": part})
+        written.append({"type": f"{deltas}.done", **where, **done})
+        if "content_index" in where:
+            written.append({"type": "response.content_part.done", **where, "part": part})
         written.append({"type": "response.output_item.done", "output_index": index, "item": item})
     last = response(*items, status=status, prompt=prompt)
     written.append({"type": kind or f"response.{status}", "response": last})
     return [{**event, "sequence_number": number} for number, event in enumerate(written)]
 
 
-def responded(*said: Event, label: str = "stream", **body: Any) -> Stream:
+def responded(*events: Event, label: str = "stream", **body: Any) -> Stream:
     """A stream of `/v1/responses`."""
     asked = {"model": "m", "input": [ASKED], "temperature": 0, "stream": True, **body}
-    return answered("openai-responses", asked, *said, label=label)
+    return answered("openai-responses", asked, *events, label=label)
 
 
-def responded_whole(said: Event, label: str = "whole", status: int = 200, **body: Any) -> Stream:
+def responded_whole(response: Event, label: str = "whole", status: int = 200, **body: Any) -> Stream:
     """A whole answer of `/v1/responses`."""
     asked = {"model": "m", "input": [ASKED], "temperature": 0, **body}
-    return answered("openai-responses", asked, said, label=label, status=status)
+    return answered("openai-responses", asked, response, label=label, status=status)
 
 
-def blocks(*said: Event, reason: str = "end_turn", sequence: str | None = None) -> list[Event]:
+def blocks(*content: Event, reason: str = "end_turn", sequence: str | None = None) -> list[Event]:
     """The events that build a message, each delta two characters."""
     begun = {"id": "m1", "type": "message", "role": "assistant", "model": "m", "content": []}
     begun |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 5, "output_tokens": 0}}
     written: list[Event] = [{"type": "message_start", "message": begun}]
-    for index, block in enumerate(said):
+    for index, block in enumerate(content):
         kind = block["type"]
         text, opened, delta, name = {
             "text": (block.get("text"), {**block, "text": ""}, "text_delta", "text"),
@@ -119,10 +119,10 @@ def use_block(arguments: str = CITY) -> Event:
     return {"type": "tool_use", "id": "c1", "name": "get_weather", "input": arguments}
 
 
-def messaged(*said: Event, named: bool = True, **body: Any) -> Stream:
+def messaged(*events: Event, named: bool = True, **body: Any) -> Stream:
     """A stream of `/v1/messages`."""
     asked = {"model": "m", "max_tokens": 64, "messages": [ASKED], "temperature": 0, "stream": True, **body}
-    return answered("anthropic-messages", asked, *said, label="stream", named=named)
+    return answered("anthropic-messages", asked, *events, label="stream", named=named)
 
 
 def messaged_whole(
@@ -134,11 +134,11 @@ def messaged_whole(
     **body: Any,
 ) -> Stream:
     """A whole answer of `/v1/messages`."""
-    said = {"id": "m1", "type": "message", "role": "assistant", "model": "m", "content": content}
-    said |= {
+    message = {"id": "m1", "type": "message", "role": "assistant", "model": "m", "content": content}
+    message |= {
         "stop_reason": reason,
         "stop_sequence": sequence,
         "usage": {"input_tokens": prompt, "output_tokens": 2},
     }
     asked = {"model": "m", "max_tokens": 64, "messages": [ASKED], "temperature": 0, **body}
-    return answered("anthropic-messages", asked, said, label="whole", status=status)
+    return answered("anthropic-messages", asked, message, label="whole", status=status)

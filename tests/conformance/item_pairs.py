@@ -38,26 +38,26 @@ FAILED: Event = {
 LEGAL_BLOCKS = blocks({"type": "thinking", "thinking": "Hm."}, text_block(), use_block(), reason="tool_use")
 
 
-def where(said: list[Event], kind: str, nth: int = 0) -> int:
+def where(events: list[Event], kind: str, nth: int = 0) -> int:
     """The index of the nth event of a type."""
-    return [index for index, event in enumerate(said) if event["type"] == kind][nth]
+    return [index for index, event in enumerate(events) if event["type"] == kind][nth]
 
 
-def changed(said: list[Event], index: int, **fields: Any) -> list[Event]:
+def changed(events: list[Event], index: int, **fields: Any) -> list[Event]:
     """The events, one of them with other fields."""
-    return [*said[:index], {**said[index], **fields}, *said[index + 1 :]]
+    return [*events[:index], {**events[index], **fields}, *events[index + 1 :]]
 
 
-def without(said: list[Event], index: int) -> list[Event]:
+def without(events: list[Event], index: int) -> list[Event]:
     """The events without one of them, numbered anew."""
-    left = [*said[:index], *said[index + 1 :]]
+    left = [*events[:index], *events[index + 1 :]]
     return [
         {**event, "sequence_number": number} if "sequence_number" in event else event
         for number, event in enumerate(left)
     ]
 
 
-def scored(said: list[Event], tokens: list[str]) -> list[Event]:
+def scored(events: list[Event], tokens: list[str]) -> list[Event]:
     """The events of a response with one text, with the logprobs of its tokens, one in each delta."""
     entries = iter([{"token": token, "logprob": -0.5, "top_logprobs": []} for token in tokens])
     every = [{"token": token, "logprob": -0.5, "bytes": list(token.encode())} for token in tokens]
@@ -66,21 +66,21 @@ def scored(said: list[Event], tokens: list[str]) -> list[Event]:
         "response.output_text.done": lambda: every,
     }
     return [
-        {**event, "logprobs": given[event["type"]]()} if event["type"] in given else event for event in said
+        {**event, "logprobs": given[event["type"]]()} if event["type"] in given else event for event in events
     ]
 
 
 def chat(content: str = "Yes.", prompt: int = 5, **more: Any) -> Stream:
     """The same conversation at the chat endpoint."""
     body = {"model": "m", "messages": [ASKED], "temperature": 0, **more}
-    said = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
     usage = {"prompt_tokens": prompt, "completion_tokens": 2, "total_tokens": prompt + 2}
     whole = {
         "id": "w",
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "choices": [said],
+        "choices": [choice],
         "usage": usage,
     }
     return answered("openai-chat", body, whole, label="chat")
@@ -100,8 +100,8 @@ REPEATED = responded_whole(response(message(), prompt=9), label="repeated", inpu
 
 def named(prompt: int, label: str = "named") -> Stream:
     """A turn that goes on from the first response."""
-    said = response(message(), prompt=prompt, name=f"resp_{label}")
-    return responded_whole(said, label, previous_response_id="resp_a")
+    turn = response(message(), prompt=prompt, name=f"resp_{label}")
+    return responded_whole(turn, label, previous_response_id="resp_a")
 
 
 ITEM_PAIRS = [

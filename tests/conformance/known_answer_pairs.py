@@ -31,9 +31,9 @@ SCRIPT = Script(letters("abcdef"))
 PROMPT = SCRIPT.prompt(LAW, filler=letters("~")[0])
 IDS = SCRIPT.ids
 ENTRIES = [[LAW.logprob(token, token), token, None] for token in IDS]
-TOP = [[[logprob, token, None] for token, logprob in LAW.top(said, 2)] for said in IDS]
+TOP = [[[logprob, token, None] for token, logprob in LAW.top(leader, 2)] for leader in IDS]
 CHOSEN = (700, 9)
-OF_CHOSEN = [[[LAW.logprob(said, token), token, None] for token in CHOSEN] for said in IDS]
+OF_CHOSEN = [[[LAW.logprob(leader, token), token, None] for token in CHOSEN] for leader in IDS]
 OF_PROMPT = [[None, PROMPT[0], None]] + [
     [logprob, token, None] for token, logprob in zip(PROMPT[1:], LAW.logprobs(PROMPT), strict=True)
 ]
@@ -46,7 +46,7 @@ ASKED: dict[str, Any] = {
 }
 
 
-def said(**fields: Any) -> Reply:
+def full_reply(**fields: Any) -> Reply:
     """The first six ids of the script, with all that there is to tell."""
     found: dict[str, Any] = {
         "ids": IDS,
@@ -64,18 +64,18 @@ def said(**fields: Any) -> Reply:
 
 def stopped(**fields: Any) -> Stream:
     """An answer that the stop string `ef` ended."""
-    stream = said(text="abcd", finish=Finish("stop", matched="ef"), **fields)
+    stream = full_reply(text="abcd", finish=Finish("stop", matched="ef"), **fields)
     return whole(stream, **ASKED, stop=("ef", "cde"[::-1]), max_new_tokens=9)  # the second is never spelled
 
 
-def with_entry(name: str, entries: list[Any], at: int, entry: Any) -> Stream:
+def with_entry(name: str, entries: list[Any], position: int, entry: Any) -> Stream:
     """The whole answer with one entry of a series changed."""
-    series = {**said().series, name: [*entries[:at], entry, *entries[at + 1 :]]}
-    return whole(said(series=series), **ASKED)
+    series = {**full_reply().series, name: [*entries[:position], entry, *entries[position + 1 :]]}
+    return whole(full_reply(series=series), **ASKED)
 
 
-RIGHT = whole(said(), **ASKED)
-STREAM = incremental(said(), **ASKED)
+RIGHT = whole(full_reply(), **ASKED)
+STREAM = incremental(full_reply(), **ASKED)
 AHEAD = change(change(STREAM, 1, text="bc"), 2, text="")
 WRONG_PROMPT = [*OF_PROMPT[:3], [-0.5, PROMPT[3], None], *OF_PROMPT[4:]]
 HALF = letters("é")[0]
@@ -180,7 +180,7 @@ KNOWN_ANSWER_PAIRS = [
     Pair(
         "script-prompt-logprobs-are-right",
         RIGHT,
-        whole(said(prompt_series={"input_token_logprobs": WRONG_PROMPT}), **ASKED),
+        whole(full_reply(prompt_series={"input_token_logprobs": WRONG_PROMPT}), **ASKED),
         pointer="/input_token_logprobs",
         target=PARROT,
     ),

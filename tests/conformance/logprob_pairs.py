@@ -37,15 +37,15 @@ EIGHT = tuple(range(20, 28))
 def content(text: str = TEXT) -> list[dict[str, Any]]:
     """Chat's entries for a text, one token for each character."""
     return [
-        {"token": item, "logprob": -0.5 - at, "bytes": list(item.encode()), "top_logprobs": []}
-        for at, item in enumerate(text)
+        {"token": item, "logprob": -0.5 - place, "bytes": list(item.encode()), "top_logprobs": []}
+        for place, item in enumerate(text)
     ]
 
 
 def chat(entries: Any, *, text: str = TEXT, stop: bool = False, **asked: Any) -> Stream:
     """A whole chat answer with these logprobs, and a usage of six tokens."""
     found = {"content": entries} if isinstance(entries, list) else entries
-    one = Reply(
+    reply = Reply(
         ids=None,
         text=text,
         counted=False,
@@ -54,31 +54,33 @@ def chat(entries: Any, *, text: str = TEXT, stop: bool = False, **asked: Any) ->
         finish=Finish("stop" if stop else "length"),
     )
     options: dict[str, Any] = {"dialect": CHAT, "logprobs": True, "usage": USAGE, "input_ids": None}
-    stream = whole(one, **options | asked)
+    stream = whole(reply, **options | asked)
     return change(stream, series={"logprobs_content": entries}) if isinstance(entries, list) else stream
 
 
 def lists(ids: Sequence[int] = IDS, **changed: Any) -> dict[str, Any]:
     """The logprobs object of a completion, one letter for each token."""
-    names = [chr(97 + at) for at in range(len(ids))]
+    names = [chr(97 + place) for place in range(len(ids))]
     found = {
         "tokens": names,
-        "token_logprobs": [-0.5 - at for at in range(len(ids))],
-        "top_logprobs": [{name: -0.5 - at} for at, name in enumerate(names)],
+        "token_logprobs": [-0.5 - place for place in range(len(ids))],
+        "top_logprobs": [{name: -0.5 - place} for place, name in enumerate(names)],
         "text_offset": list(range(len(ids))),
     }
     return {**found, **changed}
 
 
 def completion(event: dict[str, Any], **asked: Any) -> Stream:
-    one = Reply(details={"request_id": "c-1", "logprobs": event})
+    reply = Reply(details={"request_id": "c-1", "logprobs": event})
     options: dict[str, Any] = {"dialect": COMPLETIONS, "logprobs": True, "top_logprobs": 1}
-    return whole(one, **options | asked)
+    return whole(reply, **options | asked)
 
 
 def prompt_entries(ids: Sequence[int], *, null_at: int = 0, shift: float = 0.0) -> list[list[Any]]:
     """Prompt logprobs: each position has its own, whatever the start."""
-    return [[None if at == null_at else -1.0 - at - shift, token, None] for at, token in enumerate(ids)]
+    return [
+        [None if place == null_at else -1.0 - place - shift, token, None] for place, token in enumerate(ids)
+    ]
 
 
 def scored(
@@ -88,8 +90,10 @@ def scored(
     if null_at is not None:
         entries[null_at - start][0] = None
     reply = Reply(ids=IDS[:1], text="a", prompt_series={"input_token_logprobs": entries})
-    one = whole(reply, input_ids=(tuple(ids),), logprobs=True, logprob_start=start, prompt_key=str(list(ids)))
-    return named(one, f"generate/from-{start}")
+    stream = whole(
+        reply, input_ids=(tuple(ids),), logprobs=True, logprob_start=start, prompt_key=str(list(ids))
+    )
+    return named(stream, f"generate/from-{start}")
 
 
 PROMPT_TOP: dict[str, Any] = {
@@ -130,7 +134,7 @@ def sent_back(shift: float = 0.0) -> tuple[Stream, ...]:
 def long_sent_back(off_at: int, prompt: tuple[int, ...] = PROMPT) -> tuple[Stream, ...]:
     """An answer of sixteen ids with one logprob that scoring does not confirm, and its ids scored."""
     ids = tuple(range(20, 36))
-    found = [[-1.0 - 3.0 * (at == off_at), token, None] for at, token in enumerate(ids)]
+    found = [[-1.0 - 3.0 * (place == off_at), token, None] for place, token in enumerate(ids)]
     series = {"output_token_logprobs": found}
     first = whole(Reply(ids=ids, text="x" * 16, series=series), input_ids=(prompt,), logprobs=True)
     entries = [[None, prompt[0], None], *([-1.0, token, None] for token in (*prompt[1:], *ids))]
@@ -147,8 +151,8 @@ def long_sent_back(off_at: int, prompt: tuple[int, ...] = PROMPT) -> tuple[Strea
 def warm(scale: float, name: str = "generate/warm") -> Stream:
     """An answer at temperature 0.5 whose alternatives lie so many times as far apart as the model's."""
     rows = [[[item[0] * scale, *item[1:]] for item in row] for row in top_logprobs()]
-    own = [[row[0][0], *row[0][1:]] for row in rows]
-    series = {"output_token_logprobs": own, "output_top_logprobs": rows}
+    chosen = [[row[0][0], *row[0][1:]] for row in rows]
+    series = {"output_token_logprobs": chosen, "output_top_logprobs": rows}
     options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p"}
     return named(whole(Reply(series=series), greedy=False, temperature=0.5, **options), name)
 
@@ -157,10 +161,10 @@ def truncated(shift: float, name: str = "generate/truncated", **left: float) -> 
     """An answer at temperature 1 with top_k 1 of 2, or what else leaves that one, whose logprobs lie so much
     higher than the model's.
     """
-    own = [[row[0][0] + shift, *row[0][1:]] for row in top_logprobs()]
+    chosen = [[row[0][0] + shift, *row[0][1:]] for row in top_logprobs()]
     series = {
-        "output_token_logprobs": own,
-        "output_top_logprobs": [[entry, [-40.0, 90, None]] for entry in own],
+        "output_token_logprobs": chosen,
+        "output_top_logprobs": [[entry, [-40.0, 90, None]] for entry in chosen],
     }
     options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p"}
     options |= left or {"top_k": 1}
@@ -173,8 +177,8 @@ def biased(shift: float, name: str = "generate/biased", *, chosen: int = 1) -> S
     """
     rows = [[[first[0] - 9.5, *first[1:]], [second[0] - 9.5 + shift, *second[1:]]] for first, second in _TOPS]
     rows = rows if shift else _TOPS
-    own = [rows[0][chosen], *(row[0] for row in rows[1:])]
-    series = {"output_token_logprobs": own, "output_top_logprobs": rows}
+    sampled = [rows[0][chosen], *(row[0] for row in rows[1:])]
+    series = {"output_token_logprobs": sampled, "output_top_logprobs": rows}
     options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p", "greedy": True}
     bias = {_TOPS[0][1][1]: 10.0}
     return named(whole(Reply(series=series), logit_bias=bias, other_sampling="bias", **options), name)

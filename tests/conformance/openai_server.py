@@ -77,30 +77,30 @@ class _Written:
             shown += len(token)
 
 
-def _logprob(token: str, at: int) -> float:
-    return -1.0 - crc32(f"{token}{at}".encode()) % 1000 / 1000
+def _logprob(token: str, place: int) -> float:
+    return -1.0 - crc32(f"{token}{place}".encode()) % 1000 / 1000
 
 
-def _top(token: str, at: int, count: int) -> dict[str, float]:
+def _top(token: str, place: int, count: int) -> dict[str, float]:
     others = [word for word in _VOCABULARY if word != token][: max(0, count - 1)]
-    lower = {word: _logprob(token, at) - 1 - rank for rank, word in enumerate(others)}
-    return {token: _logprob(token, at)} | lower if count else {}
+    lower = {word: _logprob(token, place) - 1 - rank for rank, word in enumerate(others)}
+    return {token: _logprob(token, place)} | lower if count else {}
 
 
-def _entry(token: str, at: int, count: int, *, token_bytes: bool) -> dict[str, Any]:
+def _entry(token: str, place: int, count: int, *, token_bytes: bool) -> dict[str, Any]:
     def named(word: str, logprob: float) -> dict[str, Any]:
         return {"token": word, "logprob": logprob, **({"bytes": list(word.encode())} if token_bytes else {})}
 
-    top = [named(word, logprob) for word, logprob in _top(token, at, count).items()]
-    return named(token, _logprob(token, at)) | {"top_logprobs": top}
+    top = [named(word, logprob) for word, logprob in _top(token, place, count).items()]
+    return named(token, _logprob(token, place)) | {"top_logprobs": top}
 
 
 def _lists(tokens: Sequence[str], start: int, offset: int, count: int) -> dict[str, Any]:
     offsets = itertools.accumulate(map(len, tokens[:-1]), initial=offset)
     return {
         "tokens": list(tokens),
-        "token_logprobs": [_logprob(token, start + at) for at, token in enumerate(tokens)],
-        "top_logprobs": [_top(token, start + at, count) for at, token in enumerate(tokens)],
+        "token_logprobs": [_logprob(token, start + place) for place, token in enumerate(tokens)],
+        "top_logprobs": [_top(token, start + place, count) for place, token in enumerate(tokens)],
         "text_offset": list(offsets) if tokens else [],
     }
 
@@ -174,15 +174,15 @@ class OpenAIServer:
         write = self._chat_choice if chat else self._text_choice
         usage = self._usage(prompts, choices)
         if not body.get("stream"):
-            answer = {**head, "choices": [write(at, item, body) for at, item in enumerate(choices)]}
+            answer = {**head, "choices": [write(index, item, body) for index, item in enumerate(choices)]}
             return 200, "application/json", json.dumps({**answer, "usage": usage}).encode()
         if chat:
             head["object"] = "chat.completion.chunk"
         stream = self._chat_events if chat else self._text_events
         events: list[Mapping[str, Any]] = [
             {**head, "choices": [choice]}
-            for at, item in enumerate(choices)
-            for choice in stream(at, item, body)
+            for index, item in enumerate(choices)
+            for choice in stream(index, item, body)
         ]
         if chat and self.habits.filters:
             events = list(_with_filters(events))
@@ -197,8 +197,8 @@ class OpenAIServer:
         stops = body.get("stop") or []
         stops = [stops] if isinstance(stops, str) else stops
         tokens: list[str] = []
-        for at in range(body.get("max_tokens", 16)):
-            tokens.append(_VOCABULARY[crc32(f"{prompt}{sample}{at}".encode()) % len(_VOCABULARY)])
+        for place in range(body.get("max_tokens", 16)):
+            tokens.append(_VOCABULARY[crc32(f"{prompt}{sample}{place}".encode()) % len(_VOCABULARY)])
             text = "".join(tokens[self.habits.thoughts :])
             ends = [text.index(stop) for stop in stops if stop in text]
             if ends:
@@ -219,8 +219,8 @@ class OpenAIServer:
         if not body.get("logprobs"):
             return None
         entries = [
-            _entry(token, at, body.get("top_logprobs", 0), token_bytes=self.habits.token_bytes)
-            for at, token in enumerate(written.tokens)
+            _entry(token, place, body.get("top_logprobs", 0), token_bytes=self.habits.token_bytes)
+            for place, token in enumerate(written.tokens)
         ]
         found = {"content": entries[self.habits.thoughts :]}
         if self.habits.thought_logprobs:
@@ -245,9 +245,9 @@ class OpenAIServer:
         yield chunk({"role": "assistant", "content": ""})
         thoughts, asked, top = self.habits.thoughts, body.get("logprobs"), body.get("top_logprobs", 0)
         shown = 0
-        for at, token in enumerate(written.tokens):
-            entries = [_entry(token, at, top, token_bytes=self.habits.token_bytes)]
-            if at < thoughts:
+        for place, token in enumerate(written.tokens):
+            entries = [_entry(token, place, top, token_bytes=self.habits.token_bytes)]
+            if place < thoughts:
                 found = {"content": None, "reasoning_content": entries}
                 with_them = asked and self.habits.thought_logprobs
                 yield chunk({"content": None, "reasoning_content": token}, found if with_them else None)
@@ -266,8 +266,8 @@ class OpenAIServer:
         tokens = written.tokens[self.habits.thoughts :]
         lists = _lists(tokens, 0, len(echo), count)
         if echo:
-            said = [word if at == 0 else f" {word}" for at, word in enumerate(echo.split())]
-            before = _lists(said, 500, 0, count)
+            words = [word if number == 0 else f" {word}" for number, word in enumerate(echo.split())]
+            before = _lists(words, 500, 0, count)
             before["token_logprobs"][0] = before["top_logprobs"][0] = None
             lists = {name: before[name] + lists[name] for name in lists}
         return {**choice, "logprobs": lists}
@@ -280,9 +280,9 @@ class OpenAIServer:
         if echo:
             part = {name: entries[:before] for name, entries in found.items()} if found else None
             yield {"index": index, "text": echo, "logprobs": part, "finish_reason": None}
-        for at, piece in enumerate(written.pieces()):
-            one = slice(before + at, before + at + 1)
-            part = {name: entries[one] for name, entries in found.items()} if found else None
+        for number, piece in enumerate(written.pieces()):
+            place = slice(before + number, before + number + 1)
+            part = {name: entries[place] for name, entries in found.items()} if found else None
             yield {"index": index, "text": piece, "logprobs": part, "finish_reason": None}
         yield {"index": index, "text": "", "logprobs": None, "finish_reason": written.finish}
 
@@ -332,8 +332,8 @@ def _with_filters(events: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, 
     filtered: dict[str, Any] = {"index": 0, "finish_reason": None, "content_filter_results": {}}
     later = {**blank, "choices": [{**filtered, "content_filter_offsets": offsets}], "usage": None}
     yield {**blank, "choices": [], "prompt_filter_results": [on_prompt]}
-    for at, event in enumerate(events):
+    for number, event in enumerate(events):
         yield event
-        if at == len(events) // 2:
+        if number == len(events) // 2:
             yield later
     yield later

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from control_calls import abort, at, called
+from control_calls import abort, called, sent_at
 from pair import Pair
 from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Reply, build, named, whole
 
@@ -41,7 +41,9 @@ def spanned(*ends: int, start: int = 0, version: str = "v2") -> Stream:
 
 def experts(rows: int, *, first: int = 0, zeros: int = 0) -> str:
     """Experts of rows of eight numbers, the first of them zeros."""
-    numbers = [(first + row + at) % 16 if row >= zeros else 0 for row in range(rows) for at in range(WIDTH)]
+    numbers = [
+        (first + row + column) % 16 if row >= zeros else 0 for row in range(rows) for column in range(WIDTH)
+    ]
     return base64.b64encode(struct.pack(f"<{len(numbers)}i", *numbers)).decode()
 
 
@@ -70,16 +72,18 @@ def flushed_in_pause(status: int = 200) -> Target:
 def live(finish: Any, ids: Sequence[int] | None = IDS, **asked: Any) -> Stream:
     """A stream that was under way when everything was aborted."""
     reply = Reply(ids=ids, text=None, finish=finish)
-    return at(build(choices=(reply,), sizes=(len(ids or ()) or 1,), **({"max_new_tokens": 100} | asked)), 0)
+    return sent_at(
+        build(choices=(reply,), sizes=(len(ids or ()) or 1,), **({"max_new_tokens": 100} | asked)), 0
+    )
 
 
 def versioned(name: str, version: str, seconds: float) -> Stream:
-    return at(named(whole(Reply(details={"weight_version": version})), name), seconds)
+    return sent_at(named(whole(Reply(details={"weight_version": version})), name), seconds)
 
 
 def paused(ids: Sequence[int] = IDS, finish: Any = LENGTH) -> Stream:
     reply = Reply(ids=ids, text=None, finish=finish)
-    return at(named(whole(reply, prompt_key="p", max_new_tokens=6), "generate/paused"), 10)
+    return sent_at(named(whole(reply, prompt_key="p", max_new_tokens=6), "generate/paused"), 10)
 
 
 def drawn(logprob: float) -> Stream:
@@ -96,7 +100,7 @@ def drawn(logprob: float) -> Stream:
 
 def states(*firsts: int, ids: Sequence[int] = IDS) -> Stream:
     """Hidden states of a prompt in one list, then of each output id."""
-    rows = [[float(first + at) for at in range(WIDTH)] for first in firsts]
+    rows = [[float(first + column) for column in range(WIDTH)] for first in firsts]
     prompt = rows[: len(PROMPT)]
     return whole(
         Reply(
@@ -112,7 +116,7 @@ def shorter(value: str) -> Stream:
     return named(build(Delivery.WHOLE, choices=(reply,), sizes=(3,), body=BODY), "generate/shorter")
 
 
-UNDISTURBED = at(named(whole(prompt_key="p"), "generate/undisturbed"), 0)
+UNDISTURBED = sent_at(named(whole(prompt_key="p"), "generate/undisturbed"), 0)
 
 ROLLOUT_PAIRS = [
     Pair("abort-all-ends-every-request", (live(ABORT),), (live(LENGTH),), 0, "/finish", target=ABORTED),

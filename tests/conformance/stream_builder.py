@@ -147,12 +147,12 @@ def build(
             (turn, index, end - part, end) for turn, (part, end) in enumerate(zip(parts, ends, strict=True))
         ]
     events: list[Event] = []
-    own: dict[int, list[Emission]] = {index: [] for index in range(len(choices))}
+    by_choice: dict[int, list[Emission]] = {index: [] for index in range(len(choices))}
     for _, index, start, end in sorted(cuts):
         if streamed or not events:
             number = len(events)
             events.append(Event(number, _place(name, number if streamed else None), {"is": "an object"}))
-        own[index].append(_emission(choices[index], events[-1], index, (start, end), delivery))
+        by_choice[index].append(_emission(choices[index], events[-1], index, (start, end), delivery))
     if streamed:
         events.append(Event(len(events), _place(name, len(events)), None, done=True))
     wants = Asked(**(wanted | asked))
@@ -162,7 +162,10 @@ def build(
         wants,
         delivery,
         tuple(events),
-        tuple(Choice(index, delivery, wants.likeliest, tuple(emissions)) for index, emissions in own.items()),
+        tuple(
+            Choice(index, delivery, wants.likeliest, tuple(emissions))
+            for index, emissions in by_choice.items()
+        ),
         usage=usage,
         usage_place=_place(name, None) if usage is not None else None,
         usages=(Usage(_place(name, None), usage),) if usage is not None else (),
@@ -195,23 +198,23 @@ def _changed(emission: Emission, fields: Mapping[str, Any]) -> Emission:
     return emission if "pointers" in fields else replace(emission, pointers=_pointers(emission))
 
 
-def change(stream: Stream, at: int = -1, choice: int = 0, **fields: Any) -> Stream:
+def change(stream: Stream, position: int = -1, choice: int = 0, **fields: Any) -> Stream:
     """The stream with some fields of one emission of a choice changed; mappings are merged."""
 
-    def edit(one: Choice) -> Choice:
-        if one.index != choice:
-            return one
-        emissions = list(one.emissions)
-        emissions[at] = _changed(emissions[at], fields)
-        return replace(one, emissions=tuple(emissions))
+    def edit(output: Choice) -> Choice:
+        if output.index != choice:
+            return output
+        emissions = list(output.emissions)
+        emissions[position] = _changed(emissions[position], fields)
+        return replace(output, emissions=tuple(emissions))
 
     return replace(stream, choices=tuple(edit(item) for item in stream.choices))
 
 
-def change_event(stream: Stream, at: int = -1, **fields: Any) -> Stream:
+def change_event(stream: Stream, position: int = -1, **fields: Any) -> Stream:
     """The stream with some fields of one event changed."""
     events = list(stream.events)
-    events[at] = replace(events[at], **fields)
+    events[position] = replace(events[position], **fields)
     return replace(stream, events=tuple(events))
 
 
@@ -221,11 +224,11 @@ def append(stream: Stream, edit: Callable[[Emission], Emission], choice: int = 0
     event = Event(number, _place(stream.exchange.name, number), {"is": "an object"})
     end_mark = replace(stream.events[-1], index=number + 1, place=_place(stream.exchange.name, number + 1))
 
-    def longer(one: Choice) -> Choice:
-        if one.index != choice:
-            return one
-        added = edit(replace(one.emissions[-1], event=event))
-        return replace(one, emissions=(*one.emissions, replace(added, pointers=_pointers(added))))
+    def longer(output: Choice) -> Choice:
+        if output.index != choice:
+            return output
+        added = edit(replace(output.emissions[-1], event=event))
+        return replace(output, emissions=(*output.emissions, replace(added, pointers=_pointers(added))))
 
     choices = tuple(longer(item) for item in stream.choices)
     return replace(stream, events=(*stream.events[:-1], event, end_mark), choices=choices)

@@ -86,13 +86,13 @@ def test_a_dropped_emission_is_refused(
     delivery: tuple[Record, list[Delivered], Rules], data: st.DataObject
 ) -> None:
     record, emissions, rules = delivery
-    at = data.draw(st.integers(0, len(emissions) - 1))
-    last = at == len(emissions) - 1
-    assume(last or (rules.mode is INCREMENTAL and _carries_something(emissions[at])))
-    acceptance = accept(record, emissions[:at] + emissions[at + 1 :], rules)
+    index = data.draw(st.integers(0, len(emissions) - 1))
+    last = index == len(emissions) - 1
+    assume(last or (rules.mode is INCREMENTAL and _carries_something(emissions[index])))
+    acceptance = accept(record, emissions[:index] + emissions[index + 1 :], rules)
     assert not acceptance.legal
     assert acceptance.index is not None
-    assert acceptance.index >= at, "the emissions before the gap are legal"
+    assert acceptance.index >= index, "the emissions before the gap are legal"
 
 
 @given(deliveries(), st.data())
@@ -101,11 +101,11 @@ def test_a_repeated_emission_is_refused(
     delivery: tuple[Record, list[Delivered], Rules], data: st.DataObject
 ) -> None:
     record, emissions, rules = delivery
-    at = data.draw(st.integers(0, len(emissions) - 1))
-    last = at == len(emissions) - 1
-    assume(last or (rules.mode is INCREMENTAL and _carries_something(emissions[at])))
-    acceptance = accept(record, [*emissions[: at + 1], *emissions[at:]], rules)
-    assert (acceptance.legal, acceptance.index) == (False, at + 1)
+    index = data.draw(st.integers(0, len(emissions) - 1))
+    last = index == len(emissions) - 1
+    assume(last or (rules.mode is INCREMENTAL and _carries_something(emissions[index])))
+    acceptance = accept(record, [*emissions[: index + 1], *emissions[index:]], rules)
+    assert (acceptance.legal, acceptance.index) == (False, index + 1)
 
 
 @given(deliveries(), st.data())
@@ -114,14 +114,14 @@ def test_swapped_emissions_are_refused(
     delivery: tuple[Record, list[Delivered], Rules], data: st.DataObject
 ) -> None:
     record, emissions, rules = delivery
-    at = data.draw(st.integers(0, len(emissions) - 2))
-    first, second = emissions[at], emissions[at + 1]
+    index = data.draw(st.integers(0, len(emissions) - 2))
+    first, second = emissions[index], emissions[index + 1]
     assume(second.finish is not None or (_carries_something(first) and first.output_ids != second.output_ids))
     assume(second.finish is not None or second.output_ids)
     assume(_carries_something(first) or rules.mode is not INCREMENTAL)  # nothing may follow the finish
-    acceptance = accept(record, [*emissions[:at], second, first, *emissions[at + 2 :]], rules)
+    acceptance = accept(record, [*emissions[:index], second, first, *emissions[index + 2 :]], rules)
     assert not acceptance.legal
-    assert acceptance.index in {at, at + 1}
+    assert acceptance.index in {index, index + 1}
 
 
 @given(deliveries(), st.sampled_from(["logprobs", "mirror"]), st.sampled_from([-1, 1]), st.data())
@@ -130,13 +130,13 @@ def test_a_series_out_of_lockstep_is_refused(
     delivery: tuple[Record, list[Delivered], Rules], name: str, by: int, data: st.DataObject
 ) -> None:
     record, emissions, rules = delivery
-    at = data.draw(st.integers(0, len(emissions) - 1))
-    entries = list(emissions[at].series[name])
+    index = data.draw(st.integers(0, len(emissions) - 1))
+    entries = list(emissions[index].series[name])
     assume(entries)
     edited = entries[:-1] if by < 0 else [*entries, entries[-1]]
-    emissions[at] = replace(emissions[at], series={**emissions[at].series, name: edited})
+    emissions[index] = replace(emissions[index], series={**emissions[index].series, name: edited})
     acceptance = accept(record, emissions, rules)
-    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, at, name)
+    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, index, name)
 
 
 @given(deliveries(), st.data())
@@ -145,14 +145,14 @@ def test_a_series_shifted_by_one_is_refused(
     delivery: tuple[Record, list[Delivered], Rules], data: st.DataObject
 ) -> None:
     record, emissions, rules = delivery
-    at = data.draw(st.integers(0, len(emissions) - 1))
-    entries = list(emissions[at].series["mirror"])
+    index = data.draw(st.integers(0, len(emissions) - 1))
+    entries = list(emissions[index].series["mirror"])
     assume(entries)
-    emissions[at] = replace(
-        emissions[at], series={**emissions[at].series, "mirror": [entry + 1 for entry in entries]}
+    emissions[index] = replace(
+        emissions[index], series={**emissions[index].series, "mirror": [entry + 1 for entry in entries]}
     )
     acceptance = accept(record, emissions, rules)
-    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, at, "mirror")
+    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, index, "mirror")
 
 
 @given(deliveries(), st.data())
@@ -161,14 +161,14 @@ def test_a_changed_id_is_refused(
     delivery: tuple[Record, list[Delivered], Rules], data: st.DataObject
 ) -> None:
     record, emissions, rules = delivery
-    at = data.draw(st.integers(0, len(emissions) - 1))
-    ids = list(emissions[at].output_ids or ())
+    index = data.draw(st.integers(0, len(emissions) - 1))
+    ids = list(emissions[index].output_ids or ())
     assume(ids)
     position = data.draw(st.integers(0, len(ids) - 1))
     ids[position] = data.draw(st.sampled_from([7, str(ids[position]), float(ids[position]), None]))
-    emissions[at] = replace(emissions[at], output_ids=ids)
+    emissions[index] = replace(emissions[index], output_ids=ids)
     acceptance = accept(record, emissions, rules)
-    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, at, "output_ids")
+    assert (acceptance.legal, acceptance.index, acceptance.field) == (False, index, "output_ids")
 
 
 @given(deliveries())
@@ -181,7 +181,9 @@ def test_a_late_or_missing_finish_is_refused(delivery: tuple[Record, list[Delive
     early = [replace(emission, finish="length") for emission in emissions[:1]] + emissions[1:]
     acceptance = accept(record, early, rules)
     assert not acceptance.legal
-    more = next(at for at, item in enumerate(emissions[1:], 1) if _carries_something(item) or item.finish)
+    more = next(
+        index for index, item in enumerate(emissions[1:], 1) if _carries_something(item) or item.finish
+    )
     assert acceptance.index in {0, 1, more}
 
 
@@ -194,7 +196,7 @@ _TEXT = _RECORD.text or ""
 
 
 @pytest.mark.parametrize(
-    ("emissions", "rule", "at", "reason"),
+    ("emissions", "rule", "index", "reason"),
     [
         pytest.param(
             deliver(_RECORD, [1, 3, 6], [1, 3, 6], INCREMENTAL),
@@ -276,9 +278,9 @@ _TEXT = _RECORD.text or ""
         pytest.param([], rules(), 0, "without a finish", id="nothing"),
     ],
 )
-def test_why_it_is_illegal(emissions: list[Delivered], rule: Rules, at: int, reason: str) -> None:
+def test_why_it_is_illegal(emissions: list[Delivered], rule: Rules, index: int, reason: str) -> None:
     acceptance = accept(_RECORD, emissions, rule)
-    assert (acceptance.legal, acceptance.index) == (False, at)
+    assert (acceptance.legal, acceptance.index) == (False, index)
     assert reason in acceptance.reason
 
 

@@ -76,8 +76,8 @@ def test_a_table_tells_what_can_be_advertised_and_means_what_can_be():
         (fact, meaning) for means in documents for fact, mean in means.items() for meaning in mean.values()
     ]
     for flag in (flag for family in families for flag in family.flags.values()):
-        said = [flag.given, flag.absent, *(flag.means or {}).values()]
-        meant += [(flag.tells, value) for value in said if value is not None]
+        values = [flag.given, flag.absent, *(flag.means or {}).values()]
+        meant += [(flag.tells, value) for value in values if value is not None]
     assert [(fact, value) for fact, value in meant if advertised._believed(fact, value) is None] == []
 
 

@@ -98,7 +98,7 @@ def test_how_many_rows_are_due() -> None:
 
 
 def test_the_tables_declare_details_that_they_bind() -> None:
-    declared = {name: {one.name for one in dialect.arrays} for name, dialect in load_dialects().items()}
+    declared = {name: {array.name for array in dialect.arrays} for name, dialect in load_dialects().items()}
     assert declared["sglang-generate"] == {"hidden_states", "routed_experts"}
     assert declared["vllm-generate"] == {"routed_experts"}
     for name, names in declared.items():

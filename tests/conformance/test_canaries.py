@@ -87,7 +87,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     how = ["--dialect", "sglang-generate", "--scenario", "greedy-stream", "--timeout", "20"]
     for header in HEADERS:
         how += ["--header", header]
-    said = {}
+    written = {}
     with LeakingServer() as server:
         words = ["check", "--target", server.url, *how, "--record", "recorded", "--report", "report", "-v"]
         found = run_forked("tokenwire", *words, folder=folder, environment=surroundings)
@@ -96,8 +96,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     )
     for name, ran in (("check", found), ("replay", again)):
         assert ran.returncode == ExitStatus.VIOLATION, ran.stdout + ran.stderr
-        said |= {f"{name}: stdout": ran.stdout, f"{name}: stderr": ran.stderr}
-    return said | dict(_texts(folder))
+        written |= {f"{name}: stdout": ran.stdout, f"{name}: stderr": ran.stderr}
+    return written | dict(_texts(folder))
 
 
 @pytest.mark.parametrize("place", [*SENT, *TOLD])

@@ -290,5 +290,5 @@ def test_who_drops_each_constraint_breaks_the_promise_of_its_family(dialect: str
     run = Run((dropped(dialect),))
     (judged,) = judge([run], [load_requirements()["finished-text-is-a-word"]])
     assert judged.verdict is verdict
-    told = [words for words in remarks(run) if "constraint" in words]
-    assert bool(told) is (verdict is Verdict.UNSUPPORTED), "where it is no violation, a remark tells it"
+    remarked = [words for words in remarks(run) if "constraint" in words]
+    assert bool(remarked) is (verdict is Verdict.UNSUPPORTED), "where it is no violation, a remark tells it"

@@ -67,12 +67,13 @@ def test_what_was_written_is_read(tmp_path: Path, compress: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["\ud800", 10**30, 2**64, 1.0, 1e-7, -0.0, 5e-324, 0.1 + 0.2, True, None, "\u2028\x7f", {"a": {}}]
+    "value",
+    ["\ud800", 10**30, 2**64, 1.0, 1e-7, -0.0, 5e-324, 0.1 + 0.2, True, None, "\u2028\x7f", {"a": {}}],
 )
-def test_a_value_is_read_from_a_line_as_json_reads_it(tmp_path: Path, said: object) -> None:
-    asked = replace(EXCHANGE, request=HttpRequest("POST", "/generate", {"text": said, "again": [said]}))
+def test_a_value_is_read_from_a_line_as_json_reads_it(tmp_path: Path, value: object) -> None:
+    asked = replace(EXCHANGE, request=HttpRequest("POST", "/generate", {"text": value, "again": [value]}))
     (read,) = read_capture(write(tmp_path, asked))
-    assert repr(read.request.body) == repr({"text": said, "again": [said]})
+    assert repr(read.request.body) == repr({"text": value, "again": [value]})
 
 
 _HEADERS = st.lists(st.tuples(st.sampled_from(["Via", "X-A", "Date"]), st.text(max_size=5))).map(tuple)

@@ -36,7 +36,7 @@ ROWS = load_requirements()
 RUN = Run(())
 
 
-def at(exchange: str, event: int | None = None, pointer: str = "") -> Place:
+def place_of(exchange: str, event: int | None = None, pointer: str = "") -> Place:
     return Place(exchange, event, pointer)
 
 
@@ -61,7 +61,7 @@ def folded(*judgements: Judgement) -> dict[str, str]:
 
 def test_the_id_of_another_choice_is_one_cause() -> None:
     """SGLang 0.5.23, chat with n 2: the finish chunk of choice 0 carries the id of choice 1."""
-    place = at("sglang-chat/chat-samples/stream", 20, "/id")
+    place = place_of("sglang-chat/chat-samples/stream", 20, "/id")
     assert folded(
         violated("request-id-constant", place), violated("chat-chunks-share-a-choice-id", place)
     ) == {"request-id-constant": "chat-chunks-share-a-choice-id"}
@@ -71,9 +71,9 @@ def test_a_value_that_should_have_been_refused_explains_what_its_answer_says() -
     """SGLang 0.5.23, n -1: answered, with a count of 0 prompt tokens."""
     answer = "sglang-completions/impossible-values/n-1"
     assert folded(
-        violated("prompt-tokens-count-the-input-ids", at(answer, None, "/usage")),
-        violated("prompt-ids-match-their-count", at(answer, None, "/choices/0/prompt_token_ids")),
-        violated("impossible-values-refused", at(answer)),
+        violated("prompt-tokens-count-the-input-ids", place_of(answer, None, "/usage")),
+        violated("prompt-ids-match-their-count", place_of(answer, None, "/choices/0/prompt_token_ids")),
+        violated("impossible-values-refused", place_of(answer)),
     ) == {
         "prompt-tokens-count-the-input-ids": "impossible-values-refused",
         "prompt-ids-match-their-count": "impossible-values-refused",
@@ -84,10 +84,14 @@ def test_ids_that_are_ignored_explain_that_bad_ones_are_not_refused() -> None:
     """SGLang 0.5.23's Rust front end: chat input_ids are replaced by those of the template."""
     empty, unknown = "sglang-chat/malformed-ids/empty", "sglang-chat/unknown-ids/prompt-negative"
     assert folded(
-        violated("prompt-tokens-count-the-input-ids", at(empty, None, "/usage"), scenario="malformed-ids"),
-        violated("prompt-tokens-count-the-input-ids", at(unknown, None, "/usage"), scenario="unknown-ids"),
-        violated("empty-input-ids-refused", at(empty), scenario="malformed-ids"),
-        violated("unknown-prompt-ids-refused", at(unknown), scenario="unknown-ids"),
+        violated(
+            "prompt-tokens-count-the-input-ids", place_of(empty, None, "/usage"), scenario="malformed-ids"
+        ),
+        violated(
+            "prompt-tokens-count-the-input-ids", place_of(unknown, None, "/usage"), scenario="unknown-ids"
+        ),
+        violated("empty-input-ids-refused", place_of(empty), scenario="malformed-ids"),
+        violated("unknown-prompt-ids-refused", place_of(unknown), scenario="unknown-ids"),
     ) == {
         "empty-input-ids-refused": "prompt-tokens-count-the-input-ids",
         "unknown-prompt-ids-refused": "prompt-tokens-count-the-input-ids",
@@ -97,11 +101,13 @@ def test_ids_that_are_ignored_explain_that_bad_ones_are_not_refused() -> None:
 def test_a_usage_of_zero_is_one_cause() -> None:
     answer = "sglang-completions/prompt-logprobs/whole"
     assert folded(
-        violated("usage-adds-up", at(answer, None, "/usage/total_tokens")),
-        violated("prompt-tokens-count-the-input-ids", at(answer, None, "/usage")),
-        violated("prompt-ids-match-their-count", at(answer, None, "/choices/0/prompt_token_ids")),
-        violated("logprob-values-are-legal", at(answer, None, "/choices/0/logprobs/token_logprobs")),
-        violated("top-logprobs-belong-to-position", at(answer, None, "/choices/0/logprobs/top_logprobs")),
+        violated("usage-adds-up", place_of(answer, None, "/usage/total_tokens")),
+        violated("prompt-tokens-count-the-input-ids", place_of(answer, None, "/usage")),
+        violated("prompt-ids-match-their-count", place_of(answer, None, "/choices/0/prompt_token_ids")),
+        violated("logprob-values-are-legal", place_of(answer, None, "/choices/0/logprobs/token_logprobs")),
+        violated(
+            "top-logprobs-belong-to-position", place_of(answer, None, "/choices/0/logprobs/top_logprobs")
+        ),
     ) == dict.fromkeys(
         (
             "usage-adds-up",
@@ -117,7 +123,7 @@ def test_an_entry_that_an_echo_lacks_is_one_cause() -> None:
     """llama-cpp-python 0.3.36 drops the first entry, and gives each token that of the next."""
     answer = "openai-completions/echoed-prompt/ids-echo-logprobs"
     entries, ranks = (
-        at(answer, None, f"/choices/0/logprobs/{name}") for name in ("token_logprobs", "top_logprobs")
+        place_of(answer, None, f"/choices/0/logprobs/{name}") for name in ("token_logprobs", "top_logprobs")
     )
     assert folded(
         violated("echo-logprobs-cover-the-prompt", entries),
@@ -135,9 +141,13 @@ def test_what_compares_answers_follows_from_any_answer_of_its_endpoint_in_the_sa
     stream = ids_stream([1], [2])
     other = replace(stream, exchange=replace(stream.exchange, name="generate/two"))
     run = Run((stream, other))
-    lost = violated("stream-text-equals-whole", at(stream.exchange.name, 1, "/choices/0/text"), scenario="a")
-    alone = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/choices/0/text"), scenario="b")
-    ids = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/output_ids"), scenario="c")
+    lost = violated(
+        "stream-text-equals-whole", place_of(stream.exchange.name, 1, "/choices/0/text"), scenario="a"
+    )
+    alone = violated(
+        "batch-items-stand-alone", place_of(other.exchange.name, 1, "/choices/0/text"), scenario="b"
+    )
+    ids = violated("batch-items-stand-alone", place_of(other.exchange.name, 1, "/output_ids"), scenario="c")
     warned = [replace(item, run=run, verdict=Verdict.WARN) for item in (lost, alone, ids)]
     assert causes(warned).folded == {1: 0}, "what differs in another field has another cause"
     assert causes([lost, alone]).folded == {}, "exchanges of no known endpoint have none in common"
@@ -148,7 +158,7 @@ def test_what_compares_answers_follows_from_any_answer_of_its_endpoint_in_the_sa
 
 def test_a_failure_is_not_folded_by_its_place_under_another_answer_that_is_shown() -> None:
     """Invalid JSON for a tool (vLLM) stood in half a line under an innocent answer."""
-    innocent, broken = at("a/one", None, "/text"), at("a/two", None, "/text")
+    innocent, broken = place_of("a/one", None, "/text"), place_of("a/two", None, "/text")
     shown = violated("channels-hold-all-text", innocent, broken)
     assert folded(shown, violated("arguments-are-json", broken, related=(broken,))) == {}
     shown = violated("channels-hold-all-text", broken, innocent)
@@ -156,7 +166,7 @@ def test_a_failure_is_not_folded_by_its_place_under_another_answer_that_is_shown
 
 
 def test_nothing_is_folded_with_a_finding_left_to_explain() -> None:
-    stream, other = at("a/one", 3, "/id"), at("a/two", 5, "/id")
+    stream, other = place_of("a/one", 3, "/id"), place_of("a/two", 5, "/id")
     cause = violated("chat-chunks-share-a-choice-id", stream)
     assert folded(cause, violated("request-id-constant", stream, other)) == {}
     assert folded(cause, violated("request-id-constant", stream)) != {}
@@ -165,27 +175,32 @@ def test_nothing_is_folded_with_a_finding_left_to_explain() -> None:
 def test_two_requirements_at_one_event_but_not_at_one_pointer_have_two_causes() -> None:
     assert (
         folded(
-            violated("usage-adds-up", at("a/one", 3, "/usage/total_tokens")),
-            violated("finish-comes-last", at("a/one", 3, "/choices/0/finish_reason")),
+            violated("usage-adds-up", place_of("a/one", 3, "/usage/total_tokens")),
+            violated("finish-comes-last", place_of("a/one", 3, "/choices/0/finish_reason")),
         )
         == {}
     )
-    assert folded(violated("asked-or-refused", at("a/one")), violated("choices-complete", at("a/one"))) == {}
+    assert (
+        folded(
+            violated("asked-or-refused", place_of("a/one")), violated("choices-complete", place_of("a/one"))
+        )
+        == {}
+    )
 
 
 def test_the_more_specific_is_the_cause_at_one_pointer() -> None:
-    place = at("a/one", 3, "/choices/0/text")
+    place = place_of("a/one", 3, "/choices/0/text")
     assert folded(violated("own-ids-are-accepted", place), violated("done-ends-the-stream", place)) == {
         "own-ids-are-accepted": "done-ends-the-stream"
     }
     assert folded(
-        violated("own-ids-are-accepted", at("a/two"), related=(place,)),
+        violated("own-ids-are-accepted", place_of("a/two"), related=(place,)),
         violated("done-ends-the-stream", place),
     ) == {"own-ids-are-accepted": "done-ends-the-stream"}
 
 
 def test_a_failure_does_not_hide_under_a_warning_nor_under_what_a_baseline_knows() -> None:
-    place = at("a/one", 3, "/output_ids")
+    place = place_of("a/one", 3, "/output_ids")
     fail, warning = violated("own-ids-are-accepted", place), violated("no-idle-emissions", place)
     assert warning.verdict is Verdict.WARN
     assert folded(fail, warning) == {}
@@ -205,7 +220,7 @@ def test_what_lies_in_no_field_is_no_field_in_common() -> None:
 
 
 def test_runs_are_kept_apart() -> None:
-    place = at("a/one", 3, "/id")
+    place = place_of("a/one", 3, "/id")
     cause, effect = violated("chat-chunks-share-a-choice-id", place), violated("request-id-constant", place)
     assert folded(cause, replace(effect, run=Run((), name="another"))) == {}
 
@@ -223,9 +238,9 @@ def test_a_capability_that_is_declared_and_not_shown_is_one_cause() -> None:
 @pytest.fixture
 def judgements() -> list[Judgement]:
     """Two causes; the first one in two scenarios, and in both with something that follows."""
-    scenarios = [at("a/one", 3, "/id"), at("a/two", 5, "/id")]
+    scenarios = [place_of("a/one", 3, "/id"), place_of("a/two", 5, "/id")]
     return [
-        violated("finish-comes-last", at("a/three", 9, "/choices/0/finish_reason"), scenario="a/three"),
+        violated("finish-comes-last", place_of("a/three", 9, "/choices/0/finish_reason"), scenario="a/three"),
         *(violated("request-id-constant", place, scenario=place.exchange) for place in scenarios),
         *(violated("chat-chunks-share-a-choice-id", place, scenario=place.exchange) for place in scenarios),
     ]

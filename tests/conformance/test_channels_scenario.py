@@ -41,9 +41,9 @@ class Grammatical(CannedSender):
         body = dict(request.body or {})
         thinks = body.get("chat_template_kwargs") != {"enable_thinking": False}
         pattern = body.get("regex", "") if self.grammar and not thinks else "hmm, hm"
-        said = re.sub(r"\\(.)", r"\1", pattern)
+        answer = re.sub(r"\\(.)", r"\1", pattern)
         budget = body.get("max_completion_tokens", 400)
-        pieces = re.findall(r"\s+|\w+|\W", said)
+        pieces = re.findall(r"\s+|\w+|\W", answer)
         cut = len(pieces) > budget
         spoken = "".join(pieces[:budget])
         form = FORMS[self.form] if "tools" in body else None
@@ -116,8 +116,8 @@ class LooksForItsMarkerInThePrompt(Grammatical):
         body = dict(request.body or {})
         if not body.get("stream") or "</think>" not in body["messages"][0]["content"]:
             return exchange
-        said = re.sub(r"\\(.)", r"\1", body["regex"])
-        stream = streamed(said, text(said))
+        answer = re.sub(r"\\(.)", r"\1", body["regex"])
+        stream = streamed(answer, text(answer))
         return replace(stream.exchange, name=name, scenario=scenario, request=request)
 
 
@@ -159,9 +159,11 @@ def test_a_form_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("dialect", ["sglang-chat", "vllm-chat"])
 def test_what_a_grammar_admits_is_read_back(dialect: str) -> None:
-    says = load_dialects()[dialect].request.says
-    assert says is not None
-    for said in ('a{"b": [1]}/c-d.e?\\n\n<é😀>', "Hello.", ""):
-        assert says.text(says.body(said, 1)) == said
-    assert says.text(says.body("a", 0) | {"regex": "a|b", "structured_outputs": {"regex": "a|b"}}) is None
-    assert says.text({}) is None
+    grammar = load_dialects()[dialect].request.says
+    assert grammar is not None
+    for words in ('a{"b": [1]}/c-d.e?\\n\n<é😀>', "Hello.", ""):
+        assert grammar.text(grammar.body(words, 1)) == words
+    assert (
+        grammar.text(grammar.body("a", 0) | {"regex": "a|b", "structured_outputs": {"regex": "a|b"}}) is None
+    )
+    assert grammar.text({}) is None

@@ -23,7 +23,7 @@ from abort_and_invariance_pairs import (
     crowded,
     near_tie,
 )
-from control_calls import abort, at, called, load_report
+from control_calls import abort, called, load_report, sent_at
 from stream_builder import (
     ABORT,
     FAILED,
@@ -37,7 +37,7 @@ from stream_builder import (
     whole,
     with_exchange,
 )
-from test_checks_pairs import look
+from test_checks_pairs import observe
 
 from tokenwire.checks.check import Target
 from tokenwire.dialects.control import Action, ControlCall
@@ -47,7 +47,7 @@ from tokenwire.wire.exchange import Ending
 
 
 def faults(requirement: str, subject: object, target: Target | None = None) -> list[str]:
-    return [seen.message for seen in look(requirement, subject, target) if not seen.holds]  # type: ignore[arg-type]  # any subject
+    return [seen.message for seen in observe(requirement, subject, target) if not seen.holds]  # type: ignore[arg-type]  # any subject
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def faults(requirement: str, subject: object, target: Target | None = None) -> l
     ids=["no abort", "of another", "refused", "before the first token", "late"],
 )
 def test_only_an_abort_in_good_time_has_to_end_a_stream(target: Target) -> None:
-    assert look("abort-ends-the-request", aborted(Reply()), target) == []
+    assert observe("abort-ends-the-request", aborted(Reply()), target) == []
 
 
 def _came_at(stream: Stream, *times: float) -> Stream:
@@ -95,19 +95,19 @@ def test_tokens_that_had_to_wait_do_not_show_that_an_abort_was_ignored(
     """As 440 tokens came from vLLM 0.32.0, whose front end was busy: in a fifth of a second, after 7.8 s."""
     sent = {7.83: 8.34, 0.1: 0.105}[times[0]]
     target = Target(calls=(abort(sent, "r-1"),))
-    assert bool(look("abort-ends-the-request", _came_at(aborted(Reply()), *times), target)) is judged
+    assert bool(observe("abort-ends-the-request", _came_at(aborted(Reply()), *times), target)) is judged
 
 
 def test_a_request_that_may_stop_by_itself_need_not_say_abort() -> None:
     cut = Reply(ids=IDS[:3], text="abc", finish=replace(LENGTH, type="stop"))
     assert faults("abort-is-told", aborted(cut), ABORTED)
-    assert look("abort-is-told", aborted(cut, ignore_eos=False), ABORTED) == []
-    assert look("abort-is-told", aborted(Reply()), ABORTED) == []
+    assert observe("abort-is-told", aborted(cut, ignore_eos=False), ABORTED) == []
+    assert observe("abort-is-told", aborted(Reply()), ABORTED) == []
 
 
 def test_a_failure_is_no_abort() -> None:
     cut = Reply(ids=IDS[:3], text="abc", finish=FAILED)
-    assert look("aborted-ids-are-counted", aborted(cut)) == []
+    assert observe("aborted-ids-are-counted", aborted(cut)) == []
 
 
 def test_a_broken_character_at_the_end_of_an_aborted_text_is_not_compared() -> None:
@@ -116,17 +116,17 @@ def test_a_broken_character_at_the_end_of_an_aborted_text_is_not_compared() -> N
 
 
 def test_an_abort_of_everything_names_everybody() -> None:
-    ended = at(incremental(Reply(finish=replace(LENGTH, type="abort")), request_id="r-10"), 0.0)
+    ended = sent_at(incremental(Reply(finish=replace(LENGTH, type="abort")), request_id="r-10"), 0.0)
     assert faults("abort-spares-others", (ended,), ABORTED)
     everything = Target(calls=(*ABORTED.calls, abort(0.1, everything=True)))
-    assert look("abort-spares-others", (ended,), everything) == []
-    assert look("abort-spares-others", (at(NEIGHBOUR, 50.0),), ABORTED) == []
+    assert observe("abort-spares-others", (ended,), everything) == []
+    assert observe("abort-spares-others", (sent_at(NEIGHBOUR, 50.0),), ABORTED) == []
 
 
 def test_an_abort_that_names_a_request_may_end_it_whichever_others_were_sent_beside_it() -> None:
-    ended = at(incremental(Reply(finish=ABORT), request_id="r-10"), 0.0)
-    own = Target(calls=(*ABORTED.calls, abort(0.1, "r-10")))
-    assert look("abort-spares-others", (ended,), own) == []
+    ended = sent_at(incremental(Reply(finish=ABORT), request_id="r-10"), 0.0)
+    target = Target(calls=(*ABORTED.calls, abort(0.1, "r-10")))
+    assert observe("abort-spares-others", (ended,), target) == []
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_an_abort_that_names_a_request_may_end_it_whichever_others_were_sent_bes
 def test_of_several_aborts_the_one_whose_id_begins_the_name_of_what_it_ended_is_blamed(
     aborted_ids: tuple[str, ...], blamed: str
 ) -> None:
-    ended = at(incremental(Reply(finish=ABORT), request_id="r-10"), 0.0)
+    ended = sent_at(incremental(Reply(finish=ABORT), request_id="r-10"), 0.0)
     target = Target(calls=tuple(abort(0.1, aborted_token) for aborted_token in aborted_ids))
-    (found,) = look("abort-spares-others", (ended,), target)
+    (found,) = observe("abort-spares-others", (ended,), target)
     assert found.message == f"request 'r-10' was ended by an abort of {blamed}"
     assert (found.holds, found.actual) == (False, "abort")
 
@@ -156,7 +156,7 @@ def test_of_several_aborts_the_one_whose_id_begins_the_name_of_what_it_ended_is_
     ids=["too late", "no failure", "both too late", "not of nobody", "in time", "of all", "no abort"],
 )
 def test_an_abort_that_comes_too_late_is_no_reason_to_fail(call: ControlCall, holds: bool | None) -> None:
-    seen = look("abort-of-nobody-is-no-failure", (NEIGHBOUR,), Target(calls=(call,)))
+    seen = observe("abort-of-nobody-is-no-failure", (NEIGHBOUR,), Target(calls=(call,)))
     assert [observation.holds for observation in seen] == ([] if holds is None else [holds])
 
 
@@ -164,27 +164,30 @@ def test_an_abort_is_too_late_for_an_id_that_was_used_again_while_it_is_too_late
     None
 ):
     late = Target(calls=(abort(5.5, "r-10", status=500),))
-    assert faults("abort-of-nobody-is-no-failure", (NEIGHBOUR, at(NEIGHBOUR, 5.0)), late)
+    assert faults("abort-of-nobody-is-no-failure", (NEIGHBOUR, sent_at(NEIGHBOUR, 5.0)), late)
 
 
 def test_an_abort_of_nobody_that_got_no_answer_says_nothing() -> None:
     call = abort(5.0, "nobody", status=500)
     cut = replace(call, exchange=replace(call.exchange, ending=Ending.TIMEOUT))
-    assert look("abort-of-nobody-is-no-failure", (NEIGHBOUR,), Target(calls=(cut,))) == []
-    assert look("abort-of-nobody-is-no-failure", (at(NEIGHBOUR, 0.0, scenario="x"),), Target((call,))) == []
+    assert observe("abort-of-nobody-is-no-failure", (NEIGHBOUR,), Target(calls=(cut,))) == []
+    assert (
+        observe("abort-of-nobody-is-no-failure", (sent_at(NEIGHBOUR, 0.0, scenario="x"),), Target((call,)))
+        == []
+    )
 
 
 def test_a_second_request_after_the_first_is_no_collision() -> None:
-    assert look("id-in-use-spares-the-first", (FIRST, at(SECOND, 5.0))) == []
-    assert look("id-in-use-spares-the-first", (FIRST, SECOND), ABORTED) == []
+    assert observe("id-in-use-spares-the-first", (FIRST, sent_at(SECOND, 5.0))) == []
+    assert observe("id-in-use-spares-the-first", (FIRST, SECOND), ABORTED) == []
 
 
 def test_of_two_requests_under_one_id_the_one_that_began_first_has_to_be_spared() -> None:
-    cut = at(named(incremental(Reply(finish=ABORT), request_id="r-1"), "generate/second"), 0.2)
+    cut = sent_at(named(incremental(Reply(finish=ABORT), request_id="r-1"), "generate/second"), 0.2)
     assert faults("id-in-use-spares-the-first", (cut, FIRST)) == []
-    first = at(incremental(Reply(finish=ABORT), request_id="r-1"), 0.0)
-    third = at(named(SECOND, "generate/third"), 0.3)
-    (found,) = look("id-in-use-spares-the-first", (SECOND, third, first))
+    first = sent_at(incremental(Reply(finish=ABORT), request_id="r-1"), 0.0)
+    third = sent_at(named(SECOND, "generate/third"), 0.3)
+    (found,) = observe("id-in-use-spares-the-first", (SECOND, third, first))
     assert (found.holds, found.actual, found.place.event) == (False, "abort", 5)
     assert [place.exchange for place in found.related] == [SECOND.exchange.name]
 
@@ -201,7 +204,7 @@ def test_of_two_requests_under_one_id_the_one_that_began_first_has_to_be_spared(
 )
 def test_a_load_that_does_not_tell_is_no_finding(calls: tuple[object, ...]) -> None:
     target = Target(calls=calls)  # type: ignore[arg-type]  # calls of any kind
-    assert look("left-stream-is-ended", (_left(stream=True), STAYING), target) == []
+    assert observe("left-stream-is-ended", (_left(stream=True), STAYING), target) == []
 
 
 LEFT_THREE = [_left(stream=True) for _ in range(3)]
@@ -214,7 +217,7 @@ def with_duration(call: ControlCall, seconds: float) -> ControlCall:
 
 def _staying(tokens_per_second: int) -> Stream:
     """The neighbour who stays."""
-    staying = at(
+    staying = sent_at(
         named(incremental(Reply(ids=LONG, text=None)), "sglang-generate/one/staying"),
         0.0,
         600 / tokens_per_second,
@@ -233,7 +236,7 @@ def _gone_after(*looks: tuple[float, int], tokens_per_second: int) -> list[str]:
     staying = _staying(tokens_per_second)
     left = [named(item, f"sglang-generate/one/leaving-{place}") for place, item in enumerate(LEFT_THREE)]
     calls = (load_report(-1.0, 0), *(load_report(when, live) for when, live in looks))
-    seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
+    seen = observe("left-stream-is-ended", (*left, staying), Target(calls=calls))
     return [("" if observation.holds else observation.message) for observation in seen]
 
 
@@ -258,7 +261,7 @@ def test_a_look_sent_before_the_last_client_left_shows_nobody_as_still_served() 
     )
     for look_at, found in ((early, []), (late, [False])):
         calls = (load_report(-1.0, 0), load_report(0.5, 4), look_at)
-        seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
+        seen = observe("left-stream-is-ended", (*left, staying), Target(calls=calls))
         assert [observation.holds for observation in seen] == found
 
 
@@ -274,7 +277,9 @@ def test_after_the_neighbour_is_over_no_token_tells_how_late_a_look_is() -> None
 
 def test_who_stays_to_the_end_has_not_left() -> None:
     stayed = with_exchange(_left(stream=True), ending=Ending.COMPLETE)
-    assert look("left-stream-is-ended", (stayed, STAYING), Target(calls=(*BUSY, load_report(40.0, 2)))) == []
+    assert (
+        observe("left-stream-is-ended", (stayed, STAYING), Target(calls=(*BUSY, load_report(40.0, 2)))) == []
+    )
 
 
 def test_near_ties_may_flip_and_others_may_not() -> None:
@@ -296,13 +301,13 @@ def test_what_differs_by_chance_fails_who_declares_determinism_and_warns_of_othe
     other = change(WARM, output_ids=[11, 12, 13, 14, 15, 9])
     torn = [
         observation
-        for observation in look("cache-changes-nothing", (COLD, other), target)
+        for observation in observe("cache-changes-nothing", (COLD, other), target)
         if not observation.holds
     ]
     assert [(observation.by_chance, observation.level) for observation in torn] == [(True, level)]
     text = [
         observation
-        for observation in look("cache-changes-nothing", (COLD, change(WARM, text="x")), target)
+        for observation in observe("cache-changes-nothing", (COLD, change(WARM, text="x")), target)
         if not observation.holds
     ]
     assert [(observation.by_chance, observation.level) for observation in text] == [(False, None)], (
@@ -313,9 +318,13 @@ def test_what_differs_by_chance_fails_who_declares_determinism_and_warns_of_othe
 def test_logprobs_may_drift_and_not_change() -> None:
     series = {"output_token_logprobs": logprobs()}
     cold = change(COLD, series=series)
-    warm = change(WARM, series={"output_token_logprobs": [[one - 0.1, *rest] for one, *rest in logprobs()]})
+    warm = change(
+        WARM, series={"output_token_logprobs": [[logprob - 0.1, *rest] for logprob, *rest in logprobs()]}
+    )
     assert faults("cache-changes-nothing", (cold, warm)) == []
-    other = change(WARM, series={"output_token_logprobs": [[one - 0.5, *rest] for one, *rest in logprobs()]})
+    other = change(
+        WARM, series={"output_token_logprobs": [[logprob - 0.5, *rest] for logprob, *rest in logprobs()]}
+    )
     assert faults("cache-changes-nothing", (cold, other))
 
 
@@ -331,17 +340,17 @@ def test_sampled_answers_are_not_compared() -> None:
     sampled = [
         replace(item, asked=replace(item.asked, greedy=False)) for item in (COLD, change(WARM, text="x"))
     ]
-    assert look("cache-changes-nothing", tuple(sampled)) == []
+    assert observe("cache-changes-nothing", tuple(sampled)) == []
 
 
 def test_without_a_crowd_or_without_repetition_nothing_is_said_of_neighbours() -> None:
     changed = change(AMONG, output_ids=[7])
     first, second, among, *others = crowded(changed)
     assert faults("neighbours-change-nothing", (first, second, among, *others))
-    assert look("neighbours-change-nothing", (first, second, among, *others[:3])) == []
-    assert look("neighbours-change-nothing", (first, among, *others)) == []
+    assert observe("neighbours-change-nothing", (first, second, among, *others[:3])) == []
+    assert observe("neighbours-change-nothing", (first, among, *others)) == []
 
 
 def test_a_short_stream_does_not_show_what_events_cost() -> None:
-    assert look("events-do-not-grow", incremental(Reply(ids=tuple(range(60)), text=None))) == []
-    assert look("events-do-not-grow", whole()) == []
+    assert observe("events-do-not-grow", incremental(Reply(ids=tuple(range(60)), text=None))) == []
+    assert observe("events-do-not-grow", whole()) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from abort_and_invariance_pairs import ADAPTED, COLD, PLAIN, SALTED, WARM, adapted, drawn, keyed
-from control_calls import at, called
+from control_calls import called, sent_at
 from stream_builder import PROMPT, change, incremental, named, whole
 
 from tokenwire.ask import SentField
@@ -150,15 +150,15 @@ UPDATED = Target(calls=(called(Action.UPDATE, 5),))
 def test_other_weights_are_no_difference_of_the_cache(times: tuple[float, float], seen: list[bool]) -> None:
     """Nor is what an update met."""
     cold, warm = (
-        at(stream, seconds) for stream, seconds in zip((COLD, OF_OTHER_WEIGHTS), times, strict=True)
+        sent_at(stream, seconds) for stream, seconds in zip((COLD, OF_OTHER_WEIGHTS), times, strict=True)
     )
-    again = at(change(COLD, counters={"cached_tokens": 0}), 0)
+    again = sent_at(change(COLD, counters={"cached_tokens": 0}), 0)
     found = observed("cache-changes-nothing", again, cold, warm, target=UPDATED)
     assert [holds for holds in found if not holds] == seen
 
 
 def test_a_stream_is_compared_with_no_answer_of_other_weights() -> None:
-    whole_answer, stream = at(whole(), 0), at(incremental(), 6)
+    whole_answer, stream = sent_at(whole(), 0), sent_at(incremental(), 6)
     run = Run((whole_answer, named(stream, "generate/stream")))
     assert len(run.comparisons) == 1
     assert replace(run, calls=(called(Action.UPDATE, 5),)).comparisons == []
@@ -166,6 +166,6 @@ def test_a_stream_is_compared_with_no_answer_of_other_weights() -> None:
 
 
 def test_other_weights_are_no_doubt_whether_a_server_repeats_itself() -> None:
-    twins = (at(whole(), 0), at(named(change(whole(), output_ids=[9] * 6), "generate/other"), 6))
+    twins = (sent_at(whole(), 0), sent_at(named(change(whole(), output_ids=[9] * 6), "generate/other"), 6))
     assert Run(twins).determinism.contradicted == {"key"}
     assert not Run(twins, calls=(called(Action.UPDATE, 5),)).determinism.contradicted

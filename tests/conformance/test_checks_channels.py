@@ -25,7 +25,7 @@ from channel_answers import (
 from channel_pairs import ARGUMENTS, FILLED, GOOD, OPENED, SAID, WHOLE, against
 from letter_tokenizer import LetterTokenizer
 from stream_builder import change, incremental
-from test_checks_pairs import look
+from test_checks_pairs import observe
 from test_live_answers import violated
 from wire_answers import answered
 
@@ -64,24 +64,24 @@ def found(baseline: Stream, other: Stream) -> list[str]:
 
 def test_white_space_and_another_spelling_of_arguments_are_no_difference() -> None:
     assert found(WHOLE, GOOD) == []
-    said = FORMS["hermes"].spelled(("get_weather", RICH))
+    words = FORMS["hermes"].spelled(("get_weather", RICH))
     escaped = json.dumps(RICH, separators=(",", ":"))
-    verbatim = said[said.index('{"q"') : said.rindex("}")]
-    stream = streamed(said, OPENED, *(call(piece(arguments=item)) for item in verbatim), text("\n"))
-    assert found(whole(said, None, piece("get_weather", escaped)), stream) == []
+    verbatim = words[words.index('{"q"') : words.rindex("}")]
+    stream = streamed(words, OPENED, *(call(piece(arguments=item)) for item in verbatim), text("\n"))
+    assert found(whole(words, None, piece("get_weather", escaped)), stream) == []
 
 
 def test_content_may_stand_before_a_call_and_white_space_between_two() -> None:
-    said = f"I will look.\n{CALL}\n{PING}"
+    words = f"I will look.\n{CALL}\n{PING}"
     both = (piece("get_weather", ARGUMENTS), piece("ping", "{}", 1))
-    stream = streamed(said, text("I will look.\n"), OPENED, FILLED, text("\n"), call(piece("ping", "{}", 1)))
-    assert found(whole(said, "I will look.", *both), stream) == []
-    lost = streamed(said, text("I"), OPENED, FILLED, call(piece("ping", "{}", 1)))
-    assert found(whole(said, "I will look.", *both), lost) == [COMPARED[0], "channels-hold-all-text"]
+    stream = streamed(words, text("I will look.\n"), OPENED, FILLED, text("\n"), call(piece("ping", "{}", 1)))
+    assert found(whole(words, "I will look.", *both), stream) == []
+    lost = streamed(words, text("I"), OPENED, FILLED, call(piece("ping", "{}", 1)))
+    assert found(whole(words, "I will look.", *both), lost) == [COMPARED[0], "channels-hold-all-text"]
 
 
 @pytest.mark.parametrize(
-    ("said", "content", "calls", "deltas", "body"),
+    ("words", "content", "calls", "deltas", "body"),
     [
         (f"{CALL}\nDone.", "", (piece("get_weather", ARGUMENTS),), (OPENED, FILLED, text("\nDone.")), {}),
         (f"<think>\n{PING} so\n</think>\n\nNo.", "No.", (), (call(piece("ping", "{}")), text("so")), {}),
@@ -93,9 +93,9 @@ def test_content_may_stand_before_a_call_and_white_space_between_two() -> None:
     ids=["behind a call", "in reasoning", "malformed", "unknown tool", "unclosed", "one call wanted"],
 )
 def test_what_is_disputed_gates_nothing(
-    said: str, content: str, calls: tuple[Any, ...], deltas: tuple[Any, ...], body: dict[str, Any]
+    words: str, content: str, calls: tuple[Any, ...], deltas: tuple[Any, ...], body: dict[str, Any]
 ) -> None:
-    assert found(whole(said, content, *calls, **body), streamed(said, *deltas, **body)) == [COMPARED[1]]
+    assert found(whole(words, content, *calls, **body), streamed(words, *deltas, **body)) == [COMPARED[1]]
 
 
 def without_logprobs(stream: Stream) -> Stream:
@@ -108,16 +108,16 @@ def without_logprobs(stream: Stream) -> Stream:
 
 def test_without_logprobs_a_stream_does_not_excuse_itself_by_what_it_alone_holds() -> None:
     """Arguments of the second call were appended to the first: the stream's malformed call was "disputed"."""
-    said = f"{CALL}\n{PING}"
+    words = f"{CALL}\n{PING}"
     both = (piece("get_weather", ARGUMENTS), piece("ping", "{}", 1))
-    crossed = streamed(said, OPENED, FILLED, call(piece("ping", "", 1)), call(piece(arguments="{}")))
-    pair = [without_logprobs(item) for item in (whole(said, "", *both), crossed)]
+    crossed = streamed(words, OPENED, FILLED, call(piece("ping", "", 1)), call(piece(arguments="{}")))
+    pair = [without_logprobs(item) for item in (whole(words, "", *both), crossed)]
     compared = against(*pair)
     assert [name for name in COMPARED if violated(name, compared, HERMES)] == [COMPARED[0]]
-    broken = whole(said, "", piece("get_weather", ARGUMENTS + "{}"), piece("ping", "", 1))
+    broken = whole(words, "", piece("get_weather", ARGUMENTS + "{}"), piece("ping", "", 1))
     compared = against(without_logprobs(broken), pair[0])
     assert [name for name in COMPARED if violated(name, compared, HERMES)] == []
-    compared = against(without_logprobs(broken), without_logprobs(streamed(said, OPENED, FILLED)))
+    compared = against(without_logprobs(broken), without_logprobs(streamed(words, OPENED, FILLED)))
     assert [name for name in COMPARED if violated(name, compared, HERMES)] == [COMPARED[1]]
 
 
@@ -135,11 +135,11 @@ def test_arguments_that_cross_to_another_choice_are_found_without_logprobs() -> 
 
 
 def test_text_behind_a_call_may_be_left_out_and_not_moved() -> None:
-    said = f"{CALL}\nAnd then\n{PING}"
-    moved = streamed(said, OPENED, FILLED, text("d then\n"), call(piece("ping", "{}", 1)), text("\nAn"))
+    words = f"{CALL}\nAnd then\n{PING}"
+    moved = streamed(words, OPENED, FILLED, text("d then\n"), call(piece("ping", "{}", 1)), text("\nAn"))
     assert violated("channels-hold-all-text", moved, HERMES)
     for between in ((), (text("\nAnd then"),)):
-        kept = streamed(said, OPENED, FILLED, *between, call(piece("ping", "{}", 1)))
+        kept = streamed(words, OPENED, FILLED, *between, call(piece("ping", "{}", 1)))
         assert not violated("channels-hold-all-text", kept, HERMES)
 
 
@@ -148,8 +148,8 @@ def test_a_stop_within_reasoning_or_a_call_is_disputed_and_one_in_the_content_is
     inside = whole(cut, "Look.", reasoning="hm", matched="Pa", finish="stop", stop=["Pa"])
     assert violated("channels-hold-all-text", inside, HERMES) == []
     for content, faults in (("Look", 0), ("Look out", 1), ("L", 1)):
-        said = f"{THOUGHT}Look out"
-        stopped = whole(said, content, reasoning="hm", matched=" out", stop=[" out"])
+        words = f"{THOUGHT}Look out"
+        stopped = whole(words, content, reasoning="hm", matched=" out", stop=[" out"])
         assert len(violated("channels-hold-all-text", stopped, HERMES)) == faults, content
 
 
@@ -209,8 +209,8 @@ def test_what_a_run_shows_of_a_parser_is_judged() -> None:
 
 def test_a_request_with_tools_that_was_not_called_is_left_to_the_channels_where_it_says_a_marker() -> None:
     """A call of an unknown tool: the whole answer drops it, the stream shows its tail (SGLang 0.5.23)."""
-    said = PING.replace("ping", "nope")
-    pair = against(whole(said, ""), streamed(said, text("{}}\n")))
+    words = PING.replace("ping", "nope")
+    pair = against(whole(words, ""), streamed(words, text("{}}\n")))
     assert [name for name in (*COMPARED, "stream-text-equals-whole") if violated(name, pair, HERMES)] == [
         "disputed-markup-may-differ"
     ]
@@ -258,15 +258,15 @@ def test_a_parser_that_was_not_seen_at_work_may_have_taken_a_marker() -> None:
 def test_a_call_without_a_marker_behind_text_is_disputed() -> None:
     """The whole answer leaves it where it is, and the stream makes a call of it (SGLang 0.5.23)."""
     llama = Target(markup=Markup(form=FORMS["llama3"]))
-    said = f"Look.\n{FORMS['llama3'].spelled(('ping', {}))}"
-    pair = against(whole(said, said), streamed(said, text("Look.\n"), call(piece("ping", "{}"))))
+    words = f"Look.\n{FORMS['llama3'].spelled(('ping', {}))}"
+    pair = against(whole(words, words), streamed(words, text("Look.\n"), call(piece("ping", "{}"))))
     assert [name for name in COMPARED if violated(name, pair, llama)] == ["disputed-markup-may-differ"]
 
 
 def test_a_marker_that_the_budget_cuts_may_be_held_back() -> None:
     llama = Target(markup=Markup(form=FORMS["llama3"]))
-    for said, faults in (("<|python_tag", 0), ("Look.", 1)):
-        assert len(violated("channels-hold-all-text", whole(said, "", finish="length"), llama)) == faults
+    for words, faults in (("<|python_tag", 0), ("Look.", 1)):
+        assert len(violated("channels-hold-all-text", whole(words, "", finish="length"), llama)) == faults
 
 
 def test_reasoning_that_the_prompt_opened_may_fill_the_answer() -> None:
@@ -310,8 +310,8 @@ def test_reasoning_that_vanishes_is_missed_without_tools() -> None:
 
 def test_a_call_in_tags_that_is_cut_is_named_or_not_there() -> None:
     tags = Target(markup=Markup(form=FORMS["qwen3_xml"]))
-    said = FORMS["qwen3_xml"].spelled(("get_weather", {"city": "Paris"}))
-    in_value, in_name = said[: said.index("ris")], said[: said.index("_weather")]
+    words = FORMS["qwen3_xml"].spelled(("get_weather", {"city": "Paris"}))
+    in_value, in_name = words[: words.index("ris")], words[: words.index("_weather")]
     for cut, calls, faults in (
         (in_value, (piece("get_weather", '{"city": "Pa'),), 0),
         (in_value, (), 1),
@@ -359,15 +359,15 @@ def test_a_piece_of_arguments_or_of_reasoning_is_something_new() -> None:
     for deltas in ((first, *letters), ({"reasoning": "h"}, {"reasoning": "m"})):
         stream = streamed(CALL, *deltas, dialect="vllm-chat")
         with_ids = change(stream, 1, output_ids=[1, 2, 3])
-        assert look("no-idle-emissions", with_ids)
+        assert observe("no-idle-emissions", with_ids)
         assert violated("no-idle-emissions", with_ids) == []
 
 
 @pytest.mark.parametrize("dialect", ["sglang-chat", "vllm-chat", "openai-chat"])
 @pytest.mark.parametrize(("city", "held"), [("Köln 日本", True), ("Kln ", False)])
 def test_letters_that_arguments_lose_are_missed_in_every_dialect(dialect: str, city: str, held: bool) -> None:
-    said = FORMS["hermes"].spelled(("get_weather", {"city": "Köln 日本"}))
+    words = FORMS["hermes"].spelled(("get_weather", {"city": "Köln 日本"}))
     call = piece("get_weather", json.dumps({"city": city}, ensure_ascii=False))
-    document = json.loads(whole(said, None, call).exchange.body)
+    document = json.loads(whole(words, None, call).exchange.body)
     stream = answered(dialect, BODY, document, label="whole")
     assert bool(violated("channels-hold-all-text", stream, HERMES)) is not held

@@ -129,7 +129,9 @@ def test_the_first_and_the_last_emission_may_be_smaller_than_the_interval() -> N
     assert seen("interval-is-kept", incremental(sizes=(1, 5)), Target(stream_interval=9)) == []
     stream = incremental(Reply(finish=None), sizes=(1, 4, 1))
     alone = append(stream, lambda e: replace(e, output_ids=[], text="", finish=Finish("length")))
-    assert [one.holds for one in seen("interval-is-kept", alone, Target(stream_interval=4))] == [True]
+    assert [
+        observation.holds for observation in seen("interval-is-kept", alone, Target(stream_interval=4))
+    ] == [True]
 
 
 def test_coalescing_is_not_claimed_where_nothing_was_joined() -> None:
@@ -238,7 +240,7 @@ def test_arrays_are_whole_where_a_finish_comes_alone(delivery: Delivery, beside_
     last = routed(experts(RUN), delivery=delivery)
     stream = append(last, lambda end: replace(end, **nothing))
     early = {} if beside_the_ids else {"details": {"routed_experts": GONE}}
-    stream = change(stream, at=0, finish=GONE, **early)
+    stream = change(stream, position=0, finish=GONE, **early)
     assert violated(related("array-covers-what-was-run", routed(experts(RUN)), stream)) == []
     row = CHECKS["array-equals-whole"].on_comparison
     assert row is not None
@@ -331,11 +333,11 @@ def test_a_stop_string_that_matched_is_no_unmatched_one() -> None:
 
 
 def test_texts_whose_prompt_ids_are_unknown_are_not_related() -> None:
-    one = whole(input_ids=None, text_prompt=True)
+    stream = whole(input_ids=None, text_prompt=True)
     other = named(
         change(whole(input_ids=None, text_prompt=True, stop=("z",)), text="other"), "generate/other"
     )
-    assert related("unmatched-stop-changes-nothing", one, other) == []
+    assert related("unmatched-stop-changes-nothing", stream, other) == []
 
 
 def test_a_cumulative_stream_contradicts_itself_about_a_stop_string() -> None:
@@ -668,12 +670,12 @@ def test_what_stands_for_media_is_counted_as_it_is_run() -> None:
 
 def test_a_refusal_has_to_name_the_field_and_the_way_out() -> None:
     asked: dict[str, Any] = {"stream": True, "dialect": CHAT, "return_prompt_token_ids": True}
-    for said, holds in (
+    for reason, holds in (
         ("return_prompt_token_ids needs stream=false", True),
         ("return_prompt_token_ids is not supported", False),
         ("not supported in a stream", False),
     ):
-        stream = refusal(error={"object": "error", "message": said}, **asked)
+        stream = refusal(error={"object": "error", "message": reason}, **asked)
         assert [observation.holds for observation in seen("refusal-names-the-field", stream)] == [holds]
     other = refusal(stream=True, dialect=CHAT)
     assert seen("refusal-names-the-field", other) == [], "what was asked for is to be had in a stream"
@@ -681,8 +683,8 @@ def test_a_refusal_has_to_name_the_field_and_the_way_out() -> None:
 
 
 def test_only_a_refusal_that_speaks_of_the_ids_decides_between_text_and_ids() -> None:
-    for said, count in (("text and input_ids exclude each other", 1), ("the prompt is too long", 0)):
-        stream = refusal(error={"error": said}, text_prompt=True)
+    for reason, count in (("text and input_ids exclude each other", 1), ("the prompt is too long", 0)):
+        stream = refusal(error={"error": reason}, text_prompt=True)
         assert len(seen("input-ids-beat-text", stream)) == count
 
 
@@ -743,8 +745,8 @@ def test_an_event_of_the_default_name_is_heard_as_a_message() -> None:
 def test_a_huge_n_costs_no_memory() -> None:
     """The expected choices were listed one by one: 300 bytes of an answer took a gigabyte."""
     stream = whole()
-    [one] = seen("choices-complete", replace(stream, asked=replace(stream.asked, n=10**12)))
-    assert (one.holds, one.expected) == (False, f"{10**12} choices")
+    [observation] = seen("choices-complete", replace(stream, asked=replace(stream.asked, n=10**12)))
+    assert (observation.holds, observation.expected) == (False, f"{10**12} choices")
 
 
 def test_a_series_beside_no_ids_is_not_held_against_a_count_that_nobody_knows() -> None:
@@ -784,8 +786,8 @@ def test_a_key_of_prompt_ids_without_a_list_is_shown_where_it_stands() -> None:
 def test_an_id_may_come_as_often_as_its_bias_outweighs_the_penalty() -> None:
     """A lead of 50 and a bias of 1 are used up by 26 penalties of 2."""
     for times, faults in ((26, []), (27, [False])):
-        one = whole(Reply(ids=[40] * times, text="x" * times), logit_bias={40: 1.0}, frequency_penalty=2.0)
-        assert [seen_.holds for seen_ in related("frequency-penalty-is-kept", one)] == faults
+        stream = whole(Reply(ids=[40] * times, text="x" * times), logit_bias={40: 1.0}, frequency_penalty=2.0)
+        assert [seen_.holds for seen_ in related("frequency-penalty-is-kept", stream)] == faults
 
 
 def test_what_truncation_leaves_out_is_judged_by_top_logprobs_alone() -> None:
@@ -814,10 +816,10 @@ def test_an_entry_is_brought_by_the_event_after_which_no_other_changes_it() -> N
     def brought(stream: Stream, position: int | None) -> int | None:
         return bringing(stream.choices[0], "output_ids", position).event
 
-    assert [brought(incremental(), at) for at in (0, 3, 99, None)] == [0, 3, 5, 5]
-    assert [brought(cumulative(), at) for at in (0, 3, 99, None)] == [0, 3, 5, 5]
+    assert [brought(incremental(), position) for position in (0, 3, 99, None)] == [0, 3, 5, 5]
+    assert [brought(cumulative(), position) for position in (0, 3, 99, None)] == [0, 3, 5, 5]
     again = change(cumulative(), 4, output_ids=[11, 12, 99, 14, 15])
-    assert [brought(again, at) for at in (1, 2, 4, 5)] == [1, 5, 5, 5]
+    assert [brought(again, position) for position in (1, 2, 4, 5)] == [1, 5, 5, 5]
 
 
 def test_the_prompt_of_several_choices_is_looked_at_once() -> None:
@@ -883,4 +885,4 @@ def test_an_echo_beside_ids_that_is_none_is_a_warning(shown: str, levels: list[L
     echo = named(change(whole(**asked, echo=True), text=shown), "completions/echo")
     seen_of_both = related("echo-adds-only-the-prompt", plain, echo)
     assert seen_of_both
-    assert [one.level for one in violated(seen_of_both)] == levels
+    assert [violation.level for violation in violated(seen_of_both)] == levels

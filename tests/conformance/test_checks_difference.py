@@ -27,7 +27,7 @@ def test_a_value_is_like_itself(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         (-0.5, -0.5004),
         (0, -0.0004),
@@ -36,13 +36,13 @@ def test_a_value_is_like_itself(value: Any) -> None:
         (10**400, 10**400),
     ],
 )
-def test_what_is_alike(one: object, other: object) -> None:
-    assert alike(one, other)
-    assert alike(other, one)
+def test_what_is_alike(first: object, other: object) -> None:
+    assert alike(first, other)
+    assert alike(other, first)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         (-0.5, -0.502),
         (7, 8),
@@ -58,19 +58,19 @@ def test_what_is_alike(one: object, other: object) -> None:
         (10**400, 1.5),
     ],
 )
-def test_what_is_not_alike(one: object, other: object) -> None:
-    assert not alike(one, other)
-    assert not alike(other, one)
+def test_what_is_not_alike(first: object, other: object) -> None:
+    assert not alike(first, other)
+    assert not alike(other, first)
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
-def test_the_first_difference_is_the_first(one: list[int], other: list[int]) -> None:
-    position = first_difference(one, other)
+def test_the_first_difference_is_the_first(first: list[int], other: list[int]) -> None:
+    position = first_difference(first, other)
     if position is None:
-        assert one == other
+        assert first == other
     else:
-        assert one[:position] == other[:position]
-        assert one[position : position + 1] != other[position : position + 1]
+        assert first[:position] == other[:position]
+        assert first[position : position + 1] != other[position : position + 1]
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def keys_in(stream: Stream, reply: Reply = MIRRORED) -> list[Observation]:
 
 
 def without(stream: Stream, name: str) -> Stream:
-    for at in range(len(stream.choices[0].emissions)):
-        stream = change(stream, at, series={name: GONE})
+    for index in range(len(stream.choices[0].emissions)):
+        stream = change(stream, index, series={name: GONE})
     return stream
 
 

@@ -19,10 +19,10 @@ from abort_and_invariance_pairs import (
     several,
 )
 from constraint_pairs import WORD_IDS
-from control_calls import abort, at
+from control_calls import abort, sent_at
 from letter_tokenizer import SPECIAL, LetterTokenizer
 from stream_builder import ABORT, LENGTH, Reply, change, incremental, named, refusal, with_exchange
-from test_checks_pairs import look, why_left_out
+from test_checks_pairs import observe, why_left_out
 from wire_answers import answered
 
 from tokenwire.checks.check import Target
@@ -35,9 +35,9 @@ UNCALLED = Target(calls=(abort(-1.0, "r-1"), abort(0.05, "r-2"), abort(0.05, "r-
     ("stream", "target"),
     [
         (LEFT, UNCALLED),
-        (at(refusal(499, GONE_CLIENT, request_id="r-2"), 0.0), ABORTED),
-        (at(refusal(400, request_id="r-1"), 0.0), ABORTED),
-        (at(refusal(503, request_id="r-1"), 0.0), ABORTED),
+        (sent_at(refusal(499, GONE_CLIENT, request_id="r-2"), 0.0), ABORTED),
+        (sent_at(refusal(400, request_id="r-1"), 0.0), ABORTED),
+        (sent_at(refusal(503, request_id="r-1"), 0.0), ABORTED),
         (with_exchange(LEFT, ending=Ending.HUNG_UP), ABORTED),
         (aborted(Reply(finish=LENGTH)), ABORTED),
     ],
@@ -46,32 +46,35 @@ UNCALLED = Target(calls=(abort(-1.0, "r-1"), abort(0.05, "r-2"), abort(0.05, "r-
 def test_an_error_is_no_answer_to_an_abort_only_where_the_abort_caused_it(
     stream: object, target: Target
 ) -> None:
-    assert look("aborted-request-is-answered", stream, target) == []  # type: ignore[arg-type]  # any subject
+    assert observe("aborted-request-is-answered", stream, target) == []  # type: ignore[arg-type]  # any subject
 
 
 def test_a_refusal_with_400_behind_delivered_tokens_is_the_aborts_doing() -> None:
     error = {"error": {"message": "aborted", "code": 400}}
     text_alone = _error_in_the_place_of_the_end(aborted(Reply(ids=None, text="abc", finish=ABORT)))
     for left in (LEFT, text_alone):
-        seen = look("aborted-request-is-answered", replace(left, error=error), ABORTED)
+        seen = observe("aborted-request-is-answered", replace(left, error=error), ABORTED)
         assert [observation.holds for observation in seen] == [False]
 
 
 def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
-    assert look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 0.5))) == []
-    assert look("ended-id-is-free-again", (with_exchange(FIRST, ending=Ending.HUNG_UP), AGAIN)) == []
+    assert observe("ended-id-is-free-again", (FIRST, sent_at(CUT_AGAIN, 0.5))) == []
+    assert observe("ended-id-is-free-again", (with_exchange(FIRST, ending=Ending.HUNG_UP), AGAIN)) == []
     assert (
-        look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), Target(calls=(abort(1.6, "r-1"),))) == []
+        observe(
+            "ended-id-is-free-again", (FIRST, sent_at(CUT_AGAIN, 1.5)), Target(calls=(abort(1.6, "r-1"),))
+        )
+        == []
     )
-    assert why_left_out("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 0.5))) == [
+    assert why_left_out("ended-id-is-free-again", (FIRST, sent_at(CUT_AGAIN, 0.5))) == [
         "requests with one id overlap"
     ]
 
 
 def test_of_an_answer_that_counts_nothing_no_count_is_said() -> None:
     counts_nothing = replace(CUT, ids=None, counted=False)
-    uncounted = at(named(incremental(counts_nothing, request_id="r-1"), AGAIN.exchange.name), 1.5)
-    (found,) = look("ended-id-is-free-again", (FIRST, uncounted))
+    uncounted = sent_at(named(incremental(counts_nothing, request_id="r-1"), AGAIN.exchange.name), 1.5)
+    (found,) = observe("ended-id-is-free-again", (FIRST, uncounted))
     assert "was aborted, and no abort was sent" in found.message
 
 
@@ -79,35 +82,37 @@ def test_of_an_answer_that_counts_nothing_no_count_is_said() -> None:
 def test_an_abort_of_everything_touches_only_ended_ids_under_way_beside_it(seconds: float) -> None:
     """One such abort in a standard run switched the row off for the whole run."""
     elsewhere = Target(calls=(abort(seconds, everything=True),))
-    assert look("ended-id-is-free-again", (FIRST, AGAIN), elsewhere)
+    assert observe("ended-id-is-free-again", (FIRST, AGAIN), elsewhere)
     assert not all(
         observation.holds
-        for observation in look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), elsewhere)
+        for observation in observe("ended-id-is-free-again", (FIRST, sent_at(CUT_AGAIN, 1.5)), elsewhere)
     )
     beside = Target(calls=(abort(1.6, everything=True),))
-    assert look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), beside) == []
+    assert observe("ended-id-is-free-again", (FIRST, sent_at(CUT_AGAIN, 1.5)), beside) == []
 
 
 def test_a_name_of_the_whole_request_is_no_name_of_one_choice() -> None:
     by_all = Target(calls=(abort(0.05, "r-1"), abort(0.05, "r-1_1")))
-    assert look("abort-of-a-choice-is-of-that-alone", several(CUT, CUT), by_all) == []
-    assert look("abort-ends-every-choice", several(CUT, Reply()), Target(calls=(abort(0.05, "r-1_1"),))) == []
+    assert observe("abort-of-a-choice-is-of-that-alone", several(CUT, CUT), by_all) == []
+    assert (
+        observe("abort-ends-every-choice", several(CUT, Reply()), Target(calls=(abort(0.05, "r-1_1"),))) == []
+    )
     one_name = change(several(CUT, CUT), 0, 1, details={"request_id": "r-1_0"})
-    assert look("abort-of-a-choice-is-of-that-alone", one_name, ABORTED) == []
+    assert observe("abort-of-a-choice-is-of-that-alone", one_name, ABORTED) == []
 
 
 def test_what_no_answer_of_a_kind_tells_is_not_missed_in_an_empty_one() -> None:
     bare = Reply(ids=(), text="", finish=ABORT, counters={})
     plain = named(incremental(Reply(counters={})), "generate/plain")
     assert [
-        observation.holds for observation in look("empty-abort-is-an-answer", (plain, aborted(bare)))
+        observation.holds for observation in observe("empty-abort-is-an-answer", (plain, aborted(bare)))
     ] == [True]
     assert [
-        observation.holds for observation in look("empty-abort-is-an-answer", (NEIGHBOUR, aborted(bare)))
+        observation.holds for observation in observe("empty-abort-is-an-answer", (NEIGHBOUR, aborted(bare)))
     ] == [False]
-    assert look("empty-abort-is-an-answer", (aborted(bare),)) == []
+    assert observe("empty-abort-is-an-answer", (aborted(bare),)) == []
     with_ids = replace(NEIGHBOUR, asked=replace(NEIGHBOUR.asked, return_token_ids=True))
-    assert look("empty-abort-is-an-answer", (with_ids, aborted(bare))) == []
+    assert observe("empty-abort-is-an-answer", (with_ids, aborted(bare))) == []
 
 
 def test_an_answer_without_ids_counts_none() -> None:
@@ -115,16 +120,16 @@ def test_an_answer_without_ids_counts_none() -> None:
     empty = incremental(Reply(ids=(), text="", finish=ABORT))
     counted = change(empty, counters={"completion_tokens": 3})
     for stream, held in ((empty, True), (counted, False)):
-        assert [observation.holds for observation in look("empty-abort-is-an-answer", (usual, stream))] == [
-            held
-        ]
+        assert [
+            observation.holds for observation in observe("empty-abort-is-an-answer", (usual, stream))
+        ] == [held]
 
 
 def test_an_id_that_comes_back_after_all_timers_is_no_witness_that_it_is_free() -> None:
     """Among all other requests, the second came 53 to 114 s later."""
-    assert [observation.holds for observation in look("ended-id-is-free-again", (FIRST, AGAIN))] == [True]
-    late = (FIRST, at(AGAIN, 77.0))
-    assert look("ended-id-is-free-again", late) == []
+    assert [observation.holds for observation in observe("ended-id-is-free-again", (FIRST, AGAIN))] == [True]
+    late = (FIRST, sent_at(AGAIN, 77.0))
+    assert observe("ended-id-is-free-again", late) == []
     (why,) = why_left_out("ended-id-is-free-again", late)
     assert why == "its id came back later than 2 s after its first request had ended"
 
@@ -133,11 +138,11 @@ def test_the_end_of_a_word_ends_an_answer_that_ignores_ends() -> None:
     """The server need not name an id for it."""
     body = {"text": "hi", "sampling_params": {"max_new_tokens": 9, "ignore_eos": True}}
     answer = {"text": "abc", "output_ids": WORD_IDS, "meta_info": {"finish_reason": {"type": "stop"}}}
-    assert [seen.holds for seen in look("stop-has-a-cause", answered("sglang-generate", body, answer))] == [
-        False
-    ]
+    assert [
+        seen.holds for seen in observe("stop-has-a-cause", answered("sglang-generate", body, answer))
+    ] == [False]
     body["sampling_params"]["regex"] = "abc"
-    assert look("stop-has-a-cause", answered("sglang-generate", body, answer)) == []
+    assert observe("stop-has-a-cause", answered("sglang-generate", body, answer)) == []
 
 
 def test_where_no_text_is_told_the_ids_say_the_word() -> None:
@@ -145,6 +150,6 @@ def test_where_no_text_is_told_the_ids_say_the_word() -> None:
     for ids, holds in ((WORD_IDS, True), (WORD_IDS[:2], False)):
         choice = {"index": 0, "logprobs": None, "finish_reason": "stop", "token_ids": [*ids, SPECIAL]}
         stream = answered("vllm-generate", body, {"request_id": "a", "choices": [choice]})
-        found = look("finished-text-is-a-word", stream, Target(tokenizer=LetterTokenizer()))
+        found = observe("finished-text-is-a-word", stream, Target(tokenizer=LetterTokenizer()))
         assert {seen.holds for seen in found} == {holds}
         assert why_left_out("finished-text-is-a-word", stream)

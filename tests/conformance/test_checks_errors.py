@@ -78,7 +78,7 @@ def test_a_target_that_never_gave_a_record_is_not_judged_by_its_silence() -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "holds"),
+    ("message", "holds"),
     [
         ("max_new_tokens must be at least 0", True),
         ("sampling_params.max_new_tokens: too small", True),
@@ -87,10 +87,10 @@ def test_a_target_that_never_gave_a_record_is_not_judged_by_its_silence() -> Non
         ("not my_max_new_tokens", False),
     ],
 )
-def test_a_refusal_names_the_field_or_the_value(said: str, holds: bool) -> None:
+def test_a_refusal_names_the_field_or_the_value(message: str, holds: bool) -> None:
     asked = {"max_new_tokens": SentField("max_new_tokens", (-1,))}
-    (one,) = run("refusal-names-the-value", refusal(error={"message": said}, sent=asked))
-    assert one.holds is holds
+    (observation,) = run("refusal-names-the-value", refusal(error={"message": message}, sent=asked))
+    assert observation.holds is holds
 
 
 def test_a_request_that_was_refused_for_what_nobody_knows_need_not_name_it() -> None:

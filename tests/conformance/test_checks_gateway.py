@@ -73,7 +73,7 @@ def edited(**fields: Any) -> Callable[[Stream], Stream]:
     ("requirement", "edit"),
     [
         ("the-ids", edited(output_ids=[15, 17])),
-        ("the-ids", edited(at=0, prompt_token_ids=[1, 2, 4])),
+        ("the-ids", edited(position=0, prompt_token_ids=[1, 2, 4])),
         ("the-text", edited(text="eF")),
         ("the-series", edited(series={"output_token_logprobs": [[-4.5, 15, None], [-5.6, 16, None]]})),
         ("the-finish", edited(finish=STOP)),
@@ -88,7 +88,7 @@ def test_what_is_changed_on_the_way_is_found(requirement: str, edit: Callable[[S
 
 def test_prompt_series_are_compared_where_they_first_stand() -> None:
     changed = {"input_token_logprobs": [[None, 1, None], [-1.0, 2, None], [-9.0, 3, None]]}
-    assert wrong("the-series", STREAMED, change(RE_CUT, at=0, prompt_series=changed)) == 1
+    assert wrong("the-series", STREAMED, change(RE_CUT, position=0, prompt_series=changed)) == 1
 
 
 def test_logprobs_may_differ_by_rounding() -> None:
@@ -98,7 +98,7 @@ def test_logprobs_may_differ_by_rounding() -> None:
 
 def test_numbers_of_the_prompt_are_held_to_what_repetitions_show() -> None:
     moved = {"input_token_logprobs": [[None, 1, None], [-1.002, 2, None], [-2.0, 3, None]]}
-    other = change(RE_CUT, at=0, prompt_series=moved)
+    other = change(RE_CUT, position=0, prompt_series=moved)
     (found,) = (observation for observation in seen("the-series", STREAMED, other) if not observation.holds)
     assert found.by_chance
     check = CHECKS["gateway-keeps-the-series"].on_comparison
@@ -132,9 +132,9 @@ def test_usage_is_counted_and_what_came_from_the_cache_is_not() -> None:
 
 def test_a_choice_that_is_lost_was_not_finished() -> None:
     two = named(incremental(TOLD, TOLD), "w")
-    one = replace(two, choices=two.choices[:1])
-    assert wrong("the-finish", two, one) == 1
-    assert wrong("the-ids", two, one) == 0
+    single = replace(two, choices=two.choices[:1])
+    assert wrong("the-finish", two, single) == 1
+    assert wrong("the-ids", two, single) == 0
 
 
 def test_an_event_that_is_lost_is_missed_by_what_it_carried() -> None:
@@ -162,7 +162,9 @@ def test_a_worker_that_did_not_answer_to_the_end_proves_nothing(requirement: str
 
 def holding(*documents: Any) -> Stream:
     """An answer whose events hold these documents."""
-    events = tuple(replace(incremental().events[at], data=document) for at, document in enumerate(documents))
+    events = tuple(
+        replace(incremental().events[index], data=document) for index, document in enumerate(documents)
+    )
     return replace(incremental(), events=events)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from control_calls import abort, at
+from control_calls import abort, sent_at
 from stream_builder import IDS, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
@@ -44,7 +44,7 @@ def test_an_answer_that_changed_after_a_bad_request_is_found_though_it_contradic
 def test_an_abort_of_everything_elsewhere_excuses_no_bad_request() -> None:
     """One such abort in a standard run switched the row off for the whole run."""
     streams = [
-        at(stream, 10.0 * index)
+        sent_at(stream, 10.0 * index)
         for index, stream in enumerate((*OTHER_KEY, BEFORE, AGAIN, refusal(), CHANGED))
     ]
     seen = determinism(streams)

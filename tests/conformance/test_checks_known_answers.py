@@ -17,8 +17,8 @@ from known_answer_pairs import (
     TOP,
     WORDS,
     WRONG_PROMPT,
+    full_reply,
     letters,
-    said,
 )
 from stream_builder import ABORT, Reply, change, incremental, whole, with_exchange
 
@@ -39,7 +39,7 @@ ROWS = [name for name, row in load_requirements().items() if row.oracle == "scri
 TILDE = letters("~")[0]
 
 
-def look(stream: Stream, rows: Sequence[str] = tuple(ROWS), target: Any = PARROT) -> list[Observation]:
+def observe(stream: Stream, rows: Sequence[str] = tuple(ROWS), target: Any = PARROT) -> list[Observation]:
     seen: list[Observation] = []
     for name in rows:
         on_stream = CHECKS[name].on_stream
@@ -50,7 +50,7 @@ def look(stream: Stream, rows: Sequence[str] = tuple(ROWS), target: Any = PARROT
 
 def wrong(stream: Stream) -> set[str]:
     """The requirements that an answer violates."""
-    return {name for name in ROWS if any(not observation.holds for observation in look(stream, [name]))}
+    return {name for name in ROWS if any(not observation.holds for observation in observe(stream, [name]))}
 
 
 def answer(ids: Sequence[int], text: str, finish: Finish, script: Sequence[int], **asked: Any) -> Stream:
@@ -80,14 +80,16 @@ LEGAL = {
     "an abort in a character": answer(
         letters("a\u00e9")[:2], "a\ufffd", ABORT, letters("a\u00e9b"), max_new_tokens=9
     ),
-    "text that lags": change(change(incremental(said(), input_ids=(PROMPT,)), 1, text=""), 2, text="bc"),
+    "text that lags": change(
+        change(incremental(full_reply(), input_ids=(PROMPT,)), 1, text=""), 2, text="bc"
+    ),
 }
 
 
 @pytest.mark.parametrize("case", LEGAL)
 def test_what_servers_may_do_is_left_in_peace(case: str) -> None:
     assert wrong(LEGAL[case]) == set()
-    assert look(LEGAL[case]), "and looked at"
+    assert observe(LEGAL[case]), "and looked at"
 
 
 def test_where_servers_differ_the_id_that_ended_a_choice_is_counted_or_not():
@@ -100,14 +102,14 @@ def test_where_servers_differ_the_id_that_ended_a_choice_is_counted_or_not():
     for dialect, legal in legal_counts.items():
         for count in (4, 5, 6, 7):
             usage = {"completion_tokens": count, "prompt_tokens": len(prompt)}
-            seen = look(replace(stream, dialect=dialect, usage=usage), ["script-counts-are-right"])
+            seen = observe(replace(stream, dialect=dialect, usage=usage), ["script-counts-are-right"])
             assert all(observation.holds for observation in seen) is (count in legal), (dialect, count)
             assert seen
 
 
 def test_a_logprob_of_a_prompt_is_named_by_its_place_in_the_prompt() -> None:
-    scored = whole(said(prompt_series={"input_token_logprobs": WRONG_PROMPT}), **ASKED)
-    (seen,) = look(scored, ["script-prompt-logprobs-are-right"])
+    scored = whole(full_reply(prompt_series={"input_token_logprobs": WRONG_PROMPT}), **ASKED)
+    (seen,) = observe(scored, ["script-prompt-logprobs-are-right"])
     assert seen.message.startswith("the logprob of prompt id 3 is -0.5, but ")
 
 
@@ -160,10 +162,10 @@ def test_what_recorded_servers_did_wrong_is_found(case: str) -> None:
 
 def test_only_a_character_that_is_cut_is_a_matter_of_taste() -> None:
     cut = answer(letters("ab\u00e9")[:3], "ab", Finish("length"), letters("ab\u00e9"), max_new_tokens=3)
-    (violation,) = (observation for observation in look(cut) if not observation.holds)
+    (violation,) = (observation for observation in observe(cut) if not observation.holds)
     assert violation.level is Level.SHOULD
     whole_one, _ = WRONG["a U+FFFD of its own that is lost at the end (V1)"]
-    (violation,) = (observation for observation in look(whole_one) if not observation.holds)
+    (violation,) = (observation for observation in observe(whole_one) if not observation.holds)
     assert violation.level is None
 
 
@@ -188,18 +190,18 @@ def in_place_of_top(dialect: str, chosen: tuple[int, ...], *, off: float = 0.0) 
     else:
         named = [[{"token": text, "logprob": number} for text, number in row] for row in rows]
         series = {"logprobs_content": [{**row[0], "top_logprobs": row} for row in named]}
-    stream = whole(said(series=series, prompt_series={}), dialect=dialect)
+    stream = whole(full_reply(series=series, prompt_series={}), dialect=dialect)
     return replace(stream, asked=replace(asked, input_ids=(PROMPT,), greedy=True))
 
 
 @pytest.mark.parametrize("dialect", ["vllm-chat", "vllm-completions"])
 def test_chosen_ids_may_stand_in_the_place_of_the_likeliest(dialect: str) -> None:
     rows = ("script-chosen-logprobs-are-right", "script-top-logprobs-are-right")
-    right = look(in_place_of_top(dialect, (700, 9)), rows)
+    right = observe(in_place_of_top(dialect, (700, 9)), rows)
     assert [observation.holds for observation in right] == [True]
-    assert [observation.holds for observation in look(in_place_of_top(dialect, (700, 9), off=5.0), rows)] == [
-        False
-    ]
+    assert [
+        observation.holds for observation in observe(in_place_of_top(dialect, (700, 9), off=5.0), rows)
+    ] == [False]
     for name in ("top-logprobs-have-k", "top-logprobs-fall"):
         on_stream = CHECKS[name].on_stream
         assert on_stream is not None
@@ -220,18 +222,18 @@ UNJUDGED = {
 
 @pytest.mark.parametrize("case", UNJUDGED)
 def test_nothing_is_said_where_no_answer_is_known(case: str) -> None:
-    assert look(whole(said(), **{"input_ids": (PROMPT,), **UNJUDGED[case]})) == []
+    assert observe(whole(full_reply(), **{"input_ids": (PROMPT,), **UNJUDGED[case]})) == []
 
 
 def test_a_context_that_is_advertised_bounds_what_is_judged() -> None:
-    stream = whole(said(), input_ids=(PROMPT,), max_new_tokens=6)
-    assert look(stream)
+    stream = whole(full_reply(), input_ids=(PROMPT,), max_new_tokens=6)
+    assert observe(stream)
     small = replace(PARROT, advertised=Advertised(context_length=len(PROMPT) + 5))
-    assert look(whole(said(), input_ids=(PROMPT,), max_new_tokens=6), target=small) == []
+    assert observe(whole(full_reply(), input_ids=(PROMPT,), max_new_tokens=6), target=small) == []
 
 
 def test_an_answer_that_broke_off_is_held_against_the_beginning() -> None:
-    stream = incremental(said(finish=None), input_ids=(PROMPT,), max_new_tokens=9)
+    stream = incremental(full_reply(finish=None), input_ids=(PROMPT,), max_new_tokens=9)
     broken = with_exchange(stream, ending=Ending.TRUNCATED)
     assert wrong(broken) == set()
     assert wrong(change(broken, 3, output_ids=[9])) >= {"script-ids-are-said"}
@@ -240,8 +242,8 @@ def test_an_answer_that_broke_off_is_held_against_the_beginning() -> None:
 def test_of_another_make_no_logprobs_are_judged() -> None:
     assert PARROT.model is not None
     other = replace(PARROT, model=replace(PARROT.model, law=Repeater(len(PROMPT))))
-    stream = whole(said(), input_ids=(PROMPT,), logprobs=True, top_logprobs=2)
-    seen = look(stream, target=other)
+    stream = whole(full_reply(), input_ids=(PROMPT,), logprobs=True, top_logprobs=2)
+    seen = observe(stream, target=other)
     assert seen
     assert all(observation.holds and "logprobs" not in observation.place.pointer for observation in seen)
 
@@ -258,7 +260,7 @@ def test_logprobs_may_lie_as_far_apart_as_those_of_one_request(by: float) -> Non
             for entry in entries
         ]
 
-    right = said()
+    right = full_reply()
     found = replace(
         right,
         series={name: moved(entries) for name, entries in right.series.items()},
@@ -266,9 +268,9 @@ def test_logprobs_may_lie_as_far_apart_as_those_of_one_request(by: float) -> Non
     )
     stream = whole(found, **ASKED)
     rows = [name for name in ROWS if "logprobs" in name]
-    assert any(not one.holds for one in look(stream, rows))
+    assert any(not observation.holds for observation in observe(stream, rows))
     noisy = replace(PARROT, noise=Noise({("any", "any"): 0.002}))
-    assert all(observation.holds for observation in look(stream, rows, noisy)) is (by < 0.008)
+    assert all(observation.holds for observation in observe(stream, rows, noisy)) is (by < 0.008)
 
 
 def test_top_logprobs_under_texts_may_share_an_entry_and_keep_the_greatest() -> None:
@@ -278,7 +280,7 @@ def test_top_logprobs_under_texts_may_share_an_entry_and_keep_the_greatest() -> 
             "top_logprobs": rows,
             "tokens": list("abcdef"),
         }
-        stream = said(series=series, prompt_series={}, ids=None)
+        stream = full_reply(series=series, prompt_series={}, ids=None)
         return whole(stream, input_ids=(PROMPT,), logprobs=True, top_logprobs=2, dialect="sglang-completions")
 
     full = [{"a": row[0][0], "b": row[1][0]} for row in TOP]
@@ -296,7 +298,7 @@ def test_a_character_that_an_abort_cuts_may_be_shown_before_the_chunk_that_says_
     halves = tuple(WORDS.pieces.index(bytes([byte])) for byte in "😀".encode()[:2])
     script = Script((*letters("abcd"), *halves, *letters("e")))
     asked = {**ASKED, "input_ids": (script.prompt(LAW, letters("~")[0]),), "max_new_tokens": 20}
-    cut = incremental(said(ids=script.ids[:6], text="abcd", finish=Finish("abort")), **asked)
+    cut = incremental(full_reply(ids=script.ids[:6], text="abcd", finish=Finish("abort")), **asked)
     whole_so_far = change(change(cut, 4, text="\ufffd"), 5, text="")
 
     so_far = "script-text-so-far-is-right"

@@ -244,10 +244,12 @@ def test_a_token_that_the_text_does_not_show_need_not_be_counted(tokens, offsets
 
 
 def test_offsets_go_on_across_events() -> None:
-    parts = [{"tokens": ["a"], "token_logprobs": [-1.0], "text_offset": [at]} for at in range(len(IDS))]
+    parts = [
+        {"tokens": ["a"], "token_logprobs": [-1.0], "text_offset": [offset]} for offset in range(len(IDS))
+    ]
     stream = incremental(dialect="vllm-completions", logprobs=True)
-    for at, part in enumerate(parts):
-        stream = change(stream, at, details={"logprobs": part})
+    for index, part in enumerate(parts):
+        stream = change(stream, index, details={"logprobs": part})
     assert violated("text-offsets-add-up", stream) == []
     again = change(stream, 3, details={"logprobs": {**parts[3], "text_offset": [0]}})
     assert violated("text-offsets-add-up", again)[0].place.event == 3
@@ -265,8 +267,8 @@ def test_an_alternative_that_is_no_entry_is_found_beside_one_that_is(other: obje
 
 def test_an_empty_list_of_alternatives_is_legal_where_none_were_asked_for() -> None:
     stream_ = lists(top_logprobs=[])
-    one = Reply(series=stream_, details={"logprobs": stream_})
-    stream = whole(one, dialect="sglang-completions", logprobs=True)
+    reply = Reply(series=stream_, details={"logprobs": stream_})
+    stream = whole(reply, dialect="sglang-completions", logprobs=True)
     assert violated("completion-logprobs-are-parallel", stream) == []
     assert violated("logprobs-whole", stream) == []
     assert violated("logprobs-whole", replace(stream, asked=replace(stream.asked, top_logprobs=2)))
@@ -278,14 +280,14 @@ def top_by_text(rows: list[Any], **asked: Any) -> Stream:
 
 
 def test_the_sampled_token_may_stand_beside_the_likeliest_of_a_completion() -> None:
-    rows = [{name: -0.5 - at, "other": -9.0} for at, name in enumerate("abcdef")]
+    rows = [{name: -0.5 - place, "other": -9.0} for place, name in enumerate("abcdef")]
     assert violated("top-logprobs-have-k", top_by_text(rows)) == []
     rows[2] = {**rows[2], "third": -9.5}
     assert "position 2" in violated("top-logprobs-have-k", top_by_text(rows))[0].message
 
 
 def test_greedy_sampling_takes_the_greatest_where_tokens_have_no_ids() -> None:
-    rows = [{name: -0.5 - at} for at, name in enumerate("abcdef")]
+    rows = [{name: -0.5 - place} for place, name in enumerate("abcdef")]
     assert violated("top-logprobs-belong-to-position", top_by_text(rows)) == []
     rows[1] = rows[0]
     assert violated("top-logprobs-belong-to-position", top_by_text(rows))
@@ -344,7 +346,7 @@ def test_a_model_may_be_sure_of_token_after_token_and_not_of_all() -> None:
 
 
 def agreement(apart: int, of: int) -> Observation:
-    pairs = [Pair(at, -1.0, -2.0 if at < apart else -1.1) for at in range(of)]
+    pairs = [Pair(position, -1.0, -2.0 if position < apart else -1.1) for position in range(of)]
     return observe_agreement(Place("x"), pairs, what="the logprob of position", source="there")
 
 
@@ -398,8 +400,8 @@ def test_an_echo_that_begins_again_in_later_events_is_no_chance() -> None:
 
     def by_chance(*events: str) -> list[bool]:
         echo = incremental(echo=True, **texts)
-        for at, text in enumerate(events):
-            echo = change(echo, at, text=text, output_ids=None)
+        for index, text in enumerate(events):
+            echo = change(echo, index, text=text, output_ids=None)
         stream = named(echo, "completions/echo-stream")
         return [
             observation.by_chance

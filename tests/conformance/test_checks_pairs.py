@@ -53,7 +53,7 @@ from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
 
 
-def look(requirement: str, subject: Subject, target: Target | None = None) -> list[Observation]:
+def observe(requirement: str, subject: Subject, target: Target | None = None) -> list[Observation]:
     """What the check of a requirement judges in a stream, a comparison or a run."""
     return [
         observation
@@ -109,12 +109,12 @@ def turns(*cached: int | None) -> tuple[Stream, ...]:
     """Answers to one prompt, whole and streamed by turns, each with so many cached tokens."""
     return tuple(
         named(
-            (whole if at % 2 else incremental)(
+            (whole if turn % 2 else incremental)(
                 Reply(counters={} if count is None else {"cached_tokens": count}), prompt_key="p"
             ),
-            f"one/{at}",
+            f"one/{turn}",
         )
-        for at, count in enumerate(cached)
+        for turn, count in enumerate(cached)
     )
 
 
@@ -124,9 +124,9 @@ def arriving(apart: float, first: float = 2.0) -> Stream:
     emissions = tuple(
         replace(
             emission,
-            event=replace(emission.event, place=emission.event.place._replace(time=first + apart * at)),
+            event=replace(emission.event, place=emission.event.place._replace(time=first + apart * index)),
         )
-        for at, emission in enumerate(stream.choices[0].emissions)
+        for index, emission in enumerate(stream.choices[0].emissions)
     )
     return replace(stream, choices=(replace(stream.choices[0], emissions=emissions),))
 
@@ -213,8 +213,8 @@ SCORED = whole(Reply(series={"output_token_logprobs": logprobs()}), ids_key="sam
 def as_chat_scored(first: float) -> Stream:
     """The same in chat's shape, the first of whose logprobs may be another."""
     entries = [
-        {"token": "x", "logprob": first if at == 0 else logprob, "bytes": None, "top_logprobs": []}
-        for at, (logprob, *_) in enumerate(logprobs())
+        {"token": "x", "logprob": first if place == 0 else logprob, "bytes": None, "top_logprobs": []}
+        for place, (logprob, *_) in enumerate(logprobs())
     ]
     return whole(Reply(series={"logprobs_content": entries}), **AS_CHAT)
 
@@ -1003,7 +1003,7 @@ def _name(pair: Pair) -> str:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=_name)
 def test_the_legal_twin_is_witnessed_and_holds(pair: Pair) -> None:
-    seen = look(pair.requirement, pair.good, pair.target)
+    seen = observe(pair.requirement, pair.good, pair.target)
     assert [observation for observation in seen if not observation.holds] == []
     assert [observation for observation in seen if not observation.condition_only]
 
@@ -1011,7 +1011,7 @@ def test_the_legal_twin_is_witnessed_and_holds(pair: Pair) -> None:
 @pytest.mark.parametrize("pair", PAIRS, ids=_name)
 def test_the_illegal_twin_is_found_at_its_place(pair: Pair) -> None:
     violated = [
-        seen for seen in look(pair.requirement, pair.bad, pair.bad_target or pair.target) if not seen.holds
+        seen for seen in observe(pair.requirement, pair.bad, pair.bad_target or pair.target) if not seen.holds
     ]
     assert violated
     assert (violated[0].place.event, violated[0].place.pointer) == (pair.event, pair.pointer)
@@ -1020,7 +1020,7 @@ def test_the_illegal_twin_is_found_at_its_place(pair: Pair) -> None:
 @pytest.mark.parametrize("pair", PAIRS, ids=_name)
 def test_a_violation_says_what_is_wrong(pair: Pair) -> None:
     violated = next(
-        seen for seen in look(pair.requirement, pair.bad, pair.bad_target or pair.target) if not seen.holds
+        seen for seen in observe(pair.requirement, pair.bad, pair.bad_target or pair.target) if not seen.holds
     )
     assert violated.message or violated.expected != violated.actual
 
@@ -1028,7 +1028,7 @@ def test_a_violation_says_what_is_wrong(pair: Pair) -> None:
 @pytest.mark.parametrize("ending", [Ending.TRUNCATED, Ending.TIMEOUT])
 def test_a_stream_that_was_cut_off_tells_nothing_of_bursts(ending: Ending) -> None:
     cut = with_exchange(arriving(0.0), ending=ending)
-    assert list(look("stream-comes-in-a-burst", (cut, cut), Target())) == []
+    assert list(observe("stream-comes-in-a-burst", (cut, cut), Target())) == []
 
 
 ELSEWHERE = {

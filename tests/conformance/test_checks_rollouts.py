@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from control_calls import at, called
+from control_calls import called, sent_at
 from rollout_pairs import CONTINUED, PAUSED, UNDISTURBED, flushed_in_pause, paused
 from stream_builder import ABORT, IDS, named, whole
 
@@ -37,7 +37,7 @@ def test_another_answer_after_a_pause_is_legal(calls: tuple[ControlCall, ...], w
 
 def test_the_answer_under_the_same_weights_is_the_one_that_counts() -> None:
     target = Target(calls=(*PAUSED.calls, called(Action.UPDATE, 5)))
-    later = at(named(whole(prompt_key="p"), "generate/later"), 20)
+    later = sent_at(named(whole(prompt_key="p"), "generate/later"), 20)
     assert observed("pause-changes-nothing", target, UNDISTURBED, CUT, later) == [False]
 
 

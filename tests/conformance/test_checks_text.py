@@ -267,11 +267,11 @@ def test_what_a_server_names_beside_another_end_is_no_stop() -> None:
 
 def test_an_item_of_a_batch_is_held_to_its_own_parameters() -> None:
     """SGLang takes a list of sampling parameters, one object for each prompt."""
-    one = whole(Reply(ids=(11, 12), text="a", finish=Finish("stop", matched="b")))
-    assert not holds("named-stop-was-asked-and-spelled", one)
-    own = replace(one.asked, by_prompt=(replace(one.asked, stop=("b",)),))
-    assert holds("named-stop-was-asked-and-spelled", replace(one, asked=own))
-    late = replace(one, asked=replace(one.asked, by_prompt=(replace(one.asked, stop=("a",)),)))
+    stream = whole(Reply(ids=(11, 12), text="a", finish=Finish("stop", matched="b")))
+    assert not holds("named-stop-was-asked-and-spelled", stream)
+    asked = replace(stream.asked, by_prompt=(replace(stream.asked, stop=("b",)),))
+    assert holds("named-stop-was-asked-and-spelled", replace(stream, asked=asked))
+    late = replace(stream, asked=replace(stream.asked, by_prompt=(replace(stream.asked, stop=("a",)),)))
     assert not holds("nothing-follows-a-stop-string", late)
 
 

@@ -166,9 +166,9 @@ def streams(draw: st.DrawFn) -> Stream:
         for index in range(draw(st.integers(0, count)))
     ]
     choices = tuple(
-        Choice(index, delivery, emissions=own)
+        Choice(index, delivery, emissions=theirs)
         for index in (0, 1)
-        if (own := tuple(emission for emission in emissions if emission.choice == index))
+        if (theirs := tuple(emission for emission in emissions if emission.choice == index))
     )
     exchange = replace(
         base.exchange,

@@ -62,8 +62,8 @@ def test_a_violation_ends_with_1_and_is_shown_everywhere(tokenwire, bad: Path, t
 
 
 def test_selection_by_requirement_keyword_and_first_failure(tokenwire, bad: Path, tmp_path: Path) -> None:
-    one = tokenwire("replay", str(bad), "--requirement", "usage-adds-up", "--json", "r.json")
-    assert one.returncode == ExitStatus.NOTHING_EVALUATED
+    ran = tokenwire("replay", str(bad), "--requirement", "usage-adds-up", "--json", "r.json")
+    assert ran.returncode == ExitStatus.NOTHING_EVALUATED
     assert [
         row["requirement"] for row in json.loads((tmp_path / "r.json").read_text("utf-8"))["verdicts"]
     ] == ["usage-adds-up"]

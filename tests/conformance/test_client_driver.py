@@ -25,12 +25,12 @@ def driver(monkeypatch):
 def busy(looks):
     """A client that works until the driver has looked so often."""
 
-    def hold(_base, _case):
+    def client(_base, _case):
         while looks[0] < 5:
             pass
         return {"choices": []}
 
-    return hold
+    return client
 
 
 @pytest.mark.parametrize("reads", [itertools.count(), itertools.repeat(7)], ids=["reads on", "stands still"])
@@ -62,9 +62,9 @@ def test_a_look_that_comes_behind_the_case_gives_nothing_up(driver, monkeypatch,
 
     monkeypatch.setattr(signal, "setitimer", set_timer)
 
-    def hold(_base, _case):
+    def client(_base, _case):
         if fails:
             raise ValueError("no")
         return {"choices": []}
 
-    assert driver.given_time(hold, "", CASE) == ({"error": "ValueError: no"} if fails else {"choices": []})
+    assert driver.given_time(client, "", CASE) == ({"error": "ValueError: no"} if fails else {"choices": []})

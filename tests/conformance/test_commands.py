@@ -37,7 +37,7 @@ COMMANDS = (
 )
 
 
-def said(ran: CompletedProcess[str]) -> str:
+def printed(ran: CompletedProcess[str]) -> str:
     """What was said, without the frame that errors stand in."""
     return " ".join((ran.stdout + ran.stderr).replace("│", " ").split())
 
@@ -61,14 +61,14 @@ def test_every_help_page_ends_with_examples_of_its_command(tokenwire, command: s
 
 
 def test_explain_tells_all_of_a_requirement(tokenwire) -> None:
-    output = said(tokenwire("explain", "cumulative-ids-extend"))
+    output = printed(tokenwire("explain", "cumulative-ids-extend"))
     assert "cumulative-ids-extend MUST" in output
     assert "a PASS needs" in output
     assert "oldest-ids-dropped" in output
     assert "tokenwire check --target URL --requirement cumulative-ids-extend" in output
     wrong = tokenwire("explain", "cumulative-id-extend")
     assert wrong.returncode == ExitStatus.USAGE
-    assert "did you mean 'cumulative-ids-extend'?" in said(wrong)
+    assert "did you mean 'cumulative-ids-extend'?" in printed(wrong)
 
 
 # Settings
@@ -88,21 +88,21 @@ def test_settings_are_defaults_that_the_command_line_beats(tokenwire, bad: Path,
     assert not judged["core"] & judged["metadata"]
     assert reports["core"]["selection"] == {"filters": [], "budget": None}
     assert reports["metadata"]["selection"] == {"filters": ["--profile metadata"], "budget": None}
-    one = json.loads((tmp_path / "one.json").read_text("utf-8"))
-    assert {row["requirement"] for row in one["verdicts"]} == {"usage-adds-up"}
+    written = json.loads((tmp_path / "one.json").read_text("utf-8"))
+    assert {row["requirement"] for row in written["verdicts"]} == {"usage-adds-up"}
 
 
 def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
     tokenwire, tmp_path: Path
 ) -> None:
     write_folder(tmp_path / "good", whole("w1"), whole("w2"), streamed("s"))
-    one = tokenwire("replay", "good", "--profile", "core")
-    assert (one.returncode, "0 of" in one.stdout) == (0, False)
+    single = tokenwire("replay", "good", "--profile", "core")
+    assert (single.returncode, "0 of" in single.stdout) == (0, False)
     both = tokenwire("replay", "good", "-q", "--profile", "core", "--profile", "openai", "--json", "r.json")
     assert both.returncode == ExitStatus.NOTHING_EVALUATED
-    stream = said(both)
+    stream = printed(both)
     assert "OpenAI v1: not shown: no verdict on chat or completions with usage or logprobs" in stream
-    assert said(one).count("MUSTs") == 1, "one count on a screen"
+    assert printed(single).count("MUSTs") == 1, "one count on a screen"
     assert "good: does not show openai" in stream
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
     assert [(profile["name"], profile["shown"]) for profile in report["profiles"]] == [
@@ -113,8 +113,8 @@ def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
 
 
 def test_what_needs_nothing_of_a_profile_does_not_show_it() -> None:
-    one = standing("openai", {"answer-fits-schema": Verdict.PASS}, {"vllm"})
-    assert (one.holds, one.shown) == (1, False)
+    cell = standing("openai", {"answer-fits-schema": Verdict.PASS}, {"vllm"})
+    assert (cell.holds, cell.shown) == (1, False)
     assert standing("openai", {"chat-role-comes-first": Verdict.PASS}, {"vllm"}).shown
     assert standing("core@1", {"answer-fits-schema": Verdict.PASS}, {"vllm"}).version == 1
     gateway = standing("gateway", {"gateway-keeps-the-ids": Verdict.FAIL}, {"vllm"})
@@ -153,13 +153,13 @@ def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text("timeot = 5\n", "utf-8")
     wrong = tokenwire("check", "--config", "other.toml")
     assert wrong.returncode == ExitStatus.USAGE
-    assert "other.toml: timeot is no setting; did you mean 'timeout'?" in said(wrong)
+    assert "other.toml: timeot is no setting; did you mean 'timeout'?" in printed(wrong)
 
 
 def test_a_key_that_is_not_in_the_environment_is_missed(tokenwire) -> None:
     ran = tokenwire("check", "--target", NOBODY, "--header", "Authorization: Bearer env:NO_SUCH_KEY")
     assert ran.returncode == ExitStatus.USAGE
-    assert "NO_SUCH_KEY is not set" in said(ran)
+    assert "NO_SUCH_KEY is not set" in printed(ran)
 
 
 # Init and record
@@ -169,10 +169,10 @@ def test_init_does_not_write_over_a_file_nor_write_down_a_key(tokenwire, tmp_pat
     (tmp_path / "tokenwire.toml").write_text("rate = 1\n", "utf-8")
     there = tokenwire("init", "--target", NOBODY)
     assert there.returncode == ExitStatus.USAGE
-    assert "overwrite it with --force" in said(there)
+    assert "overwrite it with --force" in printed(there)
     key = tokenwire("init", "--target", NOBODY, "--force", "--header", "Authorization: Bearer abc")
     assert key.returncode == ExitStatus.USAGE
-    assert "must not stand in a file" in said(key)
+    assert "must not stand in a file" in printed(key)
     nobody = tokenwire("init", "--target", NOBODY, "--force")
     assert nobody.returncode == ExitStatus.NOTHING_EVALUATED
     assert (tmp_path / "tokenwire.toml").read_text("utf-8") == "rate = 1\n"
@@ -193,7 +193,7 @@ def known(tokenwire, bad: Path, tmp_path: Path) -> Path:
     """A baseline of all that the bad capture fails at, with reasons."""
     tokenwire("replay", "bad", "--json", "bad.json")
     ran = tokenwire("baseline", "update", "known.toml", "--from", "bad.json")
-    assert ran.returncode == 0, said(ran)
+    assert ran.returncode == 0, printed(ran)
     path = tmp_path / "known.toml"
     text = path.read_text("utf-8").replace('reason = ""', 'reason = "a lost id"')
     path.write_text(text.replace('link = ""', 'link = "https://example.org/1"'), "utf-8")
@@ -204,7 +204,7 @@ def test_known_failures_do_not_fail_a_run_and_are_told_everywhere(
     tokenwire, known: Path, tmp_path: Path
 ) -> None:
     ran = tokenwire("replay", "bad", "--baseline", "known.toml", "--report", "out")
-    assert ran.returncode == ExitStatus.CONFORMS, said(ran)
+    assert ran.returncode == ExitStatus.CONFORMS, printed(ran)
     assert "known FAIL" in ran.stdout
     assert "a lost id (https://example.org/1)" in ran.stdout
     report = json.loads((tmp_path / "out/report.json").read_text("utf-8"))
@@ -234,7 +234,7 @@ def test_a_baseline_that_has_become_stale_fails_the_run(tokenwire, known: Path, 
         json.loads((tmp_path / "out/report.json").read_text("utf-8"))
     )
     aside = tokenwire("replay", "good", "--baseline", "known.toml", "-k", "choices-complete")
-    assert aside.returncode == ExitStatus.CONFORMS, said(aside)
+    assert aside.returncode == ExitStatus.CONFORMS, printed(aside)
 
 
 def test_a_baseline_is_shown_checked_and_rewritten(tokenwire, known: Path, tmp_path: Path) -> None:
@@ -249,12 +249,12 @@ def test_a_baseline_is_shown_checked_and_rewritten(tokenwire, known: Path, tmp_p
     tokenwire("replay", "good", "-k", "ids", "--json", "some.json")
     refused = tokenwire("baseline", "update", "known.toml", "--from", "some.json")
     assert refused.returncode == ExitStatus.USAGE
-    assert "some.json was made with -k" in said(refused)
+    assert "some.json was made with -k" in printed(refused)
     assert ", 0 added, " in tokenwire("baseline", "update", "known.toml", "--from", "good.json").stdout
     assert "[[" not in known.read_text("utf-8")
     missing = tokenwire("replay", "good", "--baseline", "nowhere.toml")
     assert missing.returncode == ExitStatus.USAGE
-    assert "tokenwire baseline update nowhere.toml" in said(missing)
+    assert "tokenwire baseline update nowhere.toml" in printed(missing)
 
 
 # Terminals

@@ -43,8 +43,8 @@ def answered(name: str) -> Exchange:
     return replace(whole(name), request=HttpRequest("POST", "/generate", body))
 
 
-def compared(tmp_path: Path, one: tuple[Exchange, ...], other: tuple[Exchange, ...]) -> DifferenceReport:
-    return compare_sides(side(tmp_path / "one", *one), side(tmp_path / "other", *other))
+def compared(tmp_path: Path, first: tuple[Exchange, ...], other: tuple[Exchange, ...]) -> DifferenceReport:
+    return compare_sides(side(tmp_path / "one", *first), side(tmp_path / "other", *other))
 
 
 def answering(exchange: Exchange, change: Callable[[dict[str, Any]], None]) -> Exchange:
@@ -104,8 +104,8 @@ def test_which_of_two_with_one_id_was_first_is_no_difference(
 def test_an_answer_may_repeat_what_its_request_said_in_its_own_way(tmp_path: Path) -> None:
     def asked_as(rid: str, named: str) -> Exchange:
         request = answered("a").request
-        said = HttpRequest("POST", "/generate", {**request.body, "rid": rid})
-        return replace(answering(answered("a"), _set("meta_info/note", f"{named} is fine")), request=said)
+        asked = HttpRequest("POST", "/generate", {**request.body, "rid": rid})
+        return replace(answering(answered("a"), _set("meta_info/note", f"{named} is fine")), request=asked)
 
     assert not compared(tmp_path / "own", (asked_as("r-1", "r-1"),), (asked_as("r-2", "r-2"),)).differ
     assert compared(tmp_path / "other", (asked_as("r-1", "r-1"),), (asked_as("r-2", "r-1"),)).differ
@@ -156,8 +156,8 @@ def test_the_first_event_that_differs_is_named_with_its_field(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["id", "cached_tokens", "e2e_latency", "response_sent_to_client_ts"])
 def test_what_differs_from_answer_to_answer_is_no_difference(tmp_path: Path, name: str) -> None:
     change = _set(f"meta_info/{name}", 5)
-    one = answering(answered("w"), _set(f"meta_info/{name}", 4))
-    report = compared(tmp_path, (one,), (answering(one, change),))
+    answer = answering(answered("w"), _set(f"meta_info/{name}", 4))
+    report = compared(tmp_path, (answer,), (answering(answer, change),))
     assert report.findings == ()
 
 
@@ -217,14 +217,14 @@ def test_a_verdict_that_differs_decides_where_both_sides_could_see(tmp_path: Pat
 
 
 def test_reports_are_compared_by_verdict(tmp_path: Path) -> None:
-    one, other = (
+    first, other = (
         side(tmp_path / "one", streamed("s")),
         side(tmp_path / "other", streamed("s", forgets_an_id=True)),
     )
-    for name, each in (("one.json", one), ("other.json", other)):
-        write_whole(tmp_path / name, in_json(each.report))
+    for name, compared_side in (("one.json", first), ("other.json", other)):
+        write_whole(tmp_path / name, in_json(compared_side.report))
     reports = [side_from_report(tmp_path / name) for name in ("one.json", "other.json")]
-    for mixed in (reports, [one, reports[1]], [reports[0], other]):
+    for mixed in (reports, [first, reports[1]], [reports[0], other]):
         report = compare_sides(*mixed)
         assert report.exit_status == ExitStatus.VIOLATION
         assert report.exchanges == 0
@@ -285,10 +285,10 @@ def test_what_every_run_asks_of_every_endpoint_is_not_missing_on_a_side(tmp_path
 def test_sides_that_were_asked_differently_or_broken_off_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = side(tmp_path / "one"), side(tmp_path / "other")
-    assert compare_sides(one, other).hints == ()
+    first, other = side(tmp_path / "one"), side(tmp_path / "other")
+    assert compare_sides(first, other).hints == ()
     target = {**other.report["target"], "dialects": ["openai-chat"], "broken_off": "it died"}
-    report = compare_sides(one, replace(other, report={**other.report, "target": target}))
+    report = compare_sides(first, replace(other, report={**other.report, "target": target}))
     assert report.hints == (
         "B was broken off: it died",
         "the sides were asked differently, A in sglang-generate and B in openai-chat: "
@@ -300,7 +300,7 @@ def test_sides_that_were_asked_differently_or_broken_off_say_so(
 
 
 def test_a_recording_that_ends_with_a_death_says_so(tmp_path: Path) -> None:
-    one, dead = side(tmp_path / "one"), side(tmp_path / "other")
+    alive, dead = side(tmp_path / "one"), side(tmp_path / "other")
     row = {
         "requirement": "requests-do-not-break-the-server",
         "level": "MUST",
@@ -311,7 +311,7 @@ def test_a_recording_that_ends_with_a_death_says_so(tmp_path: Path) -> None:
         "evidence": [{"exchange": "x", "message": "the server died of this request", "actual": DIED}],
     }
     dead = replace(dead, report={**dead.report, "verdicts": [*dead.report["verdicts"], row]})
-    assert compare_sides(one, dead).hints == ("B was broken off: the server died of this request",)
+    assert compare_sides(alive, dead).hints == ("B was broken off: the server died of this request",)
 
 
 def test_the_last_line_counts_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

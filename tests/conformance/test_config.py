@@ -98,8 +98,8 @@ def test_what_a_server_says_of_itself_sets_nothing_in_the_file() -> None:
 
 def test_all_that_init_comments_out_may_be_said(tmp_path: Path) -> None:
     lines = "\n".join(lines_of_file({}, {}, "Written for a test.")).splitlines()
-    said = [line.removeprefix("# ") for line in lines if re.match(r"# (\[|[a-z-]+ = )", line)]
-    config = read_config(write(tmp_path, "\n".join(said)))
+    settings = [line.removeprefix("# ") for line in lines if re.match(r"# (\[|[a-z-]+ = )", line)]
+    config = read_config(write(tmp_path, "\n".join(settings)))
     assert config == read_config(write(tmp_path, EVERYTHING))
 
 

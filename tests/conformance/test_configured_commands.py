@@ -62,8 +62,8 @@ def serving() -> Iterator[Server]:
 
 @pytest.fixture
 def servers() -> Iterator[Sequence[Server]]:
-    with serving() as one, serving() as other:
-        yield one, other
+    with serving() as first, serving() as other:
+        yield first, other
 
 
 def write(folder: Path, text: str) -> None:
@@ -73,7 +73,7 @@ def write(folder: Path, text: str) -> None:
 Run = Callable[..., CompletedProcess[str]]
 
 
-def said(ran: CompletedProcess[str]) -> str:
+def printed(ran: CompletedProcess[str]) -> str:
     """What was said, without the frame that errors stand in."""
     return " ".join((ran.stdout + ran.stderr).replace("│", " ").split())
 
@@ -131,7 +131,7 @@ def test_what_a_watcher_cannot_do_by_the_file_is_told(
     write(tmp_path, text)
     ran = tokenwire("watch", "--trust", *words)
     assert ran.returncode == ExitStatus.USAGE
-    assert refusal in said(ran)
+    assert refusal in printed(ran)
 
 
 def test_a_comparison_asks_as_the_file_says(
@@ -145,7 +145,7 @@ def test_a_comparison_asks_as_the_file_says(
     (tmp_path / "other.toml").write_text("timeot = 5\n", "utf-8")
     wrong = tokenwire("compare", "a", "b", "--config", "other.toml")
     assert wrong.returncode == ExitStatus.USAGE
-    assert "other.toml: timeot is no setting; did you mean 'timeout'?" in said(wrong)
+    assert "other.toml: timeot is no setting; did you mean 'timeout'?" in printed(wrong)
 
 
 def test_the_headers_of_the_file_go_to_its_target_alone(
@@ -155,8 +155,8 @@ def test_the_headers_of_the_file_go_to_its_target_alone(
         tmp_path,
         f'target = "{servers[1].url}/"\nheaders = {{ X-Own = "mine" }}\ndialects = ["sglang-generate"]\n',
     )
-    for one, other in (servers, servers[::-1]):
-        tokenwire("compare", one.url, other.url, "--header", "X-Said: here", "--timeout", "5", "--trust")
+    for first, other in (servers, servers[::-1]):
+        tokenwire("compare", first.url, other.url, "--header", "X-Said: here", "--timeout", "5", "--trust")
     seen = [
         {name: {head.get(name) for head in server.heads} for name in ("x-own", "x-said")}
         for server in servers

@@ -76,9 +76,9 @@ def test_answers_that_were_repeated_in_the_run_are_asked_again_too() -> None:
 def test_one_confirmed_difference_is_enough_for_a_requirement_at_an_endpoint() -> None:
     """A defect of all streams was asked about 132 times for one scenario."""
     crowd = [
-        named(replace_key(one, f"key-{number}"), f"sglang-generate/{number}/{form}")
+        named(replace_key(stream, f"key-{number}"), f"sglang-generate/{number}/{form}")
         for number in range(20)
-        for form, one in (("whole", WHOLE), ("stream", STREAM))
+        for form, stream in (("whole", WHOLE), ("stream", STREAM))
     ]
     verdict, asked = after_asking_again(*crowd, answers=lambda stream, _: stream)
     assert (verdict, asked) == (Verdict.FAIL, {"whole": 2, "stream": 2})
@@ -86,9 +86,9 @@ def test_one_confirmed_difference_is_enough_for_a_requirement_at_an_endpoint() -
 
 def test_once_one_difference_fell_the_others_are_asked_again() -> None:
     crowd = [
-        named(replace_key(one, f"key-{number}"), f"sglang-generate/{number}/{form}")
+        named(replace_key(stream, f"key-{number}"), f"sglang-generate/{number}/{form}")
         for number in range(3)
-        for form, one in (("whole", WHOLE), ("stream", STREAM))
+        for form, stream in (("whole", WHOLE), ("stream", STREAM))
     ]
     steps = []
 
@@ -176,7 +176,7 @@ def test_a_gateway_and_its_worker_are_each_asked_again(repeats: bool) -> None:
     """They are asked the same, and yet are two servers. Each gave its answer twice, perhaps by chance."""
     asked: Counter[str] = Counter()
     theirs = {WORKER: WHOLE, GATEWAY: whole(GOES_ANOTHER_WAY, prompt_key="p")}
-    said = {
+    answered = {
         side: [
             with_exchange(named(event, f"sglang-generate/{side}/{name}"), scenario=side)
             for name in ("a", "b")
@@ -188,10 +188,10 @@ def test_a_gateway_and_its_worker_are_each_asked_again(repeats: bool) -> None:
         side = stream.exchange.scenario
         asked[side] += 1
         name = f"{stream.exchange.name}-confirm-{turn}"
-        said[side].append(with_exchange(named(stream if repeats else WHOLE, name), scenario=side))
+        answered[side].append(with_exchange(named(stream if repeats else WHOLE, name), scenario=side))
 
     def run() -> Run:
-        beside = side_by_side(said[WORKER], said[GATEWAY])
+        beside = side_by_side(answered[WORKER], answered[GATEWAY])
         return Run((), beside=tuple(beside), worker_asked=True)
 
     asyncio.run(confirm(run, ask_again, ACROSS_TARGETS))

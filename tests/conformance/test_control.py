@@ -27,9 +27,9 @@ def test_an_abort_says_whom_it_means() -> None:
     other = vllm.abort_request("a", "/inference/v1/generate")
     assert other == HttpRequest("POST", "/inference/v1/abort_requests", {"request_ids": ["a"]})
     assert vllm.abort_request("a", "/v1/completions") is None
-    for one in (request, other):
-        assert one is not None
-        call = read_call(exchange(one.method, one.path, one.body))
+    for sent in (request, other):
+        assert sent is not None
+        call = read_call(exchange(sent.method, sent.path, sent.body))
         assert call is not None
         assert (call.action, call.ids, call.everything, call.done) == (Action.ABORT, {"a"}, False, True)
 

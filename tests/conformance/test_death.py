@@ -183,7 +183,7 @@ def test_failures_that_are_no_death() -> None:
     assert run(*PROBES, *full).deaths == (), "it has no room"
     left = [exchange(f"x/{n}", 3 + n, how=(None, Ending.HUNG_UP, "on purpose")) for n in range(20)]
     assert run(*PROBES, *left).deaths == (), "the suite left"
-    assert run(*[replace(one, started="") for one in among_others(SILENCE)]).deaths == ()
+    assert run(*[replace(sent, started="") for sent in among_others(SILENCE)]).deaths == ()
 
 
 def raw(name: str, begun: float, body: bytes, how: tuple[int | None, Ending, str]) -> Exchange:
@@ -259,18 +259,18 @@ def test_the_gravest_failure_is_shown_first() -> None:
     red = [
         judgement for judgement in judge([subject_run], [load_requirements()[BROKEN]]) if judgement.violations
     ]
-    assert [one.scenario for one in red] == ["negative-ids", "no-prompt"]
+    assert [judgement.scenario for judgement in red] == ["negative-ids", "no-prompt"]
     assert [str(violation.actual)[:7] for violation in red[1].violations] == ["timeout", "status "]
 
 
-def hears(subject_run: Run, name: str) -> list[Stream]:
+def answers_named(subject_run: Run, name: str) -> list[Stream]:
     return [stream for stream in subject_run.answers if stream.exchange.name.endswith(name)]
 
 
 def test_what_came_before_the_end_is_heard() -> None:
     subject_run = run(*among_others(SILENCE))
     assert len(subject_run.answers) == len(PROBES)
-    assert hears(subject_run, "probe/0")
+    assert answers_named(subject_run, "probe/0")
     assert subject_run.by_exchange["sglang-generate/unknown-ids/prompt-negative"]
 
 

@@ -423,9 +423,9 @@ def test_a_probe_that_was_repeated_counts_wherever_it_stands_among_repeated_requ
 
 
 def test_numbers_that_lie_exactly_the_tolerance_apart_are_one() -> None:
-    for one, other in ((1.0, 1.25), (1.25, 1.0), (-1.0, -1.25), (1, 1.25), (1.25, 1)):
-        assert alike(one, other, 0.25)
-        assert not alike(one, other, 0.24)
+    for first, other in ((1.0, 1.25), (1.25, 1.0), (-1.0, -1.25), (1, 1.25), (1.25, 1)):
+        assert alike(first, other, 0.25)
+        assert not alike(first, other, 0.24)
     assert not alike(1, 2, 5.0), "integers are not measured"
 
 

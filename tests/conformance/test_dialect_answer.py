@@ -72,9 +72,9 @@ def generated(ids: Sequence[int], text: str = "", *, count: int | None = None, *
 LENGTH = {"type": "length", "length": 3}
 
 
-def read(dialect: Dialect, one: Exchange, hint: Delivery | None = None) -> Stream:
+def read(dialect: Dialect, exchange: Exchange, hint: Delivery | None = None) -> Stream:
     """Read an exchange, and see that every pointer leads to the value of its field."""
-    stream = dialect.read(one, delivery_hint=hint)
+    stream = dialect.read(exchange, delivery_hint=hint)
     for emission in stream.emissions():
         record = {
             "text": emission.text,

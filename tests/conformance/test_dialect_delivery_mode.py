@@ -82,24 +82,24 @@ def test_counters_of_the_wrong_type_do_not_count() -> None:
     assert infer_delivery([emissions]) is Delivery.CUMULATIVE
 
 
-@pytest.mark.parametrize("said", [Delivery.CUMULATIVE, Delivery.INCREMENTAL])
-def test_the_first_ids_that_are_counted_show_no_mode(said: Delivery) -> None:
+@pytest.mark.parametrize("announced", [Delivery.CUMULATIVE, Delivery.INCREMENTAL])
+def test_the_first_ids_that_are_counted_show_no_mode(announced: Delivery) -> None:
     """Behind an event that counts none, they are as many in both modes."""
     first = [emission([], "", 0), emission([1], "a", 1)]
-    assert infer_delivery([first] * 3, said) is said
+    assert infer_delivery([first] * 3, announced) is announced
 
 
-@pytest.mark.parametrize("said", [Delivery.CUMULATIVE, Delivery.INCREMENTAL])
-def test_what_the_server_says_stands_unless_all_evidence_is_against_it(said: Delivery) -> None:
-    shown = Delivery.INCREMENTAL if said is Delivery.CUMULATIVE else Delivery.CUMULATIVE
+@pytest.mark.parametrize("announced", [Delivery.CUMULATIVE, Delivery.INCREMENTAL])
+def test_what_the_server_says_stands_unless_all_evidence_is_against_it(announced: Delivery) -> None:
+    shown = Delivery.INCREMENTAL if announced is Delivery.CUMULATIVE else Delivery.CUMULATIVE
     against = split([1, 2, 1, 3], cumulative=shown is Delivery.CUMULATIVE, counted=True, texts=True)
-    for_it = split([1, 2], cumulative=said is Delivery.CUMULATIVE, counted=True, texts=True)
-    assert infer_delivery([against], said) is shown
-    assert infer_delivery([against, for_it], said) is said
-    assert infer_delivery([against[:2]], said) is shown
+    for_it = split([1, 2], cumulative=announced is Delivery.CUMULATIVE, counted=True, texts=True)
+    assert infer_delivery([against], announced) is shown
+    assert infer_delivery([against, for_it], announced) is announced
+    assert infer_delivery([against[:2]], announced) is shown
     texts = [[replace(item, output_ids=None, counters={}) for item in against[:2]]]
-    assert infer_delivery(texts, said) is said
-    assert infer_delivery([], said) is said
+    assert infer_delivery(texts, announced) is announced
+    assert infer_delivery([], announced) is announced
 
 
 def test_a_token_that_is_repeated_in_growing_pieces_is_no_sign_of_cumulative_delivery() -> None:

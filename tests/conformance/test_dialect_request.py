@@ -109,8 +109,8 @@ def test_chat_input_ids_stand_beside_a_message() -> None:
     rendered = body(CHAT, Ask(input_ids=(IDS,)))
     assert rendered["input_ids"] == [73, 39, 78]
     assert len(rendered["messages"]) == 1
-    own = ({"role": "user", "content": "mine"},)
-    assert body(CHAT, Ask(input_ids=(IDS,), messages=own))["messages"] == list(own)
+    messages = ({"role": "user", "content": "mine"},)
+    assert body(CHAT, Ask(input_ids=(IDS,), messages=messages))["messages"] == list(messages)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_how_tokens_are_told_is_no_sampling_and_makes_no_answers_alike() -> None
 def test_every_field_that_asks_to_be_told_is_sent_as_a_flag(name: str) -> None:
     dialect = load_dialects()[name]
     labels = flagged(dialect, replace(plain(dialect), stream=True))
-    assert {str(at[-1]).replace("_", "-") for at in dialect.request.asks} <= labels.keys()
+    assert {str(place[-1]).replace("_", "-") for place in dialect.request.asks} <= labels.keys()
     for label, ask in labels.items():
         wanted = asked(dialect, body(dialect, ask)).wanted
         assert [item.wire_name.replace("_", "-") for item in wanted] == [label] * len(wanted)
@@ -305,8 +305,8 @@ def test_every_field_that_asks_to_be_told_is_sent_as_a_flag(name: str) -> None:
 def test_no_field_that_asks_to_be_told_hides_among_those_that_only_shape_the_report(name: str) -> None:
     """What a request asks for is judged; a form of it is not, nor what need not be there."""
     table = read_yaml(spec_root() / "dialects" / f"{name}.yaml")["request"]
-    hidden = {at for at in table.get("report_only", ()) if at.startswith("/return_")}
-    forms = {at for at in hidden if at.startswith("/return_flat_raw_")}
+    hidden = {pointer for pointer in table.get("report_only", ()) if pointer.startswith("/return_")}
+    forms = {pointer for pointer in hidden if pointer.startswith("/return_flat_raw_")}
     assert hidden - forms <= {
         "/return_cached_tokens_details",
         "/return_spec_tokens_details",
@@ -387,8 +387,8 @@ def test_what_shapes_the_result_splits_keys(dialect: Dialect, shape: dict[str, A
 
 def test_a_bias_for_digits_without_end_is_none() -> None:
     """Python refuses to read so many, and a client's request would end the watcher's judge."""
-    said = body(CHAT, replace(_BASE, raw={"logit_bias": {"9" * 5000: 5, "7": 1}}))
-    assert asked(CHAT, said).logit_bias == {7: 1.0}
+    request = body(CHAT, replace(_BASE, raw={"logit_bias": {"9" * 5000: 5, "7": 1}}))
+    assert asked(CHAT, request).logit_bias == {7: 1.0}
 
 
 def test_seeds_split_the_keys_of_sampled_results_only() -> None:

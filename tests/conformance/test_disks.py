@@ -50,7 +50,7 @@ def run(*words: str, **environment: str) -> Result:
     return CliRunner().invoke(app, list(words), env=environment)
 
 
-def said(ran: Result) -> str:
+def output_of(ran: Result) -> str:
     return " ".join(ran.output.replace("│", " ").split())
 
 
@@ -75,15 +75,17 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_asked(
 ) -> None:
     ran = run(*words)
     assert ran.exit_code == ExitStatus.USAGE, ran.output
-    assert any(item in said(ran) for item in ("cannot be written: ", "is a folder", "is not an empty folder"))
-    assert "Nothing answers" not in said(ran)
+    assert any(
+        item in output_of(ran) for item in ("cannot be written: ", "is a folder", "is not an empty folder")
+    )
+    assert "Nothing answers" not in output_of(ran)
     assert (here / "file").read_text() == "old"
 
 
 def test_a_summary_of_a_step_that_cannot_be_written_is_refused(here: Path) -> None:
     ran = run(*CHECK, GITHUB_STEP_SUMMARY=str(here / "folder"))
     assert ran.exit_code == ExitStatus.USAGE
-    assert "GITHUB_STEP_SUMMARY" in said(ran)
+    assert "GITHUB_STEP_SUMMARY" in output_of(ran)
 
 
 def test_a_read_only_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ BEGUN: Said = {"type": "message_start", "message": {}}
 ENDED: list[Said] = [{"type": "message_delta", "delta": {}}, {"type": "message_stop"}]
 
 
-def walk(*said: Said, grammar: str = "messages") -> Walk:
-    events = (Event(index, Place("x", index), data) for index, data in enumerate(said))
+def walk(*documents: Said, grammar: str = "messages") -> Walk:
+    events = (Event(index, Place("x", index), data) for index, data in enumerate(documents))
     return load_grammar(grammar).walk(events)
 
 
@@ -46,7 +46,7 @@ def test_a_legal_message_breaks_no_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "due"),
+    ("events", "due"),
     [
         (
             [begins(0)],
@@ -73,8 +73,8 @@ def test_a_legal_message_breaks_no_rule() -> None:
         ),
     ],
 )
-def test_an_event_breaks_the_rule_that_it_breaks(said: list[Said], due: tuple[int, Rule, str]) -> None:
-    assert broken(walk(*said)) == [due]
+def test_an_event_breaks_the_rule_that_it_breaks(events: list[Said], due: tuple[int, Rule, str]) -> None:
+    assert broken(walk(*events)) == [due]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_an_event_breaks_the_rule_that_it_breaks(said: list[Said], due: tuple[in
     ],
 )
 def test_a_failed_response_may_stand_behind_its_error(behind: list[str], due: list[Any]) -> None:
-    said = [{"type": kind} for kind in ("response.created", "error", *behind)]
-    found = walk(*said, grammar="responses")
+    events = [{"type": kind} for kind in ("response.created", "error", *behind)]
+    found = walk(*events, grammar="responses")
     assert broken(found) == due
     assert found.end is not None
     assert found.end.index == (2 if behind[:1] == ["response.failed"] else 1)
@@ -140,9 +140,9 @@ def _ended_again(index: int) -> list[Said]:
 def test_an_event_breaks_a_rule_once_however_many_blocks_are_open(
     hostile: Callable[[int], list[Said]],
 ) -> None:
-    said = [BEGUN, *(event for index in range(1000) for event in hostile(index)), *ENDED]
-    found = walk(*said)
-    assert len(found.misplaced) <= 2 * len(said)
+    events = [BEGUN, *(event for index in range(1000) for event in hostile(index)), *ENDED]
+    found = walk(*events)
+    assert len(found.misplaced) <= 2 * len(events)
 
 
 EVENTS = st.one_of(
@@ -154,8 +154,8 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=30))
-def test_what_is_open_is_what_was_not_closed(said: list[Said]) -> None:
-    found = walk(*said)
+def test_what_is_open_is_what_was_not_closed(events: list[Said]) -> None:
+    found = walk(*events)
     due = [frame for frame in found.frames if frame.closed is None]
     still_open = [frame for frames in found._open.values() for same in frames.values() for frame in same]
     assert sorted(map(id, still_open)) == sorted(map(id, due))
@@ -165,7 +165,7 @@ def test_what_is_open_is_what_was_not_closed(said: list[Said]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "done", "said"),
+    ("given", "done", "due"),
     [
         ([[{"token": "a", "logprob": -1, "bytes": [97]}], []], [{"token": "a", "logprob": -1}], [["a", -1]]),
         ([[{"token": "a", "logprob": -1}]], [], []),
@@ -173,17 +173,17 @@ def test_what_is_open_is_what_was_not_closed(said: list[Said]) -> None:
     ],
     ids=["with and without bytes", "none at all", "what is no entry"],
 )
-def test_logprobs_are_joined_of_their_deltas_by_token_and_number(given: Any, done: Any, said: Any) -> None:
-    at = {"output_index": 0, "content_index": 0}
+def test_logprobs_are_joined_of_their_deltas_by_token_and_number(given: Any, done: Any, due: Any) -> None:
+    place = {"output_index": 0, "content_index": 0}
     text = "response.output_text"
     found = walk(
         {"type": "response.created"},
         {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message"}},
-        {"type": "response.content_part.added", **at, "part": {"type": "output_text"}},
-        *({"type": f"{text}.delta", **at, "delta": "a", "logprobs": entries} for entries in given),
-        {"type": f"{text}.done", **at, "text": "a" * len(given), "logprobs": done},
+        {"type": "response.content_part.added", **place, "part": {"type": "output_text"}},
+        *({"type": f"{text}.delta", **place, "delta": "a", "logprobs": entries} for entries in given),
+        {"type": f"{text}.done", **place, "text": "a" * len(given), "logprobs": done},
         grammar="responses",
     )
     [_, (_, pointer, repeated, joined)] = found.joined()
-    assert (pointer, repeated) == ("/logprobs", said)
-    assert (repeated == joined) == (said == [["a", -1]])
+    assert (pointer, repeated) == ("/logprobs", due)
+    assert (repeated == joined) == (due == [["a", -1]])

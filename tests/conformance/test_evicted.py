@@ -163,7 +163,7 @@ def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_a
     assert [stream.exchange.name for stream in streamed(run.streams)] == names
     assert not fetched
     assert not most_alive
-    silent = [one for one in held.streams if not one.choices and not one.refused]
+    silent = [stream for stream in held.streams if not stream.choices and not stream.refused]
     assert silent
     with pytest.raises(IndexError):
         refused_or_broken(held.streams)
@@ -323,7 +323,7 @@ def test_a_spill_file_reads_what_was_written() -> None:
 def test_an_exchange_is_read_again_from_its_lines(tmp_path: Path, zipped: bool) -> None:
     """Also one without its end, before another one and at the end of a capture that was cut off."""
     lines = [json.dumps(line).encode() for name in "abc" for line in exchange_lines(whole(name))]
-    ends = [at for at, line in enumerate(lines) if b'"kind": "end"' in line]
+    ends = [number for number, line in enumerate(lines) if b'"kind": "end"' in line]
     del lines[ends[1]]
     data = b"\n".join(lines)[:-30]
     path = tmp_path / ("cut.jsonl.gz" if zipped else "cut.jsonl")

@@ -42,7 +42,7 @@ def line(**response: Any) -> dict[str, Any]:
 
 
 def read(path: Path, *lines: dict[str, Any]) -> list[Exchange]:
-    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return list(exchanges_of(foreign_chunks(path)))
 
 
@@ -60,9 +60,9 @@ def test_an_exchange(tmp_path: Path) -> None:
 
 
 def test_flags_as_a_command_line_and_notes_that_are_no_text(tmp_path: Path) -> None:
-    one = line(note={"tail": [1, 2]}, complete=False)
-    one["server"]["flags"] = "--stream-interval 4"
-    (exchange,) = read(tmp_path / "a.jsonl", one)
+    written = line(note={"tail": [1, 2]}, complete=False)
+    written["server"]["flags"] = "--stream-interval 4"
+    (exchange,) = read(tmp_path / "a.jsonl", written)
     assert exchange.server.flags == ("--stream-interval", "4")
     assert exchange.ending is Ending.TRUNCATED
 

@@ -24,8 +24,8 @@ def read(cuts: list[bytes], reader: AnswerReader) -> Parsed:
             for piece in reader.feed(data):
                 body += piece
     except h11.RemoteProtocolError:
-        return _told(reader.head), body, False, True
-    return _told(reader.head), body, reader.over, False
+        return _status(reader.head), body, False, True
+    return _status(reader.head), body, reader.over, False
 
 
 def read_by_h11(cuts: list[bytes]) -> Parsed:
@@ -44,16 +44,16 @@ def read_by_h11(cuts: list[bytes]) -> Parsed:
                     case h11.EndOfMessage():
                         over = True
     except h11.RemoteProtocolError:
-        return _told(head), body, False, True
-    return _told(head), body, over, False
+        return _status(head), body, False, True
+    return _status(head), body, over, False
 
 
-def _told(head: h11.Response | None) -> int | None:
+def _status(head: h11.Response | None) -> int | None:
     return head.status_code if head is not None else None
 
 
 def cut(data: bytes, size: int) -> list[bytes]:
-    return [data[at : at + size] for at in range(0, len(data), size)]
+    return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 CHUNK = st.builds(lambda data: b"%x\r\n%s\r\n" % (len(data), data), st.binary(min_size=1, max_size=30))

@@ -52,7 +52,7 @@ def test_what_can_be_seen_stays_as_it_is() -> None:
     assert inert("\ud800") == "\\ud800"
 
 
-def said(console_of: dict[str, str | None], text: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def console_output(console_of: dict[str, str | None], text: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("sys.stdout", io.StringIO())
     for name, value in console_of.items():
         if value is not None:
@@ -65,7 +65,7 @@ def said(console_of: dict[str, str | None], text: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("surroundings", [{}, {"FORCE_COLOR": "1", "TERM": "xterm-256color"}])
 def test_a_console_passes_on_no_command_of_a_server(surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = said(surroundings, ESCAPES, monkeypatch)
+    shown = console_output(surroundings, ESCAPES, monkeypatch)
     assert not active(OURS.sub("", shown))
     assert "\\x1b[2J" in shown
 
@@ -142,7 +142,9 @@ def test_a_workflow_takes_nothing_within_for_a_command(capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "plain\n"
 
 
-@pytest.mark.parametrize(("said", "width"), [("72", 72), ("200", 200), ("", 140), ("wide", 140)])
-def test_the_width_of_what_no_terminal_shows(monkeypatch: pytest.MonkeyPatch, said: str, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", said)
+@pytest.mark.parametrize(("columns", "width"), [("72", 72), ("200", 200), ("", 140), ("wide", 140)])
+def test_the_width_of_what_no_terminal_shows(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     assert make_console().width == width

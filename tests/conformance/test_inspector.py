@@ -229,13 +229,13 @@ def test_what_a_server_wrote_stays_inert() -> None:
 
 def test_two_answers_are_aligned_and_the_first_difference_is_named() -> None:
     bench = Bench(load_dialects())
-    one, lost, other = (
+    answer, lost, other = (
         Answer(made, DIALECT) for made in (whole("w"), streamed("s", forgets_an_id=True), streamed("t"))
     )
-    beside = bench(Question(lost, 1, one))
+    beside = bench(Question(lost, 1, answer))
     assert "token 3 is 111, and 108 in w" in beside["html"]
     assert beside["playback"]["ribbons"][0]["rows"][1]["faults"].startswith("1 missing (position")
-    same = bench(Question(other, 1, one))
+    same = bench(Question(other, 1, answer))
     assert "their tokens and texts are the same" in same["html"]
 
 
@@ -243,11 +243,11 @@ def test_two_answers_are_aligned_and_the_first_difference_is_named() -> None:
 def test_a_gateway_is_judged_beside_its_worker_and_nobody_beside_a_twin(shown: int) -> None:
     """The gateway lost a field. Two servers that differ are no server that does not repeat itself."""
     bench = Bench(load_dialects())
-    gateway, told = whole("g"), whole("w")
-    told = replace(told, reads=(Read(0.1, told.body[:-1] + b', "beyond": 1}'),))
+    gateway, worker = whole("g"), whole("w")
+    worker = replace(worker, reads=(Read(0.1, worker.body[:-1] + b', "beyond": 1}'),))
 
     def violated(other: str) -> list[str]:
-        sides = [Answer(gateway, DIALECT), Answer(told, DIALECT, to=other)]
+        sides = [Answer(gateway, DIALECT), Answer(worker, DIALECT, to=other)]
         return bench(Question(sides[shown], 1, sides[1 - shown]))["violated"]
 
     assert violated(WORKER) == ["gateway-keeps-every-field"]
@@ -255,10 +255,13 @@ def test_a_gateway_is_judged_beside_its_worker_and_nobody_beside_a_twin(shown: i
 
 
 def test_each_server_is_read_as_it_says_that_it_delivers() -> None:
-    said = {TARGET: Advertised(delivery=Delivery.CUMULATIVE), TWIN: Advertised(delivery=Delivery.INCREMENTAL)}
-    bench = Bench(load_dialects(), said)
+    announced = {
+        TARGET: Advertised(delivery=Delivery.CUMULATIVE),
+        TWIN: Advertised(delivery=Delivery.INCREMENTAL),
+    }
+    bench = Bench(load_dialects(), announced)
     stream = replace(streamed("s"), reads=(Read(0.1, b'data: {"output_ids": [7]}\n\n' * 2),))
-    counted = {name: bench(Question(Answer(stream, DIALECT, to=name)))["tokens"] for name in said}
+    counted = {name: bench(Question(Answer(stream, DIALECT, to=name)))["tokens"] for name in announced}
     assert counted == {TARGET: 1, TWIN: 2}
 
 

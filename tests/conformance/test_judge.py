@@ -390,14 +390,14 @@ def test_a_selection_asks_each_answer_once() -> None:
         asked.append(stream.exchange.name)
         return stream.exchange.name == "a"
 
-    one, two = (
+    first, second = (
         replace(stream, exchange=replace(stream.exchange, name=name))
         for stream, name in ((ids_stream([1]), "a"), (ids_stream([2]), "b"))
     )
-    answers = Answers((one, two))
-    assert (named_a(answers), named_a(answers), named_a(Answers((two,)))) == ([one], [one], [])
+    answers = Answers((first, second))
+    assert (named_a(answers), named_a(answers), named_a(Answers((second,)))) == ([first], [first], [])
     assert asked == ["a", "b"]
-    assert named_a((two, one)) == [one]
+    assert named_a((second, first)) == [first]
 
 
 @pytest.mark.usefixtures("_facts_of_this_test")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from control_calls import abort
-from test_checks_pairs import look
+from test_checks_pairs import observe
 from wire_answers import DONE, answered
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
@@ -23,7 +23,7 @@ from tokenwire.wire.exchange import HttpRequest
 
 
 def violated(requirement: str, subject: Any, target: Target | None = None) -> list[Observation]:
-    return [seen for seen in look(requirement, subject, target) if not seen.holds]
+    return [seen for seen in observe(requirement, subject, target) if not seen.holds]
 
 
 # SGLang 0.5.23.
@@ -112,7 +112,7 @@ def test_an_echo_is_split_by_what_its_tokens_spell_and_not_by_the_usage_beside_i
     stream = answered("sglang-completions", ECHO, document)
     assert stream.choices[0].series("tokens") == [" ne", " can"]
     for requirement in ("logprob-values-are-legal", "top-logprobs-belong-to-position"):
-        assert look(requirement, stream)
+        assert observe(requirement, stream)
         assert violated(requirement, stream) == []
 
 
@@ -205,7 +205,7 @@ def test_top_logprobs_without_ids_are_matched_by_their_numbers() -> None:
     """The chosen entry has an id, those beside it have none."""
     chosen, other = _entry(" re", -3.25, token_id=587), _entry(" un", -3.5)
     stream = answered("sglang-chat", TOP_2, _chat_chunk(chosen, _entry(" re", -3.25), other), DONE)
-    assert look("top-logprobs-belong-to-position", stream)
+    assert observe("top-logprobs-belong-to-position", stream)
     assert violated("top-logprobs-belong-to-position", stream) == []
     stream = answered("sglang-chat", TOP_2, _chat_chunk(chosen, other, _entry(" in", -4.0)), DONE)
     assert len(violated("top-logprobs-belong-to-position", stream)) == 1
@@ -220,7 +220,7 @@ def _refused_prompt(index: int) -> dict[str, Any]:
 
 def test_each_refused_prompt_of_a_batch_has_its_own_error_event() -> None:
     stream = answered("sglang-generate", BATCH, _refused_prompt(0), _refused_prompt(1), DONE)
-    assert len(look("stream-errors-are-final", stream)) == 2
+    assert len(observe("stream-errors-are-final", stream)) == 2
     assert violated("stream-errors-are-final", stream) == []
     going_on = {"index": 0, "text": "a", "output_ids": [5], "meta_info": {"id": "x", "finish_reason": None}}
     for event in (going_on, _refused_prompt(0), {"error": {"message": "all of it", "code": 500}}):
@@ -284,14 +284,17 @@ GONE = {"message": "client disconnected", "code": 499}
 
 def test_what_an_abort_ended_is_neither_a_refusal_nor_the_good_request_after_one() -> None:
     """The aborted whole answer came back with status 499, the stream beside it ended in an error event."""
-    one = {"text": "a", "output_ids": [5], "meta_info": {"id": "t-beside", "completion_tokens": 1}}
-    finished = {**one, "meta_info": {**one["meta_info"], "finish_reason": {"type": "length", "length": 1}}}
+    event = {"text": "a", "output_ids": [5], "meta_info": {"id": "t-beside", "completion_tokens": 1}}
+    finished = {
+        **event,
+        "meta_info": {**event["meta_info"], "finish_reason": {"type": "length", "length": 1}},
+    }
     before = answered("sglang-generate", LONG, finished, label="undisturbed")
     whole = answered(
         "sglang-generate", {**LONG, "rid": "t-whole"}, {"error": GONE}, status=499, label="whole"
     )
     beside = {**LONG, "rid": "t-beside", "stream": True}
-    beside_stream = answered("sglang-generate", beside, one, {"error": GONE}, DONE, label="beside")
+    beside_stream = answered("sglang-generate", beside, event, {"error": GONE}, DONE, label="beside")
     aborts = Target(calls=(abort(0.1, "t-whole"), abort(0.1, "t-beside")))
     assert violated("refused-request-harms-nobody", (before, whole, beside_stream), aborts) == []
     refused = answered("sglang-generate", LONG, {"error": GONE | {"code": 400}}, status=400, label="bad")
@@ -352,10 +355,10 @@ def test_a_request_is_aborted_by_the_id_that_its_answer_carries() -> None:
     stream = answered("vllm-generate", NAMED, *to_the_end, event(27, finish="length"), DONE)
     client_id = Target(calls=(abort(0.11, "tokenwire-a9619a5e-stalled"),))
     server_id = Target(calls=(abort(0.11, "generate-tokens-tokenwire-a9619a5e-stalled"),))
-    assert look("abort-ends-the-request", stream, client_id) == []
+    assert observe("abort-ends-the-request", stream, client_id) == []
     assert len(violated("abort-ends-the-request", stream, server_id)) == 1
     aborted = answered("vllm-generate", NAMED, *to_the_end[:3], event(23, finish="abort"), DONE)
-    assert look("abort-is-told", aborted, server_id)
+    assert observe("abort-is-told", aborted, server_id)
     assert violated("abort-is-told", aborted, server_id) == []
 
 
@@ -409,8 +412,8 @@ def test_a_stop_that_is_named_elsewhere_may_have_matched() -> None:
         return answered("sglang-generate", body, document, label=label)
 
     ids = [743, 861, 541, 637, 260, 5, 550, 683, 772, 865, 599, 588]
-    said = f'{" " * 25}speciargsix  "errorValexp ab vpy'
-    free = generated(said, ids, {"type": "length", "length": 12}, "unstopped")
+    spoken = f'{" " * 25}speciargsix  "errorValexp ab vpy'
+    free = generated(spoken, ids, {"type": "length", "length": 12}, "unstopped")
     far = generated(" " * 25, ids[:2], {"type": "stop"}, "far", stop=["s"])
     assert violated("unmatched-stop-changes-nothing", (free, far)) == []
     assert violated("stop-string-ends-generation", (free, far)) == []
@@ -460,7 +463,7 @@ def test_the_likeliest_are_listed_before_ids_are_banned() -> None:
         "completion_probabilities": [entry],
     }
     banned = answered("llamacpp-completion", BANNED, document)
-    assert look("top-logprobs-belong-to-position", banned)
+    assert observe("top-logprobs-belong-to-position", banned)
     assert violated("top-logprobs-belong-to-position", banned) == []
     free = answered("llamacpp-completion", {**BANNED, "ignore_eos": False}, document)
     assert violated("top-logprobs-belong-to-position", free)
@@ -472,7 +475,7 @@ def test_a_refusal_may_begin_with_the_name_of_the_field() -> None:
         "error": {"code": 400, "message": "Prompt contains invalid tokens", "type": "invalid_request_error"}
     }
     stream = answered("llamacpp-completion", body, refused, status=400)
-    assert look("refusal-names-the-value", (stream,))
+    assert observe("refusal-names-the-value", (stream,))
     assert violated("refusal-names-the-value", (stream,)) == []
 
 
@@ -489,13 +492,13 @@ def test_a_temperature_below_zero_is_greedy_to_llama_cpp() -> None:
 WHOLE_CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0.0}
 
 
-def message(finish: str = "stop", **said: Any) -> dict[str, Any]:
+def message(finish: str = "stop", **channels: Any) -> dict[str, Any]:
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1795312900,
         "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish}],
+        "choices": [{"index": 0, "message": {"role": "assistant", **channels}, "finish_reason": finish}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
     }
 
@@ -538,7 +541,7 @@ def test_the_code_of_an_error_is_a_word_or_null(code: str | None) -> None:
         "choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}, "finish_reason": None}]
     }
     stream = answered("openai-chat", {**WHOLE_CHAT, "stream": True}, opening, {"error": error})
-    assert look("stream-errors-say-why", stream)
+    assert observe("stream-errors-say-why", stream)
     assert violated("stream-errors-say-why", stream) == []
     without_words = answered(
         "openai-chat", {**WHOLE_CHAT, "stream": True}, opening, {"error": {"code": code}}

@@ -57,7 +57,7 @@ def longest(asked: Asked) -> tuple[int, int]:
 
 
 def test_every_stream_is_read_to_its_end_token_by_token() -> None:
-    sizes = {name: longest(one) for name, one in asked()}
+    sizes = {name: longest(ask) for name, ask in asked()}
     assert "sglang-generate/slow-reader/slow" in sizes
     assert {name: size for name, size in sizes.items() if size[0] > MAX_BODY_BYTES} == {}
     assert {name: size for name, size in sizes.items() if size[1] > MAX_LINES} == {}

@@ -34,9 +34,9 @@ def runs() -> tuple[Run, ...]:
     """All that a recorded run asked, over and over: each time an hour later, under other names."""
     (recorded,) = replay([CAPTURE]).runs
 
-    def later(one: Exchange, time: int) -> Exchange:
-        started = datetime.fromisoformat(one.started) + timedelta(hours=time)
-        return replace(one, name=f"{one.name}-{time}", started=started.isoformat())
+    def later(exchange: Exchange, time: int) -> Exchange:
+        started = datetime.fromisoformat(exchange.started) + timedelta(hours=time)
+        return replace(exchange, name=f"{exchange.name}-{time}", started=started.isoformat())
 
     def again(times: int) -> Run:
         return replace(
@@ -54,12 +54,12 @@ def runs() -> tuple[Run, ...]:
             ),
         )
 
-    for _, look in looks(again(2)):
-        look()  # what is kept of each choice is read now, and not by the first run that is counted
+    for _, work in looks(again(2)):
+        work()  # what is kept of each choice is read now, and not by the first run that is counted
     return tuple(map(again, TIMES))
 
 
-def calls_of(look: Callable[[], object]) -> int:
+def calls_of(work: Callable[[], object]) -> int:
     """How many functions are called: what time is spent on, and the same on every machine."""
     called = 0
 
@@ -70,7 +70,7 @@ def calls_of(look: Callable[[], object]) -> int:
     gc.disable()  # or finalizers, which run during a collection, would be counted too
     sys.setprofile(count)
     try:
-        look()
+        work()
     finally:
         sys.setprofile(None)
         gc.enable()
@@ -83,15 +83,15 @@ def looks(run: Run) -> Iterator[tuple[str, Callable[[], object]]]:
         yield name, partial(getattr, run, name)
     for name, check in CHECKS.items():
         if check.on_run is not None:
-            yield name, partial(_look, check.on_run, run)
+            yield name, partial(_run_check, check.on_run, run)
 
 
-def _look(check: RunCheck, run: Run) -> None:
+def _run_check(check: RunCheck, run: Run) -> None:
     for _ in check(run.answers, run.target):
         pass
 
 
 def test_work_grows_with_the_answers_and_not_with_their_pairs(runs: tuple[Run, ...]) -> None:
-    few, more, most = ({name: calls_of(look) for name, look in looks(run)} for run in runs)
+    few, more, most = ({name: calls_of(work) for name, work in looks(run)} for run in runs)
     grown = {name: (most[name] - 2 * more[name] + few[name]) / (few[name] + 1000) for name in few}
     assert {name: round(times, 2) for name, times in grown.items() if times > SLACK} == {}

@@ -48,7 +48,7 @@ def test_arguments_of_any_kind_are_read(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "disputed"),
+    ("text", "disputed"),
     [
         ('<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>\nDone.', BEHIND),
         ("<think>\nI could <tool_call> it\n</think>\n\nNo.", "a tool call stands in the reasoning"),
@@ -61,20 +61,20 @@ def test_arguments_of_any_kind_are_read(arguments: dict[str, Any]) -> None:
         ("Hello <think> there", "a marker of reasoning stands in the content"),
     ],
 )
-def test_what_no_document_settles_is_disputed(said: str, disputed: str) -> None:
-    assert read(said, tools=("ping",)).disputed == disputed
+def test_what_no_document_settles_is_disputed(text: str, disputed: str) -> None:
+    assert read(text, tools=("ping",)).disputed == disputed
 
 
 @pytest.mark.parametrize("size", range(1, 66))
 def test_a_call_that_is_cut_anywhere_is_no_call_and_no_content(size: int) -> None:
-    said = FORMS["hermes"].spelled(("get_weather", CITY))
-    reading = read(f"Look.{said[:size]}")
+    call = FORMS["hermes"].spelled(("get_weather", CITY))
+    reading = read(f"Look.{call[:size]}")
     if size < len("<tool_call>"):
-        assert (reading.cut, reading.contents) == (None, (f"Look.{said[:size]}",))
+        assert (reading.cut, reading.contents) == (None, (f"Look.{call[:size]}",))
         return
-    assert (reading.cut, reading.contents, reading.calls) == (said[:size], ("Look.",), ())
-    known = begun(said[:size], FORMS["hermes"])
-    complete = '{"name": "get_weather"' in said[:size]
+    assert (reading.cut, reading.contents, reading.calls) == (call[:size], ("Look.",), ())
+    known = begun(call[:size], FORMS["hermes"])
+    complete = '{"name": "get_weather"' in call[:size]
     assert known is None or complete
     assert not complete or (known is not None and known[0] == "get_weather")
 
@@ -90,8 +90,8 @@ def test_reasoning_that_the_prompt_opened_ends_at_its_marker() -> None:
 
 
 def test_what_only_looks_like_a_marker_is_content() -> None:
-    said = 'a < b, <tool and <thin or </thin, {"nam": 1} and [x(y=1)]. end <'
-    assert (read(said).contents, read(said).disputed) == ((said,), "")
+    text = 'a < b, <tool and <thin or </thin, {"nam": 1} and [x(y=1)]. end <'
+    assert (read(text).contents, read(text).disputed) == ((text,), "")
 
 
 def test_parameters_may_stand_for_values_of_other_types() -> None:
@@ -111,5 +111,5 @@ def test_a_list_of_calls_begins_where_its_bracket_does() -> None:
 
 
 def test_a_call_at_the_very_beginning_of_reasoning_stands_in_it() -> None:
-    said = FORMS["hermes"].spelled(("ping", {}))
-    assert read(f"<think>{said}</think>No.").disputed == "a tool call stands in the reasoning"
+    call = FORMS["hermes"].spelled(("ping", {}))
+    assert read(f"<think>{call}</think>No.").disputed == "a tool call stands in the reasoning"

@@ -80,16 +80,16 @@ def completed(tokens: int, text: str = "", finish: str = "length") -> dict[str, 
 @pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS])
 def test_a_budget_of_zero_is_judged_without_ids(dialect: Dialect) -> None:
     nothing = answered(dialect, {"max_tokens": 0}, completed(0))
-    one = answered(dialect, {"max_tokens": 0}, completed(1, "a"))
+    stream = answered(dialect, {"max_tokens": 0}, completed(1, "a"))
     no_end = answered(dialect, {"max_tokens": 0}, completed(0, finish="stop"))
     assert faults("zero-budget-has-no-ids", nothing) == []
-    assert faults("zero-budget-has-no-ids", one) == [
+    assert faults("zero-budget-has-no-ids", stream) == [
         "text is not empty for a budget of zero tokens",
         "usage.completion_tokens is 1 for a budget of zero tokens",
     ]
     assert len(faults("zero-budget-has-no-ids", no_end)) == 1
     assert faults("budget-is-kept", nothing) == []
-    assert faults("budget-is-kept", one) == ["usage.completion_tokens is 1 for max_tokens 0"]
+    assert faults("budget-is-kept", stream) == ["usage.completion_tokens is 1 for max_tokens 0"]
 
 
 def test_an_echo_is_no_text_beyond_a_budget_of_zero() -> None:
@@ -186,10 +186,10 @@ def test_a_stop_that_ends_the_thoughts_is_told_as_that() -> None:
     habits = Habits(thoughts=30, stops_in_thoughts=True)
     server = OpenAIServer(habits)
     ask = Ask(messages=({"role": "user", "content": "Hi"},), max_new_tokens=40)
-    said = text_asked(server, ask)
-    stop = (said.choices[0].reasoning or "").split()[2]
+    unstopped = text_asked(server, ask)
+    stop = (unstopped.choices[0].reasoning or "").split()[2]
     again = text_asked(server, ask, "unstopped-again")
-    run = Run((said, again, text_asked(server, replace(ask, stop=(stop,)), "stopped")))
+    run = Run((unstopped, again, text_asked(server, replace(ask, stop=(stop,)), "stopped")))
     found = [
         judgement for judgement in judge([run]) if judgement.requirement.id == "stop-string-ends-generation"
     ]
@@ -265,9 +265,9 @@ class LMDeployServer:
             self.bodies.append(request.body)
             status, media_type, data = self._generate(request.body)
         headers = (("content-type", media_type),)
-        at = f"{len(self.bodies):06}"
+        started = f"{len(self.bodies):06}"
         reads = (Read(0.1, data),)
-        return Exchange(name, request, scenario, status, headers, reads, Ending.COMPLETE, started=at)
+        return Exchange(name, request, scenario, status, headers, reads, Ending.COMPLETE, started=started)
 
     def _generate(self, body: dict[str, Any]) -> tuple[int, str, bytes]:
         budget, prompt = body.get("max_tokens", 128), body.get("input_ids") or list(body["prompt"].encode())
@@ -281,7 +281,7 @@ class LMDeployServer:
         ids: list[int] = []
         for _ in range(budget):
             ids.append(30 + (sum(prompt) + sum(ids)) * 7 % 60)
-        stops = [at for at, token in enumerate(ids) if token in body.get("stop_token_ids", ())]
+        stops = [place for place, token in enumerate(ids) if token in body.get("stop_token_ids", ())]
         finish = "stop" if stops else "length"
         ids = ids[: stops[0]] if stops else ids
 
@@ -299,7 +299,9 @@ class LMDeployServer:
 
         if not body.get("stream"):
             return 200, "application/json", json.dumps(found(0, len(ids), finish)).encode()
-        events = [found(at, at + 1, None) for at in range(len(ids))] + [found(len(ids), len(ids), finish)]
+        events = [found(place, place + 1, None) for place in range(len(ids))] + [
+            found(len(ids), len(ids), finish)
+        ]
         data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)
         return 200, "text/event-stream", data + b"data: [DONE]\n\n"
 

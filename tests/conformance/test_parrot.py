@@ -34,20 +34,20 @@ def test_a_prompt_as_long_as_a_lag_is_said_again() -> None:
     assert SMALL.answer((7, 8, 9), 3) == (9, 9, 9)
 
 
-@pytest.mark.parametrize("said", [0, 31, 32, 400, SIZE - 1])
-def test_the_id_that_is_said_leads_and_its_group_follows_in_order(said: int) -> None:
-    top = SMALL.top(said, GROUP)
-    group = said // GROUP * GROUP
-    assert [token for token, _ in top] == [group + (said + place) % GROUP for place in range(GROUP)]
+@pytest.mark.parametrize("leader", [0, 31, 32, 400, SIZE - 1])
+def test_the_id_that_is_said_leads_and_its_group_follows_in_order(leader: int) -> None:
+    top = SMALL.top(leader, GROUP)
+    group = leader // GROUP * GROUP
+    assert [token for token, _ in top] == [group + (leader + place) % GROUP for place in range(GROUP)]
     assert top[0][1] - top[1][1] > 3.5
     assert math.fsum(math.exp(logprob) for _, logprob in top) == pytest.approx(1, abs=1e-9)
-    every = [math.exp(SMALL.logprob(said, token)) for token in range(SIZE)]
+    every = [math.exp(SMALL.logprob(leader, token)) for token in range(SIZE)]
     assert math.fsum(every) == pytest.approx(1, abs=1e-8)
 
 
 def test_ids_have_logprobs_of_their_own() -> None:
-    said = {round(SMALL.logprob(token, token), 5) for token in range(SIZE)}
-    assert len(said) > 200
+    logprobs = {round(SMALL.logprob(token, token), 5) for token in range(SIZE)}
+    assert len(logprobs) > 200
     assert {bias(token) * 32 for token in range(SIZE)} == set(range(16))
 
 
@@ -66,14 +66,14 @@ def test_attention_is_found_for_distances_of_all_kinds(distance: int) -> None:
 def test_the_same_bytes_come_every_time(tmp_path: Path) -> None:
     for name in ("one", "other"):
         write_parrot(tmp_path / name, distance=64)
-    one, other = (
+    first, other = (
         {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "other")
     )
-    assert one == other
+    assert first == other
     settings = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
-    assert one.keys() == {"model.safetensors", *settings}
-    assert "auto_map" not in json.loads(one["config.json"])
-    pinned = sha256(one["model.safetensors"] + one["tokenizer.json"]).hexdigest()
+    assert first.keys() == {"model.safetensors", *settings}
+    assert "auto_map" not in json.loads(first["config.json"])
+    pinned = sha256(first["model.safetensors"] + first["tokenizer.json"]).hexdigest()
     assert pinned == "a74f4801c3231022f402056984bbfea037ec0f263fe1392378ef35a77cbd59f7", "on every machine"
 
 

@@ -24,7 +24,7 @@ KINDS = pytest.mark.parametrize("kind", list(Vocabulary))
 MESSAGES = [{"role": "user", "content": LESSON[:900]}]
 
 
-def said(law: Law, words: Words, prompt: Sequence[int], **asked: object) -> Stream:
+def answer_of(law: Law, words: Words, prompt: Sequence[int], **asked: object) -> Stream:
     """What a parrot answers, with ids and text."""
     wants = {"greedy": True, "max_new_tokens": 40, "ignore_eos": True, **asked}
     right = truth(law, words, prompt, Asked(**wants))  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def prompt_of(size: int, seed: int = 1) -> tuple[int, ...]:
 @pytest.mark.parametrize("distance", [64, 256, 512, 1024, 2048, 4096])
 def test_ids_tell_the_distance_and_text_the_vocabulary(kind: Vocabulary, distance: int) -> None:
     law, words = Parrot(SIZE, distance), words_of(kind)
-    answers = [said(law, words, prompt_of(size)) for size in (40, 300, 1100, 4100)]
+    answers = [answer_of(law, words, prompt_of(size)) for size in (40, 300, 1100, 4100)]
     model = recognised(answers)
     assert model is not None
     assert (model.law, model.words, model.ours) == (law, words, True)
@@ -64,10 +64,10 @@ def test_text_alone_tells_both_where_the_prompt_is_ids_text_or_messages(kind: Vo
     assert rendered is not None
     ids = prompt_of(300)
     answers = {
-        "ids": without_ids(said(law, words, ids), input_ids=(ids,)),
-        "text": without_ids(said(law, words, encode(LESSON)), texts=(LESSON,)),
+        "ids": without_ids(answer_of(law, words, ids), input_ids=(ids,)),
+        "text": without_ids(answer_of(law, words, encode(LESSON)), texts=(LESSON,)),
         "chat": without_ids(
-            said(law, words, encode(rendered)), sent={"messages": SentField("messages", (MESSAGES,))}
+            answer_of(law, words, encode(rendered)), sent={"messages": SentField("messages", (MESSAGES,))}
         ),
     }
     for form, answer in answers.items():
@@ -80,7 +80,7 @@ def test_a_parrot_whose_stops_stay_in_its_texts_and_whose_answers_are_cut_is_one
     """As `transformers serve` has them: special tokens shown, stop strings kept, whole answers parsed."""
     words, encode = words_of(Vocabulary.BYTE_LEVEL), encoder(Vocabulary.BYTE_LEVEL)
     text = "It says it again, and it is.<|endoftext|>" + "~" * 20
-    right = without_ids(said(Parrot(SIZE), words, encode(LESSON)), texts=(LESSON,))
+    right = without_ids(answer_of(Parrot(SIZE), words, encode(LESSON)), texts=(LESSON,))
     kept = change(right, text=f"{right.choices[0].text} and more of the same")
     shown = change(without_ids(right, texts=(text,)), text="<|im_start|>assistant")
     assert recognised([kept, shown, shown]) is None, "one text of three"
@@ -91,7 +91,7 @@ def test_a_parrot_whose_stops_stay_in_its_texts_and_whose_answers_are_cut_is_one
 
 def test_a_parrot_that_errs_is_one() -> None:
     law, words = Parrot(SIZE), words_of(Vocabulary.BYTE_LEVEL)
-    right = said(law, words, prompt_of(64))
+    right = answer_of(law, words, prompt_of(64))
     ids = list(right.choices[0].output_ids or ())
     wrong = whole(
         Reply(ids=[*ids[:20], 7, *ids[21:]], text="nothing of the kind"), input_ids=(prompt_of(64),)
@@ -102,7 +102,7 @@ def test_a_parrot_that_errs_is_one() -> None:
 def loops(period: int) -> Stream:
     """A model that has fallen into a loop."""
     prompt = prompt_of(64)
-    return whole(Reply(ids=[20 + at % period for at in range(64)], text=None), input_ids=(prompt,))
+    return whole(Reply(ids=[20 + place % period for place in range(64)], text=None), input_ids=(prompt,))
 
 
 def copies(prompt: Sequence[int], lag: int) -> Stream:
@@ -139,7 +139,7 @@ def test_other_models_are_none(case: str) -> None:
 def test_another_make_is_known_with_its_tokenizer_alone() -> None:
     words = words_of(Vocabulary.BYTE_LEVEL)
     foreign = Words(words.pieces[::-1], frozenset(), frozenset({9}))
-    answers = [said(Repeater(320), foreign, prompt_of(size)) for size in (320, 400)]
+    answers = [answer_of(Repeater(320), foreign, prompt_of(size)) for size in (320, 400)]
     assert recognised(answers) is None
     model = recognised(answers, OtherTokenizer(foreign, lambda text: ()))
     assert model is not None
@@ -155,7 +155,7 @@ def test_the_folder_of_a_checkpoint_says_which_ids_end_a_text(tmp_path, kind: Vo
     tokenizer = LocalTokenizer(tmp_path)
     assert tokenizer.known.words == words_of(kind)
     assert tokenizer.known.encode("漢字 and 😀<|im_end|>") == encoder(kind)("漢字 and 😀<|im_end|>")
-    model = recognised([said(Parrot(SIZE, 64), words_of(kind), prompt_of(64))], tokenizer.known)
+    model = recognised([answer_of(Parrot(SIZE, 64), words_of(kind), prompt_of(64))], tokenizer.known)
     assert model is not None
     assert model.ours
 
@@ -177,8 +177,8 @@ def test_an_engine_is_held_to_the_ends_that_it_keeps() -> None:
     prompts = [(*prompt_of(size), message_end, *prompt_of(40, seed=2)) for size in (20, 30)]
     for ends in (words.ends, words.other_ends):
         engine = replace(words, ends=ends)
-        answers = [said(law, engine, prompt, ignore_eos=False, max_new_tokens=60) for prompt in prompts]
-        longer = [said(law, words, prompt_of(size)) for size in (40, 300)]
+        answers = [answer_of(law, engine, prompt, ignore_eos=False, max_new_tokens=60) for prompt in prompts]
+        longer = [answer_of(law, words, prompt_of(size)) for size in (40, 300)]
         model = recognised([*answers, *longer])
         assert model is not None
         assert model.words.ends == ends
@@ -189,9 +189,9 @@ def test_ends_are_told_by_counts_where_texts_are_not_as_they_were_said() -> None
     (message_end,) = words.ends - words.other_ends
     engine = replace(words, ends=words.other_ends)
     prompt = (*prompt_of(20), message_end, *prompt_of(40, seed=2))
-    answer = said(law, engine, prompt, ignore_eos=False, max_new_tokens=60)
+    answer = answer_of(law, engine, prompt, ignore_eos=False, max_new_tokens=60)
     for count, ends in ((60, words.other_ends), (59, words.ends)):
         shown = change(answer, text="<|im_start|>", counters={"completion_tokens": count})
-        model = recognised([shown, *(said(law, words, prompt_of(size)) for size in (40, 300))])
+        model = recognised([shown, *(answer_of(law, words, prompt_of(size)) for size in (40, 300))])
         assert model is not None
         assert model.words.ends == ends

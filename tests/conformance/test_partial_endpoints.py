@@ -16,11 +16,11 @@ BAD = (Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR)
 
 def verdicts(server: ResponsesServer) -> dict[str, set[tuple[Verdict, str]]]:
     """What is said of each requirement, with the reason of what is not judged."""
-    said: dict[str, set[tuple[Verdict, str]]] = {}
+    found: dict[str, set[tuple[Verdict, str]]] = {}
     for judgement in judge([server.run()]):
         reason = judgement.message if judgement.verdict is not Verdict.PASS else ""
-        said.setdefault(judgement.requirement.id, set()).add((judgement.verdict, reason))
-    return said
+        found.setdefault(judgement.requirement.id, set()).add((judgement.verdict, reason))
+    return found
 
 
 @pytest.mark.parametrize(("lacks", "status"), [("endpoint", "status 404"), ("implementation", "status 501")])
@@ -32,13 +32,13 @@ def test_an_endpoint_that_is_not_there_is_left_out_with_its_status(lacks: Lacks,
 
 @pytest.mark.parametrize("lacks", ["", "tools", "streams"])
 def test_an_endpoint_in_part_violates_nothing_and_what_it_lacks_has_a_reason(lacks: Lacks) -> None:
-    said = verdicts(ResponsesServer(lacks=lacks))
-    assert {name: seen for name, seen in said.items() if {verdict for verdict, _ in seen} & {*BAD}} == {}
-    assert {verdict for verdict, _ in said["cut-item-is-incomplete"]} == {Verdict.PASS}
+    found = verdicts(ResponsesServer(lacks=lacks))
+    assert {name: seen for name, seen in found.items() if {verdict for verdict, _ in seen} & {*BAD}} == {}
+    assert {verdict for verdict, _ in found["cut-item-is-incomplete"]} == {Verdict.PASS}
     for name in ("deltas-add-up", "stream-ends-once", "events-are-numbered", "item-ids-stay"):
         due = Verdict.UNSUPPORTED if lacks == "streams" else Verdict.PASS
-        assert {verdict for verdict, _ in said[name]} == {due}
-        assert all("no stream of typed items was answered" in why for verdict, why in said[name] if why)
+        assert {verdict for verdict, _ in found[name]} == {due}
+        assert all("no stream of typed items was answered" in why for verdict, why in found[name] if why)
 
 
 @pytest.mark.parametrize("mark", ["", "data: [DONE]\n\n"])
@@ -51,9 +51,11 @@ def test_a_stream_of_responses_may_end_with_the_mark_of_open_responses(mark: str
 
     run = Marking().run("chat-messages", "item-turns")
     judged = judge([run])
-    assert {each.requirement.id for each in judged if each.verdict in BAD} == set()
-    seen: dict[str, Any] = {each.requirement.id: each.verdict for each in judged}
+    assert {judgement.requirement.id for judgement in judged if judgement.verdict in BAD} == set()
+    seen: dict[str, Any] = {judgement.requirement.id: judgement.verdict for judgement in judged}
     assert seen["events-are-numbered"] is seen["stream-ends-once"] is Verdict.PASS
-    streams = [each for each in run.streams if each.dialect == "openai-responses" and each.asked.stream]
-    assert {mark.encode() in each.exchange.body for each in streams} == {True}
-    assert {any(event.done for event in each.load().events) for each in streams} == {bool(mark)}
+    streams = [
+        stream for stream in run.streams if stream.dialect == "openai-responses" and stream.asked.stream
+    ]
+    assert {mark.encode() in stream.exchange.body for stream in streams} == {True}
+    assert {any(event.done for event in stream.load().events) for stream in streams} == {bool(mark)}

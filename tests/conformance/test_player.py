@@ -39,7 +39,7 @@ def letters(cells) -> str:
 
 
 @pytest.mark.parametrize(
-    ("entries", "at", "before"),
+    ("entries", "expected", "before"),
     [
         ([1, 2, 3, 4], "====", {}),
         ([1, 2, 4], "==o>", {}),
@@ -51,9 +51,9 @@ def letters(cells) -> str:
         ([1, 2, 3, 4, 4], "====", {4: [State.DOUBLE]}),
     ],
 )
-def test_an_entry_lost_is_one_hole_and_one_too_many_is_one_cell(entries, at, before):
+def test_an_entry_lost_is_one_hole_and_one_too_many_is_one_cell(entries, expected, before):
     aligned = align([1, 2, 3, 4], entries)
-    assert letters(aligned.cells) == at
+    assert letters(aligned.cells) == expected
     assert {place: [cell.state for cell in cells] for place, cells in aligned.before.items()} == before
     found = [cell.index for cell in aligned.cells if cell.index is not None]
     found += [cell.index for cells in aligned.before.values() for cell in cells]
@@ -193,7 +193,7 @@ def violated(
 def test_the_ribbon_holds_the_stream_against_the_whole_answer_to_the_same_request():
     answer = named(whole(Reply(series={"mirror": list("abcdef")})), "generate/whole")
     stream = incremental(Reply(series={"mirror": list("abcdef")}))
-    lost = change(stream, at=2, output_ids=[])
+    lost = change(stream, position=2, output_ids=[])
     played = playback_of(violated(lost, answer, event=2))
     assert played is not None
     (tokens,) = played.ribbons
@@ -231,7 +231,7 @@ def test_no_other_stream_is_taken_for_the_whole_answer_and_no_answer_to_another_
 
 def test_of_a_cumulative_stream_the_ribbon_shows_what_the_illegal_event_left():
     answer = named(whole(), "generate/whole")
-    stream = change(cumulative(), at=3, output_ids=[11, 13, 14])
+    stream = change(cumulative(), position=3, output_ids=[11, 13, 14])
     played = playback_of(violated(stream, answer, event=3))
     assert played is not None
     row = played.ribbons[0]["rows"][1]
@@ -258,27 +258,29 @@ def test_entries_that_come_again_are_shown_where_they_come(known, named_ids):
     entries = [[-0.5, item, None] for item in (11, 12, 13)] if named_ids else [1, 2, 3]
     reply = Reply(ids=(11, 12, 13), text="abc", series={"mirror": entries})
     stream = incremental(reply)
-    for at in (1, 2):
-        stream = change(stream, at=at, series={"mirror": entries[: at + 1]})
+    for index in (1, 2):
+        stream = change(stream, position=index, series={"mirror": entries[: index + 1]})
     others = [named(whole(reply), "generate/whole")] if known else []
     played = playback_of(violated(stream, *others, event=1, pointer="/mirror"))
     assert played is not None
     row = played.ribbons[0]["rows"][-1]
-    said = [
+    shown = [
         (position, cell and cell[1:])
         for position, cell in zip(played.ribbons[0]["columns"], row["cells"], strict=True)
     ]
     again = "double" if known or named_ids else "extra"
     expected = [(0, ["same", 0]), (None, [again, 1]), (1, ["same", 1])]
     expected += [(None, [again, 2]), (None, [again, 2]), (2, ["same", 2])]
-    assert sorted(said, key=str) == sorted(expected, key=str)
+    assert sorted(shown, key=str) == sorted(expected, key=str)
 
 
 @pytest.mark.parametrize("delivered", [incremental, cumulative])
 def test_text_that_is_held_back_is_shown_by_its_bytes_or_by_the_number_of_its_ids(delivered):
     stream = delivered()
-    for at, text in ((2, ""), (3, ""), (4, "cde")) if delivered is incremental else ((2, "ab"), (3, "ab")):
-        stream = change(stream, at=at, text=text)
+    for position, text in (
+        ((2, ""), (3, ""), (4, "cde")) if delivered is incremental else ((2, "ab"), (3, "ab"))
+    ):
+        stream = change(stream, position=position, text=text)
     letters_of = dict(zip(range(11, 17), b"abcdef", strict=True))
     for spell, known in (
         (lambda _: None, ["no text yet for the last 1 ids", "no text yet for the last 2 ids"]),
@@ -309,7 +311,7 @@ def test_an_answer_without_a_violation_is_played_to_its_last_event():
 
 def test_a_server_without_ids_is_shown_by_its_text():
     answer = named(whole(Reply(ids=None)), "generate/whole")
-    stream = change(incremental(Reply(ids=None)), at=3, text="")
+    stream = change(incremental(Reply(ids=None)), position=3, text="")
     played = playback_of(violated(stream, answer, event=3))
     assert played is not None
     assert played.timeline.unit == "characters"
@@ -399,7 +401,7 @@ class Scripts(HTMLParser):
 
 def evil_page() -> str:
     stream = incremental(Reply(series={EVIL: list(range(6))}, details={}))
-    stream = change(stream, at=2, text=EVIL)
+    stream = change(stream, position=2, text=EVIL)
     hostile = ids_stream([1], [2], [3], name=f"generate/{EVIL}")
     event = replace(hostile.events[1], data={EVIL: [EVIL]})
     hostile = replace(hostile, events=(hostile.events[0], event, hostile.events[2]))
@@ -432,14 +434,14 @@ def test_a_page_without_anything_to_play_holds_no_script():
 
 
 def test_the_trace_has_a_slice_for_each_request_and_an_instant_for_each_event(tmp_path):
-    def at(stream: Stream, started: str, seconds: float) -> Stream:
+    def timed(stream: Stream, started: str, seconds: float) -> Stream:
         return replace(stream, exchange=replace(stream.exchange, started=started, duration=seconds))
 
-    first = at(incremental(), "2026-11-22T02:16:55.000+00:00", 2.0)
-    second = at(named(whole(), "generate/whole"), "2026-11-22T02:16:56.000+00:00", 0.5)
-    third = at(named(whole(), "generate/later"), "2026-11-22T02:16:58.000+00:00", 0.5)
-    unknown = at(named(whole(), f"generate/{EVIL}"), "", 0.5)
-    too = at(named(whole(), "generate/unknown-too"), "", 0.5)
+    first = timed(incremental(), "2026-11-22T02:16:55.000+00:00", 2.0)
+    second = timed(named(whole(), "generate/whole"), "2026-11-22T02:16:56.000+00:00", 0.5)
+    third = timed(named(whole(), "generate/later"), "2026-11-22T02:16:58.000+00:00", 0.5)
+    unknown = timed(named(whole(), f"generate/{EVIL}"), "", 0.5)
+    too = timed(named(whole(), "generate/unknown-too"), "", 0.5)
     judgement = violated(first, second, third, unknown, too, event=2)
     report = document(Subject(runs=(judgement.run,)), [judgement], 1)
     write_reports(report, Outputs(trace=tmp_path / "trace.json"), [judgement])

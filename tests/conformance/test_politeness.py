@@ -41,12 +41,12 @@ class Busy(CannedSender):
     def __init__(self, *statuses: int, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(b"{}")
         self.statuses = list(statuses)
-        self.said = headers
+        self.headers = headers
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
         exchange = await super().send(name, scenario, request, **how)
         status = self.statuses.pop(0) if self.statuses else 200
-        return replace(exchange, status=status, headers=self.said)
+        return replace(exchange, status=status, headers=self.headers)
 
 
 def polite(inner: CannedSender, clock: Clock | None = None, **limits: Any) -> PoliteSender:
@@ -70,7 +70,7 @@ def request(max_new_tokens: int | None = 4, **words: Any) -> HttpRequest:
 
 def send(sender: PoliteSender, *requests: HttpRequest) -> list[Exchange]:
     async def one_after_another() -> list[Exchange]:
-        return [await sender.send(f"x/{i}", "s", each) for i, each in enumerate(requests)]
+        return [await sender.send(f"x/{i}", "s", wanted) for i, wanted in enumerate(requests)]
 
     return asyncio.run(one_after_another())
 
@@ -159,7 +159,10 @@ def test_a_busy_server_is_asked_again_later_and_that_is_told() -> None:
     assert (exchange.status, exchange.name) == (200, "x/0-retry-2")
     assert inner.names == ["x/0", "x/0-retry-1", "x/0-retry-2"]
     assert clock.slept == [0.5, 1.0]
-    assert [(each.name, each.status) for each in sender.turned_away] == [("x/0", 503), ("x/0-retry-1", 429)]
+    assert [(refused.name, refused.status) for refused in sender.turned_away] == [
+        ("x/0", 503),
+        ("x/0-retry-1", 429),
+    ]
     assert list(sender.remarks()) == [
         "the target was busy: 2 requests were sent again after status 429, 503 (x/0, x/0-retry-1)"
     ]
@@ -197,7 +200,7 @@ def test_a_retry_waits_for_its_turn_like_any_other_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("header", "seconds"),
     [
         ("12", 12.0),
         ("Wed, 21 Oct 2026 07:28:30 GMT", 30.0),
@@ -207,8 +210,8 @@ def test_a_retry_waits_for_its_turn_like_any_other_request() -> None:
         ("", None),
     ],
 )
-def test_seconds_or_a_date(said: str, seconds: float | None) -> None:
-    exchange = asyncio.run(Busy(503, headers=(("retry-after", said),)).send("x", "s", request()))
+def test_seconds_or_a_date(header: str, seconds: float | None) -> None:
+    exchange = asyncio.run(Busy(503, headers=(("retry-after", header),)).send("x", "s", request()))
     assert retry_after(exchange, datetime(2026, 10, 21, 7, 28, tzinfo=UTC)) == seconds
 
 

@@ -272,8 +272,8 @@ def test_a_server_that_knows_no_such_model_is_not_asked_in_earnest() -> None:
 def test_a_watched_endpoint_keeps_the_family_whose_mark_was_seen() -> None:
     """Not every answer carries a mark: a refusal does not."""
     bench = Bench()
-    heard = [chat(answer()), chat(answer(matched_stop=None)), chat(answer())]
-    assert [bench.judge(item).dialect for item in heard] == [
+    exchanges = [chat(answer()), chat(answer(matched_stop=None)), chat(answer())]
+    assert [bench.judge(item).dialect for item in exchanges] == [
         "openai-chat",
         "sglang-chat",
         "sglang-chat",

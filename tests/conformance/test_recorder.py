@@ -109,11 +109,11 @@ def test_a_recorded_request_is_sent_again_with_its_credentials() -> None:
         heads.append(sorted(head.lower().split(b"\r\n")))
         writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
 
-    own = (("Authorization", "Bearer x"), ("X-Note", "plain"))
+    ours = (("Authorization", "Bearer x"), ("X-Note", "plain"))
 
     async def run() -> list[Exchange]:
         async with target(handle) as url:
-            recorder = Recorder(url, headers=own)
+            recorder = Recorder(url, headers=ours)
             first = await recorder.send("a", "s", HttpRequest("GET", "/x", headers=(("X-Own", "1"),)))
             return [first, await recorder.send("b", "s", first.request)]
 
@@ -180,8 +180,8 @@ def test_endings(answer: bytes, ending: Ending, status: int | None) -> None:
 def test_a_reset(answered: bytes, send: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, keep = asyncio.Event(), recorder_module._Recording.read
 
-    def noted(recording: recorder_module._Recording, at: float, data: bytes) -> None:
-        keep(recording, at, data)
+    def noted(recording: recorder_module._Recording, when: float, data: bytes) -> None:
+        keep(recording, when, data)
         kept.set()
 
     async def handle(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -303,8 +303,8 @@ def test_a_target_that_hangs_ends_in_time(head: bytes, send: Any, monkeypatch: p
     def over() -> None:
         limits[0].reschedule(asyncio.get_running_loop().time())
 
-    def kept(recording: recorder_module._Recording, at: float, data: bytes) -> None:
-        keep(recording, at, data)
+    def kept(recording: recorder_module._Recording, when: float, data: bytes) -> None:
+        keep(recording, when, data)
         over()
 
     async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -468,7 +468,7 @@ def test_exchanges_are_written_as_they_arrive(tmp_path: Path, monkeypatch: pytes
             return await recorder.send("a/b", "s", ASK)
 
     exchange = asyncio.run(run())
-    assert [(one.body, one.ending) for one in seen] == [(b"data: 1\n\n", Ending.CANCELLED)]
+    assert [(answer.body, answer.ending) for answer in seen] == [(b"data: 1\n\n", Ending.CANCELLED)]
     assert list(read_capture(path)) == [exchange]
     assert exchange.server.name == "x"
 

@@ -62,8 +62,8 @@ def test_a_grammar_that_admits_one_text_is_answered_with_it(stream: bool) -> Non
     """Else a plan leaves out what is asked of servers with such a grammar."""
     dialect = DIALECTS["sglang-chat"]
     assert dialect.request.says is not None
-    said = replace(ASKS[2], raw=dialect.request.says.body("Hello, {1}.", 0), stream=stream, max_new_tokens=5)
-    request = dialect.render(said)
+    asked = replace(ASKS[2], raw=dialect.request.says.body("Hello, {1}.", 0), stream=stream, max_new_tokens=5)
+    request = dialect.render(asked)
     assert isinstance(request, HttpRequest)
     exchange = asyncio.run(Rehearsal([dialect], 512).send("sglang-chat/one/label", "one", request))
     assert text_of(dialect.read(exchange)) == "Hello, {1}."

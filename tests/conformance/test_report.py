@@ -92,8 +92,8 @@ def test_no_line_of_a_failure_is_wider_than_the_terminal_but_the_commands(violat
     )
     upstream = judgement.requirement.upstream * 5
     elsewhere = [long._replace(place=long.place._replace(exchange=f"a/b/some-label-{n}")) for n in range(9)]
-    one = replace(judgement, violations=(long, *elsewhere), requirement=made_up_row(upstream=upstream))
-    lines = failure(row(one, subject), 80).splitlines()
+    long_one = replace(judgement, violations=(long, *elsewhere), requirement=made_up_row(upstream=upstream))
+    lines = failure(row(long_one, subject), 80).splitlines()
     assert max(map(len, lines[:-2])) <= 80
     assert "ex pec ted" * 15 in "".join(line[14:] for line in lines), "spaces of the wire are kept"
 
@@ -114,8 +114,8 @@ def test_texts_that_part_have_a_caret_below_the_first_character_that_is_wrong(vi
 
 def test_a_label_can_be_left_out_with_all_of_its_lines(violated) -> None:
     judgement, subject = violated
-    one = replace(judgement, requirement=made_up_row(sentence="Things MUST be so. " * 20))
-    text = failure(row(one, subject), without=("sentence", "again"))
+    judged = replace(judgement, requirement=made_up_row(sentence="Things MUST be so. " * 20))
+    text = failure(row(judged, subject), without=("sentence", "again"))
     assert "MUST" not in text
     assert "tokenwire check" not in text
 
@@ -191,10 +191,10 @@ def test_a_body_that_nothing_shortens_goes_to_a_file_beside_the_report(violated,
     body = "".join(f"{number} " for number in range(5_000)).encode()
     long = HttpRequest("POST", "/generate", raw_body=body)
     exchange = replace(stream.exchange, request=long)
-    one = replace(judgement, run=Run((replace(stream, exchange=exchange),)))
+    judged = replace(judgement, run=Run((replace(stream, exchange=exchange),)))
     folder = Outputs.within(tmp_path).bodies
-    assert write_bodies([one], folder) == []
-    shown = document(replace(subject, bodies=str(folder)), [one], 1)["verdicts"][0]["exhibit"]
+    assert write_bodies([judged], folder) == []
+    shown = document(replace(subject, bodies=str(folder)), [judged], 1)["verdicts"][0]["exhibit"]
     words = shlex.split(shown["curl"])
     assert Path(words[words.index("--data-binary") + 1].removeprefix("@")).read_bytes() == body
     outside = replace(exchange, name="../../etc/passwd")
@@ -397,12 +397,14 @@ def test_only_a_pass_has_a_witness(violated, passed) -> None:
 
 
 def test_what_fails_somewhere_is_summed_up_without_its_witness(passed) -> None:
-    (one, other), subject = passed
-    failed = replace(one, verdict=Verdict.FAIL, witness=None, violations=(one.witness._replace(holds=False),))
+    (first, other), subject = passed
+    failed = replace(
+        first, verdict=Verdict.FAIL, witness=None, violations=(first.witness._replace(holds=False),)
+    )
     report = document(subject, [failed, other], 1)
     assert [("witness" in row) for row in report["verdicts"]] == [False, True]
     assert [summary.witness for summary in summaries(report)] == [None]
-    assert summaries(document(subject, [one, other], 0))[0].witness is not None
+    assert summaries(document(subject, [first, other], 0))[0].witness is not None
 
 
 def test_a_full_table_tells_one_witness(passed) -> None:

@@ -108,8 +108,8 @@ def test_a_target_that_dies_is_given_up_and_what_was_answered_is_judged(serve) -
 
 def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
     some = ("budget-sweep", "concurrency", "malformed-ids", "prompt-ids")
-    url, one = serve(lambda n: n % 7 < 4), Limits(max_concurrency=1)
-    subject = run(Plan(Settings(target=url, scenario=some, dialect=("sglang-generate",)), limits=one))
+    url, limits = serve(lambda n: n % 7 < 4), Limits(max_concurrency=1)
+    subject = run(Plan(Settings(target=url, scenario=some, dialect=("sglang-generate",)), limits=limits))
     assert subject.broken_off == ""
     assert "gave no record" in " ".join(subject.remarks)
     asked = {stream.exchange.scenario for stream in subject.runs[0].streams}

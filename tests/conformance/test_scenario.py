@@ -46,9 +46,10 @@ def test_the_names_say_what_is_asked_and_the_probe_is_among_them() -> None:
     scenarios = load_scenarios()
     assert PROBE in scenarios
     assert all(
-        name == each.name and name == name.lower() and " " not in name for name, each in scenarios.items()
+        name == scenario.name and name == name.lower() and " " not in name
+        for name, scenario in scenarios.items()
     )
-    assert all(each.provokes.endswith(".") for each in scenarios.values())
+    assert all(scenario.provokes.endswith(".") for scenario in scenarios.values())
 
 
 def test_a_scenario_must_say_what_it_provokes_and_have_a_name_of_its_own() -> None:
@@ -143,15 +144,17 @@ class Echo(CannedSender):
 async def talk_everything_through(sender: CannedSender, *, perilous: bool) -> list[Stream]:
     """As if of a server of two ranks that has adapters, and is declared to take updates of its weights."""
     transcript = Transcript()
-    says, declared = (
+    advertised, declared = (
         Advertised(adapters=frozenset({"first"}), weights="/weights", dp_size=2),
         frozenset({WEIGHT_UPDATES}),
     )
-    for each in load_scenarios().values():
+    for listed in load_scenarios().values():
         for dialect in load_dialects().values():
-            conversation = Conversation(each.name, dialect, sender, says, transcript, declared=declared)
-            if each.chat in (None, conversation.chat) and (perilous or not each.perilous):
-                await each.run(conversation)
+            conversation = Conversation(
+                listed.name, dialect, sender, advertised, transcript, declared=declared
+            )
+            if listed.chat in (None, conversation.chat) and (perilous or not listed.perilous):
+                await listed.run(conversation)
     return transcript.streams
 
 
@@ -174,7 +177,7 @@ def test_scenarios_ask_each_exchange_under_a_name_of_its_own_and_within_the_smal
     asyncio.run(talk_everything_through(sender, perilous=True))
     assert len(sender.names) == len(set(sender.names))
     asked = {name.split("/")[1] for name in sender.names}
-    known = {name for name, each in load_scenarios().items() if not each.parrot}
+    known = {name for name, scenario in load_scenarios().items() if not scenario.parrot}
     assert asked == known - {"context-border"}  # asked where a context length is told
     for dependent in (
         "sglang-generate/continuation/after-7",

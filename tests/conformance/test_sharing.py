@@ -23,9 +23,9 @@ values = st.recursive(
 
 @given(values, values)
 def test_what_is_shared_is_what_was_read(value: Any, before: Any) -> None:
-    read, said = repr(value), repr(before)
+    read, written = repr(value), repr(before)
     assert repr(sharing(value, before)) == read
-    assert repr(before) == said
+    assert repr(before) == written
 
 
 @given(st.lists(values, min_size=1), st.lists(values))
@@ -112,14 +112,16 @@ def test_what_was_computed_of_an_answer_goes_once_it_was_observed_but_for_facts(
 
 
 @given(st.lists(values), st.lists(values))
-def test_arrays_hold_the_same_values_only_if_they_are_written_alike(one: list[Any], other: list[Any]) -> None:
-    assert same_values(one, loads(json.dumps(one)))
-    if same_values(one, other):
-        assert repr(one) == repr(other)
+def test_arrays_hold_the_same_values_only_if_they_are_written_alike(
+    first: list[Any], other: list[Any]
+) -> None:
+    assert same_values(first, loads(json.dumps(first)))
+    if same_values(first, other):
+        assert repr(first) == repr(other)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ([1], [True]),
         ([1], [1.0]),
@@ -129,5 +131,5 @@ def test_arrays_hold_the_same_values_only_if_they_are_written_alike(one: list[An
         ([object()], [object()]),
     ],
 )
-def test_what_is_only_equal_or_no_json_is_not_the_same(one: list[Any], other: list[Any]) -> None:
-    assert not same_values(one, other)
+def test_what_is_only_equal_or_no_json_is_not_the_same(first: list[Any], other: list[Any]) -> None:
+    assert not same_values(first, other)

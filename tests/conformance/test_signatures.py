@@ -49,22 +49,22 @@ class Case:
     """Another violation of the same requirement."""
 
 
-def chat(at: int, **changed: object) -> Stream:
+def chat(index: int, **changed: object) -> Stream:
     """A chat stream with logprobs, one emission of which was changed."""
     reply = Reply(ids=None, series={"logprobs_content": ENTRIES})
     stream = incremental(reply, dialect="sglang-chat", logprobs=True, usage=USAGE)
     for n, entry in enumerate(ENTRIES):
         stream = change(stream, n, details={"logprobs": {"content": [entry]}})
     gone = {"series": {"logprobs_content": GONE}, "details": {"logprobs": GONE}}
-    return change(stream, at, **gone, **changed)
+    return change(stream, index, **gone, **changed)
 
 
-def series(stream: Stream, at: int, name: str, value: object) -> Stream:
-    return change(stream, at, series={name: value})
+def series(stream: Stream, index: int, name: str, value: object) -> Stream:
+    return change(stream, index, series={name: value})
 
 
-def usages(stream: Stream, *at: int) -> Stream:
-    found = tuple(Usage(stream.events[n].place, {"completion_tokens": n}) for n in at)
+def usages(stream: Stream, *indexes: int) -> Stream:
+    found = tuple(Usage(stream.events[n].place, {"completion_tokens": n}) for n in indexes)
     return replace(stream, usages=found)
 
 

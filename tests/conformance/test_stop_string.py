@@ -50,38 +50,38 @@ def test_a_stop_string_is_named_or_seen(
 
 
 def test_a_server_that_shows_its_stop_string_is_caught_without_its_word() -> None:
-    look = CHECKS["stop-string-not-shown"].on_run
-    assert look is not None
-    (seen,) = look((chat("abc", Finish("stop"), "bc"),), Target())
+    check = CHECKS["stop-string-not-shown"].on_run
+    assert check is not None
+    (seen,) = check((chat("abc", Finish("stop"), "bc"),), Target())
     assert not seen.holds
-    assert list(look((chat("a", Finish("stop"), "bc"),), Target())) == [], "it may have ended by itself"
+    assert list(check((chat("a", Finish("stop"), "bc"),), Target())) == [], "it may have ended by itself"
 
 
 def test_a_stop_string_within_the_least_number_of_tokens_stays() -> None:
     """The prompt `q a w a z a k` with the stop `a` and min_tokens 4, echoed: the first two stay."""
-    look = CHECKS["stop-string-not-shown"].on_run
-    assert look is not None
+    check = CHECKS["stop-string-not-shown"].on_run
+    assert check is not None
     answer = chat("q a w a z ", Finish("stop", matched="a"), "a")
-    assert not all(seen.holds for seen in look((answer,), Target()))
-    assert list(look((replace(answer, asked=replace(answer.asked, min_new_tokens=4)),), Target())) == []
+    assert not all(seen.holds for seen in check((answer,), Target()))
+    assert list(check((replace(answer, asked=replace(answer.asked, min_new_tokens=4)),), Target())) == []
     (choice,) = whole(Reply(ids=None, text="q a w", finish=Finish("stop"))).choices
     assert stop_string_of(Asked(stop=("a",), min_new_tokens=4), choice) is None
 
 
 def unmatched(*streams: Stream) -> list[Observation]:
-    look = CHECKS["unmatched-stop-changes-nothing"].on_run
-    assert look is not None
-    return list(look(streams, Target()))
+    check = CHECKS["unmatched-stop-changes-nothing"].on_run
+    assert check is not None
+    return list(check(streams, Target()))
 
 
 def test_messages_are_related_by_their_words() -> None:
     length = Finish("length")
-    one, same = chat("abc", length), chat("abc", length, "zz", name="two")
-    assert [seen.holds for seen in unmatched(one, same)] == [True, True]
+    plain, same = chat("abc", length), chat("abc", length, "zz", name="two")
+    assert [seen.holds for seen in unmatched(plain, same)] == [True, True]
     other = chat("abX", length, "zz", name="two")
-    assert not all(seen.holds for seen in unmatched(one, other))
+    assert not all(seen.holds for seen in unmatched(plain, other))
     elsewhere = chat("abX", length, "zz", name="two", prompt_key='[null,{"messages":[1]}]')
-    assert unmatched(one, elsewhere) == []
+    assert unmatched(plain, elsewhere) == []
 
 
 def prompt_key(dialect: str, **body: Any) -> str:

@@ -36,18 +36,21 @@ def built(parts: Iterable[Tally]) -> Tally:
 answers = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=4), max_size=6)
 
 
-def tallies(told: Sequence[Sequence[tuple[int, int]]]) -> list[Tally]:
+def tallies(recorded: Sequence[Sequence[tuple[int, int]]]) -> list[Tally]:
     """The tally of each answer; the one at position 3 says nothing, and so witnesses nothing."""
 
-    def look(at: int) -> Iterator[Observation]:
-        yield from (observed(at, event, value) for event, value in told[at])
+    def check(position: int) -> Iterator[Observation]:
+        yield from (observed(position, event, value) for event, value in recorded[position])
 
-    return [tally(look, at, position=at, empty_answers=frozenset({"generate/3"})) for at in range(len(told))]
+    return [
+        tally(check, position, position=position, empty_answers=frozenset({"generate/3"}))
+        for position in range(len(recorded))
+    ]
 
 
 @given(answers, st.randoms(use_true_random=False), st.integers(0, 6))
-def test_tallies_merge_in_any_order_and_grouping(told: Any, shuffled: random.Random, cut: int) -> None:
-    parts = tallies(told)
+def test_tallies_merge_in_any_order_and_grouping(recorded: Any, shuffled: random.Random, cut: int) -> None:
+    parts = tallies(recorded)
     whole = built(parts)
     shuffled.shuffle(parts)
     assert built(parts) == whole
@@ -57,13 +60,13 @@ def test_tallies_merge_in_any_order_and_grouping(told: Any, shuffled: random.Ran
 def test_of_many_violations_of_one_answer_the_first_of_each_gravity_are_kept_and_all_are_counted() -> None:
     """A server may write millions: each is some kilobyte here."""
 
-    def look() -> Iterator[Observation]:
+    def check() -> Iterator[Observation]:
         for event in range(1000):
             seen = observed(0, event, 1)
             yield seen._replace(level=Level.SHOULD, by_chance=event % 2 == 1)
         yield observed(0, 1000, 1)
 
-    seen = tally(look, position=0)
+    seen = tally(check, position=0)
     assert seen.witnesses == 1001
     assert len(seen.differing) == 201
     assert sum(counted.observation.witnesses for counted in seen.differing) == 1001
@@ -78,9 +81,11 @@ def test_of_several_crashes_the_first_of_the_run_is_told_in_whatever_order_they_
 
 
 @given(answers)
-def test_a_tally_counts_what_its_parts_saw(told: Any) -> None:
-    whole = built(tallies(told))
-    every = [observed(at, event, value) for at, item in enumerate(told) for event, value in item]
+def test_a_tally_counts_what_its_parts_saw(recorded: Any) -> None:
+    whole = built(tallies(recorded))
+    every = [
+        observed(position, event, value) for position, item in enumerate(recorded) for event, value in item
+    ]
     telling = [
         observation
         for observation in every
@@ -101,7 +106,7 @@ def test_a_check_that_raises_keeps_what_it_saw_before() -> None:
         yield observed(answer, 0, 0)
         raise KeyError("oops")
 
-    first, second = (tally(breaks, at, position=at) for at in (0, 1))
+    first, second = (tally(breaks, position, position=position) for position in (0, 1))
     assert first.witnesses == 1
     assert first.crash is not None
     assert built([second, first]).crash == first.crash
@@ -109,16 +114,16 @@ def test_a_check_that_raises_keeps_what_it_saw_before() -> None:
 
 
 def test_what_was_left_out_is_counted_by_reason_and_is_nothing_that_was_seen() -> None:
-    def look(answer: int) -> Iterator[Observation]:
+    def check(answer: int) -> Iterator[Observation]:
         for event in range(answer):
             yield left_out(Place(f"generate/{answer}", event), "it was aborted")
         yield left_out(Place(f"generate/{answer}"), f"reason {answer}")
 
-    parts = [tally(look, nth, position=nth) for nth in (1, 2)]
+    parts = [tally(check, nth, position=nth) for nth in (1, 2)]
     for order in (parts, parts[::-1]):
         seen = built(order)
         assert (seen.saw, seen.witnesses) == (False, 0)
-        assert [(one.reason, one.times, one.exchange) for one in seen.left_out] == [
+        assert [(entry.reason, entry.times, entry.exchange) for entry in seen.left_out] == [
             ("it was aborted", 3, "generate/1"),
             ("reason 1", 1, "generate/1"),
             ("reason 2", 1, "generate/2"),

@@ -81,10 +81,10 @@ def test_a_merge_of_replays_is_the_replay_of_all(captures: list[Path]) -> None:
 
 
 def test_however_replays_are_grouped_the_merge_is_the_same(captures: list[Path]) -> None:
-    one, two, three = (written_and_read(judged(path), f"{path}.gz") for path in captures)
-    left = merged([written_and_read(merged([one, two]), "left.gz"), three])
-    right = merged([one, written_and_read(merged([two, three]), "right.gz")])
-    assert report(left) == report(right) == report(merged([one, two, three]))
+    first, second, third = (written_and_read(judged(path), f"{path}.gz") for path in captures)
+    left = merged([written_and_read(merged([first, second]), "left.gz"), third])
+    right = merged([first, written_and_read(merged([second, third]), "right.gz")])
+    assert report(left) == report(right) == report(merged([first, second, third]))
 
 
 def test_the_commands_do_that(tokenwire: Command, captures: list[Path]) -> None:

@@ -100,8 +100,8 @@ def test_sglang_is_asked_for_many_texts_at_once_and_vllm_for_one() -> None:
     assert VLLM.detokenize is not None
     many = SGLANG.detokenize.request([(1, 2), (3,)], skip_special_tokens=False)
     assert many.body == {"tokens": [[1, 2], [3]], "skip_special_tokens": False}
-    one = VLLM.detokenize.request([(1, 2)], skip_special_tokens=False)
-    assert one.body == {"tokens": [1, 2]}
+    request = VLLM.detokenize.request([(1, 2)], skip_special_tokens=False)
+    assert request.body == {"tokens": [1, 2]}
 
 
 def test_answers_of_either_family_are_understood() -> None:
@@ -237,8 +237,8 @@ def test_a_recording_is_judged_by_the_tokenizer_of_its_model(tokenwire) -> None:
 
 def test_a_bias_of_ids_is_said_where_the_endpoint_takes_it() -> None:
     ask = Ask(input_ids=((1, 2),), logit_bias={7: 100.0})
-    said = {name: dialect.render(ask) for name, dialect in load_dialects().items()}
-    native, completions = said["sglang-generate"], said["sglang-completions"]
+    requests = {name: dialect.render(ask) for name, dialect in load_dialects().items()}
+    native, completions = requests["sglang-generate"], requests["sglang-completions"]
     assert isinstance(native, HttpRequest)
     assert isinstance(completions, HttpRequest)
     assert native.body is not None
@@ -247,4 +247,4 @@ def test_a_bias_of_ids_is_said_where_the_endpoint_takes_it() -> None:
     assert completions.body["logit_bias"] == {"7": 100.0}
     # It shapes the tokens, so the answer is another than without it.
     assert SGLANG.read_asked(native).other_sampling
-    assert isinstance(said["lmdeploy-generate"], Unsupported)
+    assert isinstance(requests["lmdeploy-generate"], Unsupported)

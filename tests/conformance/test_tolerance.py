@@ -56,31 +56,31 @@ def outcome(
     return Outcome(requirement, scenario, verdict, kinds)
 
 
-def hold(text: str, *run: Outcome, whole: bool = True):
+def apply(text: str, *run: Outcome, whole: bool = True):
     return apply_baseline(parse_baseline(PATH, text), run, complete=whole, today=TODAY)
 
 
 def faults(text: str, *run: Outcome, whole: bool = True) -> list[str]:
-    return [fault.kind.value for fault in hold(text, *run, whole=whole).faults]
+    return [fault.kind.value for fault in apply(text, *run, whole=whole).faults]
 
 
 FAILS = outcome(Verdict.FAIL, KIND)
 
 
 def test_a_known_failure_is_tolerated_with_its_reason() -> None:
-    held = hold(entry(), FAILS)
+    held = apply(entry(), FAILS)
     assert held.tolerated == {f"{ID}[{SCENARIO}]": "upstream is asked (https://example.org/1)"}
     assert held.faults == ()
 
 
 def test_a_failure_that_fails_in_one_more_way_is_not_known() -> None:
-    held = hold(entry(), outcome(Verdict.FAIL, KIND, OTHER))
+    held = apply(entry(), outcome(Verdict.FAIL, KIND, OTHER))
     assert held.tolerated == {}
     assert held.faults == ()
 
 
 def test_a_failure_in_one_server_more_is_not_known() -> None:
-    assert hold(entry(), FAILS, outcome(Verdict.FAIL, OTHER)).tolerated == {}
+    assert apply(entry(), FAILS, outcome(Verdict.FAIL, OTHER)).tolerated == {}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_failure_in_one_server_more_is_not_known() -> None:
     ],
 )
 def test_an_entry_that_does_not_hold_fails_the_run_and_tolerates_nothing(changed, run, kind) -> None:
-    held = hold(entry(**changed), run)
+    held = apply(entry(**changed), run)
     assert [fault.kind for fault in held.faults] == [kind]
     assert held.faults[0].message.startswith("known.toml, failure 1, ")
     assert held.tolerated == {}
@@ -110,14 +110,14 @@ SEVERAL = ["probe", "greedy-stream", "samples"]
 
 def test_a_table_of_several_scenarios_holds_an_entry_for_each() -> None:
     failing = [outcome(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
-    held = hold(entry(scenario=SEVERAL), *failing)
+    held = apply(entry(scenario=SEVERAL), *failing)
     assert held.faults == ()
     assert held.tolerated.keys() == {f"{ID}[{name}]" for name in SEVERAL}
-    gone = hold(entry(scenario=SEVERAL), *failing[:2], outcome(Verdict.PASS, scenario="samples"))
+    gone = apply(entry(scenario=SEVERAL), *failing[:2], outcome(Verdict.PASS, scenario="samples"))
     assert [(fault.kind, fault.scenario) for fault in gone.faults] == [("stale", "samples")]
     assert gone.tolerated.keys() == {f"{ID}[{name}]" for name in SEVERAL[:2]}
     another = outcome(Verdict.FAIL, KIND, scenario="cached-prompt")
-    assert another.name not in hold(entry(scenario=SEVERAL), *failing, another).tolerated
+    assert another.name not in apply(entry(scenario=SEVERAL), *failing, another).tolerated
 
 
 def anywhere(**changed: object) -> str:
@@ -125,34 +125,34 @@ def anywhere(**changed: object) -> str:
 
 
 def test_an_entry_without_a_scenario_tolerates_its_kind_wherever_it_shows() -> None:
-    one, another = (outcome(Verdict.FAIL, KIND, scenario=name) for name in ("samples", "cached-prompt"))
-    held = hold(anywhere(), one, another, outcome(Verdict.PASS))
+    first, another = (outcome(Verdict.FAIL, KIND, scenario=name) for name in ("samples", "cached-prompt"))
+    held = apply(anywhere(), first, another, outcome(Verdict.PASS))
     assert held.faults == ()
-    assert held.tolerated.keys() == {one.name, another.name}
-    assert hold(anywhere(), outcome(Verdict.FAIL, KIND, OTHER)).tolerated == {}
+    assert held.tolerated.keys() == {first.name, another.name}
+    assert apply(anywhere(), outcome(Verdict.FAIL, KIND, OTHER)).tolerated == {}
     elsewhere = outcome(Verdict.FAIL, KIND, requirement="whole-accumulates")
-    assert elsewhere.name not in hold(anywhere(), one, elsewhere).tolerated
-    assert hold(anywhere(reason=""), one, another).tolerated == {}
+    assert elsewhere.name not in apply(anywhere(), first, elsewhere).tolerated
+    assert apply(anywhere(reason=""), first, another).tolerated == {}
 
 
 @pytest.mark.parametrize("run", [outcome(Verdict.PASS), outcome(Verdict.FAIL, OTHER)])
 def test_an_entry_that_showed_in_many_scenarios_has_to_show_again(run) -> None:
     kind = "stale" if run.verdict is Verdict.PASS else "differently failing"
     assert faults(anywhere(), run) == [kind]
-    held = hold(anywhere(**{"seen-in": 4}), run)
+    held = apply(anywhere(**{"seen-in": 4}), run)
     assert held.faults == ()
     assert held.flaky == (
         f"not seen: {ID} ({KIND.dialect}), which showed in few scenarios before; remove the entry where you "
         "know that it is mended",
     )
-    assert hold(anywhere(**{"seen-in": 4}), run, whole=False).flaky == ()
+    assert apply(anywhere(**{"seen-in": 4}), run, whole=False).flaky == ()
     recorded = anywhere(**{"seen-in": 1}).replace('budget = "quick"', "")
     assert faults(recorded, run) == [kind], "a recording says the same each time"
 
 
 def test_what_is_wrong_with_a_whole_table_is_said_once() -> None:
     failing = [outcome(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
-    (fault,) = hold(entry(dialect="x") + entry(scenario=SEVERAL, reason=""), *failing).faults[1:]
+    (fault,) = apply(entry(dialect="x") + entry(scenario=SEVERAL, reason=""), *failing).faults[1:]
     words = f"{ID}[probe] and in 2 more: it has no reason; say why this is tolerated"
     assert (fault.kind, fault.message) == ("unexplained", f"known.toml, failure 2, {words}")
 
@@ -213,7 +213,7 @@ def test_a_flaky_failure_is_bounded_on_both_sides(failures, runs, run, kinds) ->
     ("run", "words"), [(FAILS, "failed; 1 of 3"), (outcome(Verdict.PASS), "did not fail; 0 of 3")]
 )
 def test_a_flaky_failure_is_always_told(run, words) -> None:
-    (line,) = hold(flaky(runs=2), run).flaky
+    (line,) = apply(flaky(runs=2), run).flaky
     assert words in line
     assert "at most 1 of 5: upstream is asked (https://example.org/1)" in line
 
@@ -288,14 +288,14 @@ def known(tmp_path: Path) -> Path:
 
 
 def rewrite(known: Path, *reports, strict: bool = False) -> str:
-    text = updated(known, {f"r{n}.json": each for n, each in enumerate(reports)}, strict=strict).text
+    text = updated(known, {f"r{n}.json": report for n, report in enumerate(reports)}, strict=strict).text
     known.write_text(text, "utf-8")
     return text
 
 
 def test_a_new_baseline_names_its_failures_and_wants_their_reasons(known: Path) -> None:
     baseline = parse_baseline(known, rewrite(known, report(KIND)))
-    assert [each.kind for each in baseline.entries] == [KIND]
+    assert [entry.kind for entry in baseline.entries] == [KIND]
     assert baseline.budget == "standard"
     held = apply_baseline(baseline, [FAILS], complete=True, today=TODAY)
     assert [fault.kind for fault in held.faults] == ["unexplained"]
@@ -333,7 +333,7 @@ def test_a_baseline_of_one_report_holds_on_the_next_run_and_on_nothing_new(known
     rewrite(known, in_scenarios(*SEVERAL, failing=("probe",)))
     known.write_text(known.read_text().replace('= ""', '= "https://h/1"'), "utf-8")
     baseline = parse_baseline(known, known.read_text())
-    assert [(each.scenario, each.seen_in) for each in baseline.entries] == [("", 1)]
+    assert [(entry.scenario, entry.seen_in) for entry in baseline.entries] == [("", 1)]
     elsewhere = outcome(Verdict.FAIL, KIND, scenario="samples")
     held = apply_baseline(baseline, [outcome(Verdict.PASS), elsewhere], complete=True, today=TODAY)
     assert (held.faults, held.tolerated.keys()) == ((), {elsewhere.name})
@@ -345,8 +345,8 @@ def test_a_baseline_of_one_report_holds_on_the_next_run_and_on_nothing_new(known
 
 def test_a_kind_is_written_down_once_wherever_it_fails(known: Path) -> None:
     text = rewrite(known, in_scenarios(*SEVERAL), in_scenarios(*SEVERAL, failing=("probe", "samples")))
-    (one,) = parse_baseline(known, text).entries
-    assert (one.name, one.section, one.seen_in) == (ID, "failure", 2)
+    (entry,) = parse_baseline(known, text).entries
+    assert (entry.name, entry.section, entry.seen_in) == (ID, "failure", 2)
     assert rewrite(known, in_scenarios(*SEVERAL, "cached-prompt", failing=("cached-prompt",))) == text
     gone = updated(known, {"r.json": in_scenarios(*SEVERAL, failing=())})
     assert gone.removed == (ID,)
@@ -363,7 +363,9 @@ def test_what_fails_alike_in_several_scenarios_stands_in_one_strict_table(known:
     assert [new.name for new in first.added] == [f"{ID}[greedy-stream, probe, samples]"]
     baseline = parse_baseline(known, first.text)
     assert [len(table) for table in baseline.tables()] == [3]
-    assert {(each.reason, each.link) for each in baseline.entries} == {("one cause", "https://example.org/2")}
+    assert {(entry.reason, entry.link) for entry in baseline.entries} == {
+        ("one cause", "https://example.org/2")
+    }
     failing = [outcome(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
     assert apply_baseline(baseline, failing, complete=True, today=TODAY).faults == ()
 
@@ -406,7 +408,7 @@ def test_counts_that_a_flaky_entry_lacks_are_written_below_it(known: Path) -> No
 def test_what_fails_now_and_then_stands_by_itself(known: Path) -> None:
     runs = {"a.json": in_scenarios(*SEVERAL), "b.json": in_scenarios(*SEVERAL, failing=())}
     tables = parse_baseline(known, updated(known, runs, strict=True).text).tables()
-    assert [(each.section, each.scenario) for (each,) in tables] == [
+    assert [(entry.section, entry.scenario) for (entry,) in tables] == [
         ("flaky", "greedy-stream"),
         ("flaky", "probe"),
         ("flaky", "samples"),

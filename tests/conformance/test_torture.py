@@ -70,7 +70,7 @@ def our_reader(url, listed) -> dict[str, object]:
 def plain_client(bug=""):
     """A client of chat and of `/generate` as one writes it in a hurry, with one bug or none."""
 
-    def hold(url, listed) -> dict[str, object]:
+    def client(url, listed) -> dict[str, object]:
         _, _, reads, ending = pieces_of(url, listed)
         if bug == "splits characters":
             text = "".join(read.decode(errors="replace") for read in reads)
@@ -81,10 +81,10 @@ def plain_client(bug=""):
             line[5:].lstrip() for block in blocks for line in block.split("\n") if line.startswith("data:")
         ]
         held = defaultdict(lambda: {"text": "", "finish": None})
-        events = [json.loads(one) for one in data if one != "[DONE]"]
+        events = [json.loads(line) for line in data if line != "[DONE]"]
         for event in events:
             for choice in event.get("choices", [event] if "text" in event else ()):
-                one = held[choice.get("index", 0)]
+                record = held[choice.get("index", 0)]
                 new = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
                 finish = choice.get("finish_reason") or (choice.get("meta_info") or {}).get("finish_reason")
                 if finish and bug == "drops the last delta":
@@ -92,13 +92,13 @@ def plain_client(bug=""):
                 joins = (
                     "delta" in choice or listed["door"].endswith("incremental") or bug == "joins whole states"
                 )
-                one["text"] = one["text"] + new if joins else new
-                one["finish"] = finish["type"] if isinstance(finish, dict) else finish or one["finish"]
+                record["text"] = record["text"] + new if joins else new
+                record["finish"] = finish["type"] if isinstance(finish, dict) else finish or record["finish"]
         broken = ending is Ending.TRUNCATED or any("error" in event for event in events)
-        choices = [{"index": index, **one} for index, one in sorted(held.items())]
+        choices = [{"index": index, **record} for index, record in sorted(held.items())]
         return {"choices": choices, "error": "broken" if broken else None}
 
-    return hold
+    return client
 
 
 @contextmanager
@@ -108,17 +108,17 @@ def tortured(pause=lambda _seconds: None) -> Iterator[tuple[Session, str]]:
         yield session, url
 
 
-def report(session, url, hold, names) -> list[dict[str, object]]:
+def report(session, url, reader, names) -> list[dict[str, object]]:
     """Let a client ask for cases over HTTP and post what it holds; the verdict on each."""
-    said = []
+    answers = []
     with httpx.Client(base_url=url, timeout=30, verify=False) as client:
         for door, name in names:
-            (listed,) = (one for one in session.listed(door) if one["case"] == name)
-            held = hold(url, listed)
+            (listed,) = (case for case in session.listed(door) if case["case"] == name)
+            held = reader(url, listed)
             answer = client.post(f"/tokenwire/report/{door}/{name}", json=held)
             assert answer.status_code == 200, answer.text
-            said.append(answer.json())
-    return said
+            answers.append(answer.json())
+    return answers
 
 
 def legal(door) -> list[tuple[str, str]]:
@@ -132,9 +132,9 @@ def legal(door) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("door", DOORS)
 def test_our_reader_passes_all_legal_cases_over_http(door):
     with tortured() as (session, url):
-        said = report(session, url, our_reader, legal(door)[::4])
-    assert {one["verdict"] for one in said} == {Verdict.PASS}
-    assert {one.verdict for one in session.judgements()} == {Verdict.PASS}
+        answers = report(session, url, our_reader, legal(door)[::4])
+    assert {answer["verdict"] for answer in answers} == {Verdict.PASS}
+    assert {judgement.verdict for judgement in session.judgements()} == {Verdict.PASS}
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_our_reader_passes_all_legal_cases_over_http(door):
 def test_our_reader_passes_what_is_done_beside_the_bytes(name):
     pauses = []
     with tortured(pauses.append) as (session, url):
-        (said,) = report(session, url, our_reader, [("openai-chat", name)])
-    assert said["verdict"] == Verdict.PASS, said
+        (answer,) = report(session, url, our_reader, [("openai-chat", name)])
+    assert answer["verdict"] == Verdict.PASS, answer
     assert bool(pauses) == name.startswith("slow")
 
 
@@ -172,7 +172,11 @@ def test_a_planted_bug_is_red_in_the_right_sentence(bug):
     names = [(door, name) for name in tried]
     with tortured() as (session, url):
         report(session, url, plain_client(bug), names)
-    red = {one.requirement.id: one for one in session.judgements() if one.verdict is Verdict.FAIL}
+    red = {
+        judgement.requirement.id: judgement
+        for judgement in session.judgements()
+        if judgement.verdict is Verdict.FAIL
+    }
     assert set(red) == {sentence}
     shown = session.document()["verdicts"]
     (row,) = (row for row in shown if row["verdict"] == "FAIL")
@@ -180,15 +184,15 @@ def test_a_planted_bug_is_red_in_the_right_sentence(bug):
     assert row["evidence"][0]["expected"] != row["evidence"][0]["actual"]
     with tortured() as (session, url):
         report(session, url, plain_client(), names)
-    assert {one.verdict for one in session.judgements()} == {Verdict.PASS}
+    assert {judgement.verdict for judgement in session.judgements()} == {Verdict.PASS}
 
 
 def test_a_client_that_takes_a_broken_stream_for_whole_is_told():
     session = Session()
     held = {"choices": [{"index": 0, "text": "Tokens", "finish": "stop"}]}
-    said = session.take("openai-chat", "text-reset", held)
-    assert said["findings"][0]["sentence"] == "broken-streams-are-told"
-    assert said["record"]["choices"][0]["text"] == "Tokens come in pieces, of any size."
+    answer = session.take("openai-chat", "text-reset", held)
+    assert answer["findings"][0]["sentence"] == "broken-streams-are-told"
+    assert answer["record"]["choices"][0]["text"] == "Tokens come in pieces, of any size."
     assert session.take("openai-chat", "text-reset", {"error": "the stream broke off"})["verdict"] == "PASS"
     assert session.take("openai-chat", "text-reset", {"choices": [{"text": "Tokens"}]})["verdict"] == "PASS"
 
@@ -215,8 +219,8 @@ def test_a_report_shows_as_much_of_a_long_stream_as_it_needs():
 
 
 def test_a_client_that_invents_an_error_is_told():
-    said = Session().take("openai-chat", "text", {"error": "no"})
-    assert (said["verdict"], said["findings"][0]["field"]) == ("FAIL", "error")
+    answer = Session().take("openai-chat", "text", {"error": "no"})
+    assert (answer["verdict"], answer["findings"][0]["field"]) == ("FAIL", "error")
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -227,7 +231,7 @@ def test_a_client_that_does_not_wait_is_told(status):
         session.note(*key, Asked(10.0, 1))
         session.note(*key, Asked(second, 1))
         session.take(*key, right)
-        assert [one.sentence for one in session.findings()] == red
+        assert [finding.sentence for finding in session.findings()] == red
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -242,8 +246,8 @@ def test_a_server_is_busy_once(status):
 
 def test_a_client_that_joins_a_stream_that_broke_with_the_next_is_told():
     text = "Tokens come" + "Tokens come in pieces, of any size."
-    said = Session().take("openai-chat", "broken-once", {"choices": [{"text": text, "finish": "stop"}]})
-    assert said["findings"][0]["sentence"] == "begun-streams-are-not-asked-again"
+    answer = Session().take("openai-chat", "broken-once", {"choices": [{"text": text, "finish": "stop"}]})
+    assert answer["findings"][0]["sentence"] == "begun-streams-are-not-asked-again"
 
 
 def test_a_client_that_stays_connected_is_told(monkeypatch):
@@ -264,7 +268,7 @@ def behind(case, *, begins, connection, others=()) -> tuple[str, list[str]]:
     session.note("openai-chat", "leave", Asked(11.0, connection, begins=begins))
     session.note("openai-chat", "text", Asked(12.0, 12, begins=True))
     (judgement,) = session.judgements()
-    return judgement.verdict.value, [one.sentence for one in session.findings()]
+    return judgement.verdict.value, [finding.sentence for finding in session.findings()]
 
 
 def test_the_next_request_shows_what_became_of_a_connection():
@@ -298,7 +302,7 @@ def test_the_server_sees_which_connection_a_client_takes(asks_anew, broken):
             assert (b"Connection: close" in answer) == (name == "closes")
             httpx.post(f"{url}/tokenwire/report/openai-chat/{name}", json=right)
         sent = httpx.get(f"{url}/tokenwire/sent/openai-chat/text").json()
-    assert [one.sentence for one in session.findings()] == [broken]
+    assert [finding.sentence for finding in session.findings()] == [broken]
     assert sent == len(list(reads_of(CASES["openai-chat", "text"][1].reads)))
 
 
@@ -382,7 +386,9 @@ def test_watch_says_of_every_case_what_its_file_says():
         if case.id == "long":
             continue
         broken = {
-            one.requirement for one in Bench().judge(watched(door, case)).violations if one.level == "MUST"
+            violation.requirement
+            for violation in Bench().judge(watched(door, case)).violations
+            if violation.level == "MUST"
         }
         if case.result == "invalid":
             assert case.requirement in broken or case.requirement not in alone, case.id

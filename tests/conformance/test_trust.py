@@ -31,7 +31,7 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def said(ran: CompletedProcess[str]) -> str:
+def printed(ran: CompletedProcess[str]) -> str:
     return " ".join((ran.stdout + ran.stderr).replace("│", " ").split())
 
 
@@ -51,8 +51,8 @@ def test_what_a_file_decides_is_shown_and_refused(
     target = ("--target", NOBODY) if key != "target" and command[0] != "compare" else ()
     ran = tokenwire(*command, *target)
     assert ran.returncode == ExitStatus.USAGE, ran.stdout
-    assert f"tokenwire.toml decides what is sent or run: {key} = " in said(ran)
-    assert "--trust" in said(ran)
+    assert f"tokenwire.toml decides what is sent or run: {key} = " in printed(ran)
+    assert "--trust" in printed(ran)
     assert [file.name for file in tmp_path.iterdir()] == ["tokenwire.toml"]
 
 

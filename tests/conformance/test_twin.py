@@ -140,14 +140,14 @@ def test_an_outcome_is_told_within_the_tokens_that_show_it() -> None:
 
 def test_a_divergence_is_that_of_the_distributions() -> None:
     """Of two coins, by ids that the first one sampled."""
-    one, other = 0.5, 0.25
-    expected = one * math.log(one / other) + (1 - one) * math.log((1 - one) / (1 - other))
+    ours, theirs = 0.5, 0.25
+    expected = ours * math.log(ours / theirs) + (1 - ours) * math.log((1 - ours) / (1 - theirs))
     random, sampled = Random(1), []
     for _ in range(100):
-        heads = [random.random() < one for _ in range(TOKENS)]
+        heads = [random.random() < ours for _ in range(TOKENS)]
         sides = (
             tuple(Position(Logprob(math.log(share if head else 1 - share), int(head))) for head in heads)
-            for share in (one, other)
+            for share in (ours, theirs)
         )
         sampled.append(Text(0, tuple(sides)))
     report = compared(sampled)
@@ -174,11 +174,11 @@ def _tied(position: Position) -> Position:
 
 
 def test_texts_are_compared_as_far_as_their_ids_are_the_same() -> None:
-    one, other = scoring(1), scoring(1)
-    other[7] = other[7]._replace(sampled=Logprob(-1.0, 99))
-    assert list(map(len, common(one, other))) == [7, 7]
-    other[3] = other[3]._replace(sampled=None)
-    assert list(map(len, common(one, other))) == [3, 3]
+    ours, theirs = scoring(1), scoring(1)
+    theirs[7] = theirs[7]._replace(sampled=Logprob(-1.0, 99))
+    assert list(map(len, common(ours, theirs))) == [7, 7]
+    theirs[3] = theirs[3]._replace(sampled=None)
+    assert list(map(len, common(ours, theirs))) == [3, 3]
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-5, 0.5])
@@ -225,16 +225,16 @@ def test_tallies_of_many_twins_are_that_of_one(tmp_path: Path) -> None:
 
 
 def test_replicas_are_named_by_their_number() -> None:
-    one = tally_twins(SIDES, ((), ()), [])
-    replica = replace(one, sides=(replace(SIDES[0], url="http://127.0.0.1:3", keeps_seeds=False), SIDES[1]))
-    first, second = merged([one, replica, one]).sides
+    tally = tally_twins(SIDES, ((), ()), [])
+    replica = replace(tally, sides=(replace(SIDES[0], url="http://127.0.0.1:3", keeps_seeds=False), SIDES[1]))
+    first, second = merged([tally, replica, tally]).sides
     assert (first.url, first.keeps_seeds) == ("http://127.0.0.1:1 and 1 more", False)
     assert second == SIDES[1]
 
 
 def test_tallies_of_several_models_are_refused(tmp_path: Path) -> None:
-    one = tally_twins(SIDES, ((), ()), [])
-    for name, tally in (("a", one), ("b", replace(one, sides=SIDES[::-1]))):
+    twins = tally_twins(SIDES, ((), ()), [])
+    for name, tally in (("a", twins), ("b", replace(twins, sides=SIDES[::-1]))):
         write_twins(tally, tmp_path / name)
     with pytest.raises(UsageError, match="do not go together: they are of several models"):
         merged_twins([tmp_path / "a", tmp_path / "b"])

@@ -130,7 +130,7 @@ def test_opinions_survive_the_pipe() -> None:
     assert read_opinion(json.loads(out.getvalue())[2]) == opinion
 
 
-def _said(spool: Spool, reported: Sequence[int] = ()) -> list[list[Any]]:
+def _lines(spool: Spool, reported: Sequence[int] = ()) -> list[list[Any]]:
     """What the process says of the batches of a spool."""
     out = io.StringIO()
     lines = [json.dumps([*batch[:3], list(reported)]).encode() for batch in spool.batches]
@@ -144,18 +144,18 @@ def test_the_process_says_what_it_judges_before_it_does_and_what_is_under_way() 
     spool, (good, bad) = spooled(GOOD, BAD)
     spool.append_request(9, b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n")  # an old connection, not seen before
     spool.publish()
-    said = _said(spool)
-    assert [line[:2] for line in said] == [
+    lines = _lines(spool)
+    assert [line[:2] for line in lines] == [
         *[["judging", good], ["judged", good], ["judging", bad], ["judged", bad], ["read", 0]],
-        *[["read", 1], ["missed", said[-1][1]]],
+        *[["read", 1], ["missed", lines[-1][1]]],
     ]
-    assert said[-1][2:] == ["watch-ended", True]
-    assert [len(line[2]["violations"]) > 0 for line in said if line[0] == "judged"] == [False, True]
+    assert lines[-1][2:] == ["watch-ended", True]
+    assert [len(line[2]["violations"]) > 0 for line in lines if line[0] == "judged"] == [False, True]
 
 
 def test_what_was_reported_before_is_neither_judged_nor_reported_again() -> None:
     spool, (good, bad) = spooled(GOOD, BAD)
-    assert [line[:2] for line in _said(spool, [good])] == [["judging", bad], ["judged", bad], ["read", 0]]
+    assert [line[:2] for line in _lines(spool, [good])] == [["judging", bad], ["judged", bad], ["read", 0]]
 
 
 def test_each_batch_may_hold_a_part_of_an_exchange() -> None:
@@ -169,21 +169,21 @@ def test_each_batch_may_hold_a_part_of_an_exchange() -> None:
     spool.batches.append(opened)
     for start, end in itertools.pairwise(cuts):
         spool.batches.append(Batch(start, end, rest.position + start - rest.start, 0))
-    said = [line for line in _said(spool) if line[0] != "read"]
-    assert [line[0] for line in said] == ["judging", "judged"]
-    assert said[1][2]["judged"]
+    lines = [line for line in _lines(spool) if line[0] != "read"]
+    assert [line[0] for line in lines] == ["judging", "judged"]
+    assert lines[1][2]["judged"]
 
 
 class _Judged:
     """A supervisor under way, and what it was told."""
 
     def __init__(self, command: Sequence[str], spool: Spool, **options: float) -> None:
-        self.told: list[Opinion] = []
+        self.opinions: list[Opinion] = []
         self.missed: list[str] = []
         self.supervisor = JudgeSupervisor(
             command,
             spool,
-            self.told.append,
+            self.opinions.append,
             lambda reason, count: self.missed.extend([reason] * max(count, 1)),
             **options,
         )
@@ -206,7 +206,7 @@ def _judged(
         return judged
 
     judged = asyncio.run(asyncio.wait_for(run(), 900))
-    return judged.told, judged.missed
+    return judged.opinions, judged.missed
 
 
 def _ours(folder: Path | None = None, profiles: Sequence[str] = ()) -> Callable[[Spool], list[str]]:

@@ -136,8 +136,8 @@ def test_every_byte_arrives_as_it_was_sent(asked: bytes, answered: bytes) -> Non
             writer.close()
         (observer,) = served.observers
         for kind, data in (("sent", asked), ("received", answered)):
-            heard = [note[1] for note in observer.notes if isinstance(note, tuple) and note[0] == kind]
-            assert b"".join(heard) == data
+            noted = [note[1] for note in observer.notes if isinstance(note, tuple) and note[0] == kind]
+            assert b"".join(noted) == data
 
     run(scene())
     assert got == [asked]

@@ -163,15 +163,15 @@ class _Pair:
         client.on_both_lost = observer.closed  # the target's is lost first
         self.target.open_to = 1 << 40
         self.due = b""
-        self.told = b""
+        self.written = b""
 
     def ask(self) -> None:
         self.client.arrive(ASKED)
 
-    def tell(self, data: bytes) -> None:
+    def answer(self, data: bytes) -> None:
         """The target sends."""
         self.due += data
-        self.told += data
+        self.written += data
 
     def read(self, size: int) -> None:
         """So many bytes of it arrive in one read, unless it is held back."""
@@ -194,10 +194,10 @@ def test_a_sample_is_spread_over_the_traffic_and_its_exchanges_are_whole() -> No
         connection = watched.connect()
         for number in range(100):
             connection.ask()
-            connection.tell(HEAD + chunk(body(number % 2, 300)) + END)
+            connection.answer(HEAD + chunk(body(number % 2, 300)) + END)
             connection.read_all()
         connection.client.arrive(b"GET /server_info HTTP/1.1\r\nHost: h\r\n\r\n")
-        connection.tell(HEAD + chunk(b"what a server says of itself") + END)
+        connection.answer(HEAD + chunk(b"what a server says of itself") + END)
         connection.read_all()
         watched.judge_all()
         kinds = Counter(watched.bodies)
@@ -205,7 +205,7 @@ def test_a_sample_is_spread_over_the_traffic_and_its_exchanges_are_whole() -> No
         assert sorted(kinds) == sorted({body(0, 300), body(1, 300)})
         assert all(20 <= number <= 30 for number in kinds.values())
         assert watched.counts.unsampled == 100 - sum(kinds.values())
-        assert (watched.counts.gaps, bytes(connection.client.sent)) == (Counter(), connection.told)
+        assert (watched.counts.gaps, bytes(connection.client.sent)) == (Counter(), connection.written)
 
     in_loop(scene)
 
@@ -218,7 +218,7 @@ def in_loop(scene: Callable[[], None]) -> None:
 
 
 def body(letter: int, size: int) -> bytes:
-    return bytes((letter + at * 7) % 251 for at in range(256)) * (size // 256) + b"." * (size % 256)
+    return bytes((letter + place * 7) % 251 for place in range(256)) * (size // 256) + b"." * (size % 256)
 
 
 def chunk(data: bytes) -> bytes:
@@ -234,21 +234,21 @@ def test_memory_is_not_written_again_before_it_was_sent() -> None:
         answers = [chunk(body(letter, 3 * LARGE)) for letter in (1, 2)]
         first.ask()
         first.client.open_to = len(HEAD + answers[0])
-        first.tell(HEAD + answers[0])
+        first.answer(HEAD + answers[0])
         first.read(1 << 20)
-        first.tell(answers[0] + END)
+        first.answer(answers[0] + END)
         first.read(1 << 20)
         assert first.client.waiting, "all of the second event waits, and lies in the spool"
         watched.judge_all()
         second.ask()
         second.client.open_to = 1 << 30
-        second.tell(HEAD + answers[1] * 60 + END)
+        second.answer(HEAD + answers[1] * 60 + END)
         while second.due:
             second.read(2 * LARGE)
             watched.judge_all()
         first.read_all()
-        assert bytes(first.client.sent) == first.told
-        assert bytes(second.client.sent) == second.told
+        assert bytes(first.client.sent) == first.written
+        assert bytes(second.client.sent) == second.written
         watched.judge_all()
         assert watched.bodies == [body(1, 3 * LARGE) * 2, body(2, 3 * LARGE) * 60]
         assert watched.spool.waiting == 0
@@ -262,12 +262,12 @@ def test_what_waits_to_be_sent_is_kept_also_where_the_spool_is_full() -> None:
         pairs = [watched.connect() for _ in range(3)]
         fill(watched)
         for letter, pair in enumerate(pairs):
-            pair.tell(body(letter, LARGE))
+            pair.answer(body(letter, LARGE))
             pair.read(LARGE)
             assert pair.client.waiting
         for pair in pairs:
             pair.read_all()
-            assert bytes(pair.client.sent) == pair.told
+            assert bytes(pair.client.sent) == pair.written
 
     in_loop(scene)
 
@@ -282,15 +282,15 @@ def test_what_is_not_spooled_is_not_overwritten_before_it_was_sent() -> None:
         first.ask()
         watched.judge_all()
         assert watched.counts.gaps == {"judge-too-slow": 1}
-        first.tell(body(1, LARGE))
+        first.answer(body(1, LARGE))
         first.read(LARGE)
         assert first.client.waiting
         second.ask()
-        second.tell(HEAD + chunk(body(2, LARGE)) + END)
+        second.answer(HEAD + chunk(body(2, LARGE)) + END)
         second.read_all()
         first.read_all()
-        assert bytes(first.client.sent) == first.told
-        assert bytes(second.client.sent) == second.told
+        assert bytes(first.client.sent) == first.written
+        assert bytes(second.client.sent) == second.written
         watched.judge_all()
         assert watched.bodies == [body(2, LARGE)]
 
@@ -304,7 +304,7 @@ def test_a_client_that_leaves_in_the_middle_takes_no_memory_with_it() -> None:
             pair = watched.connect()
             pair.ask()
             pair.client.open_to = len(HEAD) + 3 * LARGE
-            pair.tell(HEAD + chunk(body(1, 2 * LARGE)) + chunk(body(2, 2 * LARGE)))
+            pair.answer(HEAD + chunk(body(1, 2 * LARGE)) + chunk(body(2, 2 * LARGE)))
             for _ in range(3):
                 pair.read(2 * LARGE)
             assert pair.client.waiting
@@ -333,10 +333,10 @@ def test_a_judge_that_falls_behind_costs_gaps_and_no_traffic() -> None:
             pair = watched.connect()
             pair.client.open_to = 1 << 30
             pair.ask()
-            pair.tell(HEAD + event * 4 + END)
+            pair.answer(HEAD + event * 4 + END)
             while pair.due:
                 pair.read(len(event))
-            assert bytes(pair.client.sent) == pair.told
+            assert bytes(pair.client.sent) == pair.written
             assert watched.spool.waiting <= watched.spool.size
             pair.client.close()
         skipped = watched.counts.gaps["judge-too-slow"]
@@ -346,7 +346,7 @@ def test_a_judge_that_falls_behind_costs_gaps_and_no_traffic() -> None:
         assert watched.counts.gaps == {"judge-too-slow": skipped}
         pair = watched.connect()
         pair.ask()
-        pair.tell(HEAD + event + END)
+        pair.answer(HEAD + event + END)
         pair.read_all()
         watched.judge_all()
         assert watched.bodies[-1] == body(5, 5 * LARGE)
@@ -359,17 +359,17 @@ def test_an_exchange_that_outgrows_the_spool_is_a_gap_and_the_next_of_its_connec
         watched = _Watched(2)
         pair = watched.connect()
         pair.ask()
-        pair.tell(HEAD + chunk(body(1, LARGE)) * 300 + END)
+        pair.answer(HEAD + chunk(body(1, LARGE)) * 300 + END)
         pair.read_all()
         pair.ask()
         assert watched.counts.gaps == {"judge-too-slow": 1}, "the second, for which there was no room"
         watched.judge_all()
-        pair.tell(HEAD + END)
+        pair.answer(HEAD + END)
         pair.read_all()
         watched.judge_all()
         assert watched.counts.gaps == {"judge-too-slow": 2}
         pair.ask()
-        pair.tell(HEAD + chunk(b"word") + END)
+        pair.answer(HEAD + chunk(b"word") + END)
         pair.read_all()
         pair.client.close()
         watched.judge_all()
@@ -401,7 +401,7 @@ SIZE = st.one_of(
     st.integers(1, 300), st.integers(LARGE - 40, LARGE + 40), st.integers(1, 5 * LARGE), st.just(SEGMENT // 3)
 )
 STEP = st.one_of(
-    st.tuples(st.just("tell"), SIZE),
+    st.tuples(st.just("answer"), SIZE),
     st.tuples(st.just("read"), SIZE),
     st.tuples(st.just("read"), SIZE),
     st.tuples(st.just("take"), SIZE),
@@ -425,13 +425,13 @@ def test_bytes_and_bodies_are_the_same_however_they_come(
         bodies: list[list[bytes]] = [[b""] for _ in pairs]
         for pair in pairs:
             pair.ask()
-            pair.tell(HEAD)
+            pair.answer(HEAD)
         for number, (step, (what, size)) in enumerate(steps):
             pair = pairs[step]
-            if what == "tell":
+            if what == "answer":
                 data = body(number, size)
                 bodies[step][-1] += data
-                pair.tell(chunk(data))
+                pair.answer(chunk(data))
             elif what == "read":
                 pair.read(size)
             elif what == "take":
@@ -439,22 +439,22 @@ def test_bytes_and_bodies_are_the_same_however_they_come(
             elif what == "judge":
                 watched.judge()
             else:
-                pair.tell(END)
+                pair.answer(END)
                 pair.read_all()
                 pair.ask()
-                pair.tell(HEAD)
+                pair.answer(HEAD)
                 bodies[step].append(b"")
-        for at, pair in enumerate(pairs):
-            if at == leaves:
-                bodies[at].pop()
+        for index, pair in enumerate(pairs):
+            if index == leaves:
+                bodies[index].pop()
                 pair.client.close()
             else:
-                pair.tell(END)
+                pair.answer(END)
                 pair.read_all()
                 pair.client.close()
-            assert pair.told.startswith(bytes(pair.client.sent))
-            if at != leaves:
-                assert bytes(pair.client.sent) == pair.told
+            assert pair.written.startswith(bytes(pair.client.sent))
+            if index != leaves:
+                assert bytes(pair.client.sent) == pair.written
         watched.judge_all()
         assert watched.hung_up <= 1
         expected = sorted(item for item in bodies for item in item)
@@ -479,8 +479,8 @@ def test_clients_that_read_slowly_get_every_byte_from_real_transports() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             letter = int((await reader.readuntil(b"\r\n\r\n")).split()[1][1:])
             writer.write(HEAD)
-            for at in range(12):
-                writer.write(chunk(body(letter + at, 4 * LARGE + letter)))
+            for number in range(12):
+                writer.write(chunk(body(letter + number, 4 * LARGE + letter)))
             writer.write(END)
             await writer.drain()
             writer.close()
@@ -508,7 +508,7 @@ def test_clients_that_read_slowly_get_every_byte_from_real_transports() -> None:
                     if not data:
                         reading.remove(client)
             for letter, _, writer, got in clients:
-                answer = b"".join(chunk(body(letter + at, 4 * LARGE + letter)) for at in range(12))
+                answer = b"".join(chunk(body(letter + number, 4 * LARGE + letter)) for number in range(12))
                 assert bytes(got) == HEAD + answer + END
                 writer.close()
         counts = watcher.counts

@@ -17,11 +17,11 @@ DONE = "[DONE]"
 def answered(
     dialect: str,
     body: dict[str, Any],
-    *said: Any,
+    *answers: Any,
     status: int = 200,
     label: str = "one",
     scenario: str = "one",
-    at: float = 0.0,
+    seconds: float = 0.0,
     named: bool = True,
 ) -> Stream:
     """An exchange, read by its dialect: a document, or the events of a stream, one read for each.
@@ -29,10 +29,10 @@ def answered(
     `named`: events have their type as their name where the dialect names them.
     """
     spoken = load_dialects()[dialect]
-    written = [item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in said]
+    written = [item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in answers]
     streams = bool(body.get("stream")) and status == 200
     has_names = named and spoken.has_items
-    names = [f"event: {item['type']}\n" if has_names and "type" in item else "" for item in said]
+    names = [f"event: {item['type']}\n" if has_names and "type" in item else "" for item in answers]
     data = [f"{name}data: {item}\n\n" if streams else item for name, item in zip(names, written, strict=True)]
     exchange = Exchange(
         f"{dialect}/{scenario}/{label}",
@@ -43,6 +43,6 @@ def answered(
         tuple(Read(0.1 * number, item.encode()) for number, item in enumerate(data, 1)),
         Ending.COMPLETE,
         duration=0.1 * len(data),
-        started=clock(at),
+        started=clock(seconds),
     )
     return spoken.read(exchange)

@@ -70,21 +70,21 @@ def noxfile(clone: Path, index: Path, *arguments: str, lacks: tuple[str, ...] = 
 @pytest.mark.parametrize("lacks", [(), ("ensurepip",)], ids=["ensurepip", "pip alone"])
 def test_a_python_without_nox_installs_it_beside_itself_and_goes_on(clone, index, lacks):
     asked = ("-s", "conformance", "--target", "http://127.0.0.1:30000")
-    status, said = noxfile(clone, index, *asked, lacks=lacks)
-    assert status == 0, said
-    assert f"it goes into {clone / '.nox' / 'nox'}" in said
+    status, printed = noxfile(clone, index, *asked, lacks=lacks)
+    assert status == 0, printed
+    assert f"it goes into {clone / '.nox' / 'nox'}" in printed
     found = f"nox was asked for -f {clone / 'noxfile.py'} -s conformance -- --target http://127.0.0.1:30000"
-    assert found in said
+    assert found in printed
 
     again = noxfile(clone, index, *asked, lacks=("ensurepip", "pip"))
     assert again == (0, f"{found}\n")
 
 
 def test_a_python_that_can_install_nothing_is_told_what_to_install(clone, index):
-    status, said = noxfile(clone, index, "-s", "conformance", lacks=("ensurepip", "pip"))
+    status, printed = noxfile(clone, index, "-s", "conformance", lacks=("ensurepip", "pip"))
     assert status == 1
-    assert "`apt install python3-venv`" in said
-    assert "`uvx nox`" in said
+    assert "`apt install python3-venv`" in printed
+    assert "`uvx nox`" in printed
     assert not (clone / ".nox").exists()
 
 

@@ -106,9 +106,9 @@ def test_the_markers_of_the_guide_select_items(tmp_path):
     """The command of the guide, on a capture."""
     [line] = [line for _, text in blocks("sh") for line in text.splitlines() if "--tokenwire-target" in line]
     words = shlex.split(line)
-    at = words.index("--tokenwire-target")
+    place = words.index("--tokenwire-target")
     capture = DOCS.parent / "fixtures" / "sglang" / "0.5.23" / "Q_queue.jsonl.gz"
-    words[at : at + 2] = ["--tokenwire-capture", str(capture)]
+    words[place : place + 2] = ["--tokenwire-capture", str(capture)]
     run = [sys.executable, *words[1:], "-p", "no:cacheprovider"]
     # Other plugins that happen to be installed here are slow to start.
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

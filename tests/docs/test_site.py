@@ -96,8 +96,8 @@ def test_a_defect_of_a_released_server_is_told_with_its_release_and_its_bytes():
     red = replace(
         RED, shown="FAIL  chat-chunks-share-a-choice-id  in x\n  found  it\n > 7  data: {}\n  curl -s x"
     )
-    one = replace(column(chat_chunks_share_a_choice_id=red), capture=capture, version="0.5.23")
-    content = found_page.page([one]).content
+    released = replace(column(chat_chunks_share_a_choice_id=red), capture=capture, version="0.5.23")
+    content = found_page.page([released]).content
     assert "### Chat streams with n 2 give the finish chunk of one choice the id of another" in content
     part = content.split("### Chat streams with n 2")[1].split("###")[0]
     assert "**Releases:** SGLang 0.5.23" in part
@@ -115,12 +115,12 @@ def test_the_home_and_the_readme_count_defects_and_bugs_as_they_are():
         "docs/index.md": {"defects": len(found_page.defects()), "bugs": all_bugs},
     }.items():
         text = (published.ROOT / name).read_text("utf-8")
-        said = dict(re.findall(r"[Mm]ore than (\d+) \[?(defects|bugs)", text))
-        said = {noun: int(number) for number, noun in said.items()}
-        assert said.keys() == counted.keys()
+        claimed = dict(re.findall(r"[Mm]ore than (\d+) \[?(defects|bugs)", text))
+        claimed = {noun: int(number) for number, noun in claimed.items()}
+        assert claimed.keys() == counted.keys()
         for noun, number in counted.items():
-            assert said[noun] <= number < said[noun] + 25, (
-                f"{name} says more than {said[noun]} {noun}, there are {number}"
+            assert claimed[noun] <= number < claimed[noun] + 25, (
+                f"{name} says more than {claimed[noun]} {noun}, there are {number}"
             )
 
 
@@ -231,8 +231,8 @@ def commands(command, path="tokenwire", parent=None):
     """Every command, and every option that its help page tells."""
     context = command.make_context(path, [], parent, resilient_parsing=True)
     for sub in getattr(command, "commands", ()):
-        _, each, _ = command.resolve_command(context, [sub])
-        yield from commands(each, f"{path} {sub}", context)
+        _, found, _ = command.resolve_command(context, [sub])
+        yield from commands(found, f"{path} {sub}", context)
     for parameter in command.get_params(context):
         if record := parameter.get_help_record(context):
             yield path, record[0]

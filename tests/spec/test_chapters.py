@@ -12,14 +12,14 @@ KEY_WORDS = re.compile(r"\b(MUST|SHALL|SHOULD|MAY|REQUIRED|RECOMMENDED|OPTIONAL)
 
 
 def test_every_row_stands_in_its_chapter_word_for_word(rows, sentences):
-    stated = {(page, one, level, sentence) for page, one, level, sentence in sentences}
+    stated = {(page, name, level, sentence) for page, name, level, sentence in sentences}
     expected = {(f"{row['chapter']}.md", row["id"], row["level"], row["sentence"]) for row in rows}
     assert expected - stated == set(), "rows whose sentence their chapter does not state"
     assert stated - expected == set(), "sentences that no row holds"
 
 
 def test_every_sentence_stands_once(sentences):
-    ids = [one for _, one, _, _ in sentences]
+    ids = [name for _, name, _, _ in sentences]
     assert sorted(ids) == sorted(set(ids))
 
 

@@ -179,7 +179,7 @@ def test_every_row_names_whose_contract_it_states(rows):
 def test_a_row_allows_by_name_what_the_chapter_on_comparisons_shows(rows, prose):
     known = load_tolerances()
     shown = re.findall(r"^\| `(\w+)` \| ([\d.e+-]+) \| (.+) \|$", prose["record.md"], re.MULTILINE)
-    assert [(name, float(value), says) for name, value, says in shown] == [
+    assert [(name, float(value), allows) for name, value, allows in shown] == [
         (item.name, item.value, item.allows) for item in known.values()
     ]
     assert {name for row in rows for name in row.get("tolerances", [])} == set(known)

@@ -899,9 +899,9 @@ def test_any_token_ids_are_accepted(ids):
     | st.lists(st.integers(), max_size=2),
 )
 def test_one_intruder_among_token_ids_is_refused(ids, position, intruder):
-    at = position % (len(ids) + 1)
+    place = position % (len(ids) + 1)
     assert judged(
-        "generate-event", with_value(UNFINISHED, "/output_ids", [*ids[:at], intruder, *ids[at:]])
+        "generate-event", with_value(UNFINISHED, "/output_ids", [*ids[:place], intruder, *ids[place:]])
     ) == (
         False,
         False,

@@ -27,7 +27,7 @@ def test_no_row_escapes_the_reader(prose, statements):
 
 @pytest.mark.parametrize(("document", "least"), DOCUMENTS.items())
 def test_statements_are_numbered_without_gap(statements, document, least):
-    numbers = [number for one, number, *_ in statements if one == document]
+    numbers = [number for source, number, *_ in statements if source == document]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) >= least
 
@@ -54,7 +54,7 @@ def test_every_statement_has_a_requirement_or_a_reason(statements):
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_requirement_that_cites_a_source_is_traced_to_a_statement_of_it(statements, rows, document):
-    traced = {slug for one, _, _, slugs, _ in statements if one == document for slug in slugs}
+    traced = {slug for source, _, _, slugs, _ in statements if source == document for slug in slugs}
     citing = {row["id"] for row in rows if f"sgl-project/sglang PR #{document}" in row["upstream"]}
     assert citing
     assert citing - traced == set()

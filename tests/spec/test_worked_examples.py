@@ -28,7 +28,9 @@ def violated(example: WorkedExample) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("chapter", "example"), SHOWN, ids=[f"{name}-{one.caption}" for name, one in SHOWN])
+@pytest.mark.parametrize(
+    ("chapter", "example"), SHOWN, ids=[f"{name}-{shown.caption}" for name, shown in SHOWN]
+)
 def test_a_block_is_what_its_caption_says(chapter, example):
     found = violated(example)
     if example.violated is None:
