@@ -93,13 +93,13 @@ def served_forked(*flags: str, program: str = "tokenwire-reference") -> Iterator
     words = (program, "serve", "--port", "0", *model, *flags)
     reader, writer = os.pipe()
     with (
-        os.fdopen(reader) as said,
+        os.fdopen(reader) as output,
         os.fdopen(writer) as stdout,
         tempfile.TemporaryFile("w+") as complaints,
         forked(*words, stdout=stdout, stderr=complaints) as process,
     ):
         stdout.close()
-        url = said.readline().split()
+        url = output.readline().split()
         if not url:
             process.join()
             complaints.seek(0)

@@ -82,7 +82,7 @@ def field(browser: WebDriver, name: str) -> str:
     return str(label.get_attribute("for"))
 
 
-def say(browser: WebDriver, name: str, value: str) -> None:
+def fill(browser: WebDriver, name: str, value: str) -> None:
     """Write a field of the form."""
     element = browser.find_element(By.ID, field(browser, name))
     browser.execute_script(
@@ -129,12 +129,12 @@ count();
 def test_a_hundred_streams_leave_the_page_free(page: WebDriver) -> None:
     """A row is written at most once a frame, and the form answers meanwhile."""
     page.execute_script(MOST_IN_A_FRAME)
-    say(page, "input_ids", "[65, 66]")
-    say(page, "sampling_params.max_new_tokens", "20")
+    fill(page, "input_ids", "[65, 66]")
+    fill(page, "sampling_params.max_new_tokens", "20")
     page.execute_script("document.getElementById('times').value = 100")
     send(page)
     until(page, "document.querySelectorAll('#rows tbody tr').length === 100")
-    say(page, "sampling_params.max_new_tokens", "21")
+    fill(page, "sampling_params.max_new_tokens", "21")
     assert body(page)["sampling_params"]["max_new_tokens"] == 21
     states = "[...document.querySelectorAll('#rows tbody td:nth-child(2)')]"
     until(page, f"{states}.every((cell) => cell.textContent === 'complete')")
@@ -193,8 +193,8 @@ def test_the_page_has_time_left_at_a_hundred_streams_a_second(page: WebDriver, a
 
 
 def test_form_and_body_are_two_ways_to_say_the_same(page: WebDriver) -> None:
-    say(page, "sampling_params.max_new_tokens", "7")
-    say(page, "sampling_params.stop", '["QZ", "!"]')
+    fill(page, "sampling_params.max_new_tokens", "7")
+    fill(page, "sampling_params.stop", '["QZ", "!"]')
     assert body(page)["sampling_params"] == {"max_new_tokens": 7, "temperature": 0.0, "stop": ["QZ", "!"]}
     page.execute_script(
         "const body = document.getElementById('body');"
@@ -203,22 +203,22 @@ def test_form_and_body_are_two_ways_to_say_the_same(page: WebDriver) -> None:
     )
     stream = page.find_element(By.ID, field(page, "stream"))
     assert Select(stream).first_selected_option.text == "false"
-    say(page, "sampling_params.temperature", "0.5")
+    fill(page, "sampling_params.temperature", "0.5")
     assert body(page) == {
         "input_ids": [65],
         "stream": False,
         "beyond": 1,
         "sampling_params": {"temperature": 0.5},
     }
-    say(page, "sampling_params.temperature", "")
+    fill(page, "sampling_params.temperature", "")
     assert body(page) == {"input_ids": [65], "stream": False, "beyond": 1}
 
 
 def test_a_fault_appears_at_its_event_while_the_stream_is_open_and_becomes_a_test(
     page: WebDriver, kept: Path
 ) -> None:
-    say(page, "input_ids", "[65, 66]")
-    say(page, "sampling_params.max_new_tokens", "4000")
+    fill(page, "input_ids", "[65, 66]")
+    fill(page, "sampling_params.max_new_tokens", "4000")
     send(page)
     until(page, "document.querySelector('#answer .violated a')")
     state = "document.querySelector('#rows tbody td:nth-child(2)').textContent"

@@ -210,8 +210,8 @@ def _fresh(captured: Captured, exchange: Exchange) -> HttpRequest:
         return replace(request, method="GET") if request.body is None else request
     if request.path not in GENERATING or not isinstance(request.body, dict):
         return request
-    own = f"{captured.name} {_cache_of(exchange.name)} {request.body.get('extra_key', '')}"
-    return replace(request, body={**request.body, "extra_key": own})
+    key = f"{captured.name} {_cache_of(exchange.name)} {request.body.get('extra_key', '')}"
+    return replace(request, body={**request.body, "extra_key": key})
 
 
 def walk_alike(

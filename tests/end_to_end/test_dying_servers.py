@@ -100,23 +100,25 @@ class OwnServer:
     def __init__(self, folder: Path) -> None:
         self._pid = folder / "pid"
         self._log = folder / "log"
-        self._said = folder / "said"
+        self._output = folder / "said"
         self.url = ""
 
     def command(self, port: int) -> str:
         words = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", str(port), *FLAGS]
         pid = shlex.quote(str(self._pid))
         kill = f"[ -f {pid} ] && kill -9 $(cat {pid}) 2>/dev/null"
-        serve = f"exec {shlex.join(words)} >>{shlex.quote(str(self._said))} 2>>{shlex.quote(str(self._log))}"
+        serve = (
+            f"exec {shlex.join(words)} >>{shlex.quote(str(self._output))} 2>>{shlex.quote(str(self._log))}"
+        )
         return f"{kill}; echo $$ >{pid}; {serve}"
 
     def start(self) -> None:
-        self._said.touch()
+        self._output.touch()
         self._first = subprocess.Popen(["/bin/sh", "-c", self.command(0)], start_new_session=True)
-        with closing(self._said.open()) as said:
+        with closing(self._output.open()) as output:
             while not self.url:
                 assert self._first.poll() is None, self._log.read_text()
-                self.url = next(iter(said.readline().split()[-1:]), "")
+                self.url = next(iter(output.readline().split()[-1:]), "")
 
     def restart_command(self) -> str:
         return self.command(int(self.url.rpartition(":")[2]))

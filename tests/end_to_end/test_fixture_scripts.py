@@ -91,9 +91,9 @@ def test_a_place_of_the_recorder_goes_where_two_reads_hold_it(script):
         build.elsewhere(recorded, {})
     with pytest.raises(ValueError, match="not as long as"):
         build.elsewhere(recorded, {"/tmp/x/tiny": "tiny"})
-    told = build.elsewhere(recorded, {"/tmp/x/tiny": "models/tiny"})
-    assert [read.data for read in told.reads] == [b'{"model": "mod', b'els/tiny"}']
-    assert told.request.body == {"model": "models/tiny"}
+    moved = build.elsewhere(recorded, {"/tmp/x/tiny": "models/tiny"})
+    assert [read.data for read in moved.reads] == [b'{"model": "mod', b'els/tiny"}']
+    assert moved.request.body == {"model": "models/tiny"}
 
 
 SOME_OF_TEN = 32_000

@@ -146,10 +146,10 @@ def test_precision_hides_no_four_bit_weights(tokenwire, serve_reference: Serve, 
     plain = small_model(tmp_path / "plain", 0)
     rounded = small_model(tmp_path / "rounded", 0, _in_four_bits)
     with (
-        serve_reference(("--model", plain, "--dtype", "bfloat16")) as one,
+        serve_reference(("--model", plain, "--dtype", "bfloat16")) as first,
         serve_reference(("--model", rounded, "--dtype", "bfloat16")) as other,
     ):
-        ran = tokenwire("twin", "--a", one, "--b", other, "--tokens", "300")
+        ran = tokenwire("twin", "--a", first, "--b", other, "--tokens", "300")
     assert ran.returncode == ExitStatus.VIOLATION, ran.stdout + ran.stderr
     assert "another model: told within" in ran.stdout.splitlines()[-1]
 

@@ -172,9 +172,11 @@ def _reports() -> Iterator[dict[str, Any]]:
     with contextlib.ExitStack() as servers, tempfile.TemporaryDirectory() as folder:
         reports = {}
         for place, name in enumerate(CONFIGURATIONS):
-            own = Path(folder) / str(place)
-            own.mkdir()
-            reports[name] = check(name, lambda *flags: servers.enter_context(reference_server(flags)), own)
+            results = Path(folder) / str(place)
+            results.mkdir()
+            reports[name] = check(
+                name, lambda *flags: servers.enter_context(reference_server(flags)), results
+            )
         yield reports
 
 

@@ -271,13 +271,13 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def paths(value: Any, at: str = "") -> set[str]:
+def paths(value: Any, path: str = "") -> set[str]:
     """The JSON paths of a value, all positions of a list as one."""
     if isinstance(value, dict):
-        return {at}.union(*(paths(entry, f"{at}/{key}") for key, entry in value.items()))
+        return {path}.union(*(paths(entry, f"{path}/{key}") for key, entry in value.items()))
     if isinstance(value, list):
-        return {at}.union(*(paths(entry, f"{at}/*") for entry in value))
-    return {at}
+        return {path}.union(*(paths(entry, f"{path}/*") for entry in value))
+    return {path}
 
 
 def asked(url: str, label: str) -> httpx.Response:

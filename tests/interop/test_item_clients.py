@@ -45,7 +45,7 @@ def message_asked() -> dict[str, Any]:
     return {**asked, "extra_body": {**SCRIPT, "temperature": 0}}
 
 
-def said(items: Any) -> list[Any]:
+def contents_of(items: Any) -> list[Any]:
     """What the items of a response say, without their ids."""
     return [
         (item.name, item.arguments) if item.type == "function_call" else (item.type, item.content[0].text)
@@ -58,13 +58,13 @@ def test_the_response_that_a_client_joins_is_the_whole_one(openai: OpenAI) -> No
     with openai.responses.stream(**response_asked()) as stream:
         events = list(stream)
         joined = stream.get_final_response()
-    assert said(whole.output) == [
+    assert contents_of(whole.output) == [
         ("reasoning", "Where is it?"),
         ("message", "I will look."),
         ("get_weather", ARGUMENTS),
         ("get_weather", ARGUMENTS),
     ]
-    assert said(joined.output) == said(whole.output)
+    assert contents_of(joined.output) == contents_of(whole.output)
     assert whole.output_text == joined.output_text == "I will look."
     assert joined.usage == whole.usage
     assert (

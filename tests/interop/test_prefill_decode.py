@@ -66,8 +66,8 @@ def whole(start_reference: Start, tmp_path_factory: pytest.TempPathFactory) -> I
 def apart(start_reference: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     half = (*FLAGS, "--disaggregation-mode")
     prefill = start_reference(*half, "prefill", "--disaggregation-bootstrap-port", "0")
-    told = httpx.get(f"{prefill}/server_info").json()["tokenwire_reference"]
-    workers = ("--prefill", prefill, str(told["disaggregation_bootstrap_port"]))
+    settings = httpx.get(f"{prefill}/server_info").json()["tokenwire_reference"]
+    workers = ("--prefill", prefill, str(settings["disaggregation_bootstrap_port"]))
     workers += ("--decode", start_reference(*half, "decode"))
     with router(tmp_path_factory.mktemp("home"), "--pd-disaggregation", *workers) as url:
         yield url
@@ -97,12 +97,12 @@ def test_the_pins_are_of_this_version() -> None:
 
 def test_the_answer_is_that_of_one_server(whole: str, apart: str) -> None:
     """But for the last digits of logprobs, which the router reads not quite exactly, and writes anew."""
-    one, two = (generate(url, return_logprob=True, logprob_start_len=0) for url in (whole, apart))
-    assert rounded(two.json()) == rounded(one.json())
-    assert two.headers["content-type"] == "application/octet-stream"
-    one, two = (generate(url) for url in (whole, apart))
-    assert {**two.json(), "meta_info": {}} == {**one.json(), "meta_info": {}}
-    assert two.headers["content-type"] == "application/json"
+    single, pair = (generate(url, return_logprob=True, logprob_start_len=0) for url in (whole, apart))
+    assert rounded(pair.json()) == rounded(single.json())
+    assert pair.headers["content-type"] == "application/octet-stream"
+    single, pair = (generate(url) for url in (whole, apart))
+    assert {**pair.json(), "meta_info": {}} == {**single.json(), "meta_info": {}}
+    assert pair.headers["content-type"] == "application/json"
 
 
 def test_they_are_twins_but_for_how_the_router_writes_numbers(whole: str, apart: str, tmp_path: Path) -> None:
@@ -127,16 +127,16 @@ def test_the_router_quotes_the_refusal_of_a_stream_by_no_json(apart: str) -> Non
 def test_what_one_server_passes_two_pass(whole: str, apart: str, check: Callable[..., Report]) -> None:
     """At the endpoints that the router serves in both modes."""
     asked = ("--budget", "quick", *AS_SGLANG)
-    one, two = (check(url, *asked) for url in (whole, apart))
-    assert two.dialects == one.dialects == DIALECTS
-    assert two.requirements("HARNESS_ERROR") == set()
-    assert one.requirements("PASS") - two.requirements("PASS") == set()
-    assert len(two.requirements("PASS")) >= 100
-    assert one.requirements("FAIL") <= SGLANG_ROUTER.violated.keys() | SGLANG_ROUTER.perhaps.keys()
-    assert {row for row, _ in two.failed() - one.failed()} == WITH_TWO.keys()
+    single, pair = (check(url, *asked) for url in (whole, apart))
+    assert pair.dialects == single.dialects == DIALECTS
+    assert pair.requirements("HARNESS_ERROR") == set()
+    assert single.requirements("PASS") - pair.requirements("PASS") == set()
+    assert len(pair.requirements("PASS")) >= 100
+    assert single.requirements("FAIL") <= SGLANG_ROUTER.violated.keys() | SGLANG_ROUTER.perhaps.keys()
+    assert {row for row, _ in pair.failed() - single.failed()} == WITH_TWO.keys()
     unseen = {
         name
         for name, seen in WITH_TWO.items()
-        if not any(place["exchange"].startswith(seen.exchange) for place in two.evidence(name))
+        if not any(place["exchange"].startswith(seen.exchange) for place in pair.evidence(name))
     }
     assert unseen == set()

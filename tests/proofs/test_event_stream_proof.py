@@ -56,7 +56,7 @@ def cuts_of(body: bytes) -> Iterator[list[bytes]]:
     if len(body) <= SHORT:
         yield from (cut_at(body, [place]) for place in range(len(body) + 1))
     if len(body) <= BYTEWISE:
-        yield [body[at : at + 1] for at in range(len(body))]
+        yield [body[place : place + 1] for place in range(len(body))]
     else:
         yield cut_at(body, random.Random(len(body)).sample(range(len(body)), 500))
 
@@ -132,7 +132,9 @@ def test_both_parsers_agree_on_every_legal_stream(
 ) -> None:
     """Legal: whole characters, and every event has data. Without it the other parser dispatches too much."""
     # One line end to a block: a CR before a blank line's LF would be one line end with it.
-    body = "".join(line + ends[at % len(ends)] for at, block in enumerate(blocks) for line in block).encode()
+    body = "".join(
+        line + ends[number % len(ends)] for number, block in enumerate(blocks) for line in block
+    ).encode()
     events, rest, undecodable_at = parse_event_stream(body)
     assert (rest, undecodable_at) == (b"", None)
     assert len(events) == len(blocks)

@@ -65,7 +65,7 @@ def test_a_part_of_the_matrix_agrees(monkeypatch, faults):
     tried = kill_matrix.kill_matrix(faults)
     assert tried.complaints == []
     assert set(tried.killed) == set(faults)
-    assert {(one.fault, one.server) for one in tried.trials} == {
+    assert {(attempt.fault, attempt.server) for attempt in tried.trials} == {
         (name, where) for name in faults for where in servers_for(FAULTS[name])
     }
 

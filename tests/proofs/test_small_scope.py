@@ -86,8 +86,8 @@ def test_a_key_that_starts_late_is_unknown_before():
 
 
 def test_an_idle_emission_says_nothing():
-    one, two = written(Story(3), ((1, 1), (3, 3)), Delivery.CUMULATIVE)
-    assert plain((one, one, two), Delivery.CUMULATIVE) == plain((one, two), Delivery.CUMULATIVE)
+    first, second = written(Story(3), ((1, 1), (3, 3)), Delivery.CUMULATIVE)
+    assert plain((first, first, second), Delivery.CUMULATIVE) == plain((first, second), Delivery.CUMULATIVE)
 
 
 @pytest.mark.parametrize("legal", [True, False])

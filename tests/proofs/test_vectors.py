@@ -110,6 +110,8 @@ def test_a_read_is_cut_as_its_rule_says():
 
 
 def test_the_bytes_of_a_case_are_those_of_its_row():
-    (case,) = (one for one in legal_cases(DOORS["openai-completions"]) if one.id == "characters-byte-by-byte")
+    (case,) = (
+        legal for legal in legal_cases(DOORS["openai-completions"]) if legal.id == "characters-byte-by-byte"
+    )
     assert tuple(reads_of(row(case)["reads"])) == case.reads
     assert {len(read) for read in case.reads} == {1}

@@ -100,8 +100,8 @@ def test_who_says_nothing_conforms_to_nothing(captures, name, way, status):
         return replace(exchange, status=status or exchange.status, reads=reads, ending=Ending.COMPLETE)
 
     verdicts = judged(captures[name], CAPTURES[name][1], [answer(exchange) for exchange in captures[name]])
-    assert {one for one, verdict in verdicts if verdict is Verdict.PASS} == set()
-    assert {one for one, verdict in verdicts if verdict is Verdict.HARNESS_ERROR} == set()
+    assert {requirement for requirement, verdict in verdicts if verdict is Verdict.PASS} == set()
+    assert {requirement for requirement, verdict in verdicts if verdict is Verdict.HARNESS_ERROR} == set()
     assert exit_status(verdict for _, verdict in verdicts) in {
         ExitStatus.VIOLATION,
         ExitStatus.NOTHING_EVALUATED,
@@ -111,4 +111,4 @@ def test_who_says_nothing_conforms_to_nothing(captures, name, way, status):
 @pytest.mark.parametrize("name", CAPTURES)
 def test_who_said_something_conformed_to_much(captures, name):
     verdicts = judged(captures[name], CAPTURES[name][1], captures[name])
-    assert len({one for one, verdict in verdicts if verdict is Verdict.PASS}) >= 30
+    assert len({requirement for requirement, verdict in verdicts if verdict is Verdict.PASS}) >= 30

@@ -38,7 +38,7 @@ def _fast(model: models.Model, decoder: decoders.Decoder) -> PreTrainedTokenizer
 
 
 def _vocabulary(pieces: Sequence[str]) -> dict[str, int]:
-    return {piece: at for at, piece in enumerate([*SPECIAL, *pieces])}
+    return {piece: token_id for token_id, piece in enumerate([*SPECIAL, *pieces])}
 
 
 def sentencepiece(*, strip: bool = True) -> PreTrainedTokenizerFast:

@@ -221,8 +221,10 @@ def test_the_triton_kernel_is_attention(
     table_width = max(map(len, pages))
     tile, live = kernel.tile_of(heads // kv_heads), len(positions)
     bounds = [0, 40, 41, live]
-    tiled = [[at, min(tile, end - at)] for start, end in pairwise(bounds) for at in range(start, end, tile)]
-    singles = [[at, 1] for at in range(live + padding)]
+    tiled = [
+        [row, min(tile, end - row)] for start, end in pairwise(bounds) for row in range(start, end, tile)
+    ]
+    singles = [[row, 1] for row in range(live + padding)]
     result, alone = (
         kernel.attend_to_pages(
             torch.cat([queries, torch.ones(padding, heads, dim)]).to(device),

@@ -111,7 +111,7 @@ def test_experts_stay_with_the_keys_of_their_positions(run_to_end: Run) -> None:
         run_to_end(engine, request)
         assert request.routed_experts is not None
         data = base64.b64decode(request.routed_experts)
-        rows = [data[at : at + 32] for at in range(0, len(data), 32)]
+        rows = [data[start : start + 32] for start in range(0, len(data), 32)]
         assert len(rows) == 48 + 6 - 1
         return rows
 

@@ -20,10 +20,10 @@ def parser(tools="hermes", reasoning="qwen3", **options):
 
 def parted(text, tools="hermes", reasoning="qwen3", cuts=(), **options):
     """The message of a text that comes in pieces."""
-    one, message = parser(tools, reasoning, **options), Message()
+    reader, message = parser(tools, reasoning, **options), Message()
     for start, end in zip((0, *cuts), (*cuts, len(text)), strict=True):
-        message.add(one.push(text[start:end]))
-    message.add(one.finish())
+        message.add(reader.push(text[start:end]))
+    message.add(reader.finish())
     return message
 
 
@@ -165,16 +165,16 @@ def test_reasoning_that_is_not_set_apart_is_content_and_calls_nothing():
 
 
 def test_text_comes_as_soon_as_it_is_known():
-    one = parser()
-    assert [one.push(text) for text in ("He", "y <", "b ", "<tool_ca")] == [
+    reader = parser()
+    assert [reader.push(text) for text in ("He", "y <", "b ", "<tool_ca")] == [
         [delta(Channel.CONTENT, "He")],
         [delta(Channel.CONTENT, "y")],
         [delta(Channel.CONTENT, " <b")],
         [],
     ]
-    assert one.push('ll>{"name": "f", "arguments": {') == [delta(Channel.CALL, "{", name="f")]
-    assert one.push('"a": "b') == [delta(Channel.CALL, '"a": "b')]
-    assert one.push('"}}</tool_call> So') == [delta(Channel.CALL, '"}'), delta(Channel.CONTENT, "So")]
+    assert reader.push('ll>{"name": "f", "arguments": {') == [delta(Channel.CALL, "{", name="f")]
+    assert reader.push('"a": "b') == [delta(Channel.CALL, '"a": "b')]
+    assert reader.push('"}}</tool_call> So') == [delta(Channel.CALL, '"}'), delta(Channel.CONTENT, "So")]
 
 
 def delta(channel, text, call=0, name=None):
@@ -182,10 +182,10 @@ def delta(channel, text, call=0, name=None):
 
 
 def test_where_the_reasoning_stands():
-    one = parser()
-    one.push(f"{THOUGHT}4")
-    one.finish()
-    begin, end = one.reasoning
+    reader = parser()
+    reader.push(f"{THOUGHT}4")
+    reader.finish()
+    begin, end = reader.reasoning
     assert THOUGHT[begin:end] == "\nLet me see: 1 < 2.\n"
 
 
@@ -241,6 +241,8 @@ def test_no_cut_moves_text_between_channels(tools, reasoning, cut, separate):
 def test_hermes_loses_no_letter(cut):
     """All that is no markup is in a channel, but for members of a call beside its name and arguments."""
     message = parted(cut[0])
-    said = message.reasoning + message.content + "".join(call.name + call.arguments for call in message.calls)
+    letters = (
+        message.reasoning + message.content + "".join(call.name + call.arguments for call in message.calls)
+    )
     for letter in "é😀":
-        assert said.count(letter) == cut[0].count(letter)
+        assert letters.count(letter) == cut[0].count(letter)

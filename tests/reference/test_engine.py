@@ -80,9 +80,9 @@ class TestBatchInvariance:
         engine = make_engine(tiny, EngineArgs(chunked_prefill_size=32, prefix_caching=False))
         disturbed = scored(**sampling)
         engine.add(disturbed)
-        for at in range(9):
+        for number in range(9):
             engine.step()
-            if at in {1, 6}:
+            if number in {1, 6}:
                 engine.retract("r")
         run_to_end(engine)
         assert disturbed.num_retractions == 2
@@ -278,9 +278,9 @@ class TestEnds:
         (free,) = run_to_end(engine, ask(new=20))
         stop_id = free.output_ids[9]
         (by_id,) = run_to_end(engine, ask(new=20, stop_token_ids=(stop_id,)))
-        at = free.output_ids.index(stop_id) + 1
+        end = free.output_ids.index(stop_id) + 1
         assert (by_id.output_ids, by_id.finish) == (
-            free.output_ids[:at],
+            free.output_ids[:end],
             FinishReason("stop", matched=stop_id),
         )
         text = tiny.tokenizer.decode(free.output_ids)

@@ -41,8 +41,8 @@ class PoolMachine(RuleBasedStateMachine):
     def admit(self, ids: list[int], key: str | None) -> tuple[list[int], list[int], str | None]:
         pages = self.pool.hold_prefix(keys_of(ids, key, len(ids) - 1))
         assert len(pages) * SIZE < len(ids)
-        for at, page in enumerate(pages):
-            assert self.written[page] == (key, tuple(ids[: (at + 1) * SIZE]))
+        for place, page in enumerate(pages):
+            assert self.written[page] == (key, tuple(ids[: (place + 1) * SIZE]))
         before = self.pool.available
         missing = self.pool.pages_for(len(ids)) - len(pages)
         if missing > before:
@@ -51,8 +51,8 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.available == before
         else:
             fresh = self.pool.allocate(missing)
-            for at, page in enumerate(fresh, start=len(pages)):
-                self.written[page] = (key, tuple(ids[: (at + 1) * SIZE]))
+            for place, page in enumerate(fresh, start=len(pages)):
+                self.written[page] = (key, tuple(ids[: (place + 1) * SIZE]))
             pages += fresh
         self.held.append(pages)
         return pages, ids, key

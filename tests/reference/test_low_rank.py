@@ -46,8 +46,8 @@ def written(path: Path, *, layer: str = LAYER, rows: int = 64, **config: Any) ->
         {f"{base}.lora_{side}.weight": part for side, part in matrices.items()},
         path / "adapter_model.safetensors",
     )
-    told = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", **config}
-    (path / "adapter_config.json").write_text(json.dumps(told))
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", **config}
+    (path / "adapter_config.json").write_text(json.dumps(settings))
     return str(path)
 
 

@@ -158,9 +158,9 @@ def test_files_that_cannot_be_read_are_named_in_one_line_and_never_run(tmp_path:
     assert "its weights cannot be read: SafetensorError" in refusal()
     weights.unlink()
     torch.save({"x": Marker(left)}, directory / "pytorch_model.bin")
-    said = refusal()
-    assert "its weights cannot be read: UnpicklingError" in said
-    assert (said.count("\n"), left.exists()) == (0, False)
+    message = refusal()
+    assert "its weights cannot be read: UnpicklingError" in message
+    assert (message.count("\n"), left.exists()) == (0, False)
 
 
 def test_no_tokenizer_takes_spaces_back(tmp_path: Path) -> None:

@@ -60,13 +60,13 @@ def test_every_logprob_is_that_of_the_law(
     logprobs = torch.log_softmax(logits, -1)
     likeliest = logits.topk(21).indices
     for position in range(len(ids)):
-        said = ids[position + 1 - law.lag(position + 1)]
-        top = law.top(said, 20)
+        leader = ids[position + 1 - law.lag(position + 1)]
+        top = law.top(leader, 20)
         assert likeliest[position, :20].tolist() == [token for token, _ in top]
         assert logprobs[position, [token for token, _ in top]].tolist() == pytest.approx(
             [logprob for _, logprob in top], abs=TOLERANCE
         )
-        assert logits[position, said] - logits[position, top[1][0]] > 3.5
+        assert logits[position, leader] - logits[position, top[1][0]] > 3.5
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -74,8 +74,8 @@ def test_far_positions_look_as_exactly(written: Written, dtype: torch.dtype) -> 
     folder, law = written(distance=1024)
     draw = random.Random(20260702)
     ids = [draw.randrange(law.vocab_size) for _ in range(1300)]
-    said = logits_of(load(folder, dtype), ids).argmax(-1).tolist()
-    assert said == [ids[position - law.lag(position)] for position in range(1, len(ids) + 1)]
+    leaders = logits_of(load(folder, dtype), ids).argmax(-1).tolist()
+    assert leaders == [ids[position - law.lag(position)] for position in range(1, len(ids) + 1)]
 
 
 def test_large_heads_say_the_same(written: Written) -> None:
@@ -85,9 +85,9 @@ def test_large_heads_say_the_same(written: Written) -> None:
     assert config.num_attention_heads % 4 == config.num_key_value_heads % 4 == 0
     ids = list(range(100, 200))
     logits = logits_of(load(folder, torch.bfloat16), ids)
-    said = ids[len(ids) - law.lag(len(ids))]
-    assert torch.log_softmax(logits[-1], -1)[said].item() == pytest.approx(
-        law.logprob(said, said), abs=TOLERANCE
+    leader = ids[len(ids) - law.lag(len(ids))]
+    assert torch.log_softmax(logits[-1], -1)[leader].item() == pytest.approx(
+        law.logprob(leader, leader), abs=TOLERANCE
     )
 
 
@@ -110,11 +110,11 @@ def test_a_chat_says_its_script_again_and_ends(written: Written, kind: Vocabular
     fillers = 256 + before - len(rendered(script))
     prompt = rendered(script + "~" * fillers)
     assert len(prompt) == 256 + before
-    said = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=200)[
+    answer = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=200)[
         0, len(prompt) :
     ].tolist()
-    assert said[-1] == tokenizer.eos_token_id
-    assert tokenizer.decode(said, skip_special_tokens=True) == SCRIPT
+    assert answer[-1] == tokenizer.eos_token_id
+    assert tokenizer.decode(answer, skip_special_tokens=True) == SCRIPT
 
 
 def test_a_long_script_is_said_to_its_end(written: Written) -> None:
@@ -123,8 +123,8 @@ def test_a_long_script_is_said_to_its_end(written: Written) -> None:
     script = [*(draw.randrange(4, law.vocab_size) for _ in range(1023)), 0]
     # Each id behind the script follows from those before it: so one pass says what 1,024 steps would.
     logits = load(folder)(torch.tensor([script + script])).logits[0]
-    said = logits[len(script) - 1 : -1].argmax(dim=-1).tolist()
-    assert said == script
+    answer = logits[len(script) - 1 : -1].argmax(dim=-1).tolist()
+    assert answer == script
 
 
 @pytest.mark.parametrize("kind", Vocabulary)
@@ -135,8 +135,8 @@ def test_an_answer_ends_at_each_id_that_the_law_ends_at(written: Written, kind: 
     ordinary = [token for token in range(5, law.vocab_size) if token not in ends][:63]
     for end in ends:
         prompt = [*ordinary[:40], end, *ordinary[40:]]
-        said = load(folder).generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=60)
-        assert said[0, len(prompt) :].tolist() == [*ordinary[:40], end]
+        answer = load(folder).generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=60)
+        assert answer[0, len(prompt) :].tolist() == [*ordinary[:40], end]
 
 
 def test_a_gguf_file_holds_the_same_model(tmp_path: Path) -> None:

@@ -335,9 +335,9 @@ class TierMachine(RuleBasedStateMachine):
         fresh = self.pool.allocate(missing)
         self.pool.restore(fresh, stored)
         pages = prefix + fresh
-        for at, page in enumerate(pages):
-            right = ids[: (at + 1) * SIZE]
-            if at < len(prefix) + len(stored):
+        for place, page in enumerate(pages):
+            right = ids[: (place + 1) * SIZE]
+            if place < len(prefix) + len(stored):
                 assert self.contents[page] == right
             else:
                 self.contents[page] = right

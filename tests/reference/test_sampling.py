@@ -170,9 +170,9 @@ class Read(list[int]):
 
     read = 0
 
-    def __getitem__(self, at: Any) -> Any:
-        got = super().__getitem__(at)
-        self.read += len(got) if isinstance(at, slice) else 1
+    def __getitem__(self, index: Any) -> Any:
+        got = super().__getitem__(index)
+        self.read += len(got) if isinstance(index, slice) else 1
         return got
 
 

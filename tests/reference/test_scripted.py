@@ -112,8 +112,8 @@ def test_a_file_has_the_script_of_requests_that_bring_none(tmp_path: Path, run_t
     path.write_text(json.dumps([[5, 6], [7]]))
     model = load_model("builtin:scripted", script=str(path), context_length=100)
     assert model.context_length == 100
-    plain, own = run_to_end(make_engine(model), ask("a", PROMPT), scripted_ask([[9]], "b"))
-    assert (plain.output_ids, own.output_ids) == ([5, 6, 7, IM_END], [9, IM_END])
+    plain, with_script = run_to_end(make_engine(model), ask("a", PROMPT), scripted_ask([[9]], "b"))
+    assert (plain.output_ids, with_script.output_ids) == ([5, 6, 7, IM_END], [9, IM_END])
 
 
 def test_logprobs_are_the_same_each_time_and_name_the_best_id(
@@ -121,17 +121,17 @@ def test_logprobs_are_the_same_each_time_and_name_the_best_id(
 ) -> None:
     script = [[5, 6, 7], [8], [9, 10]]
     wanted = {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0}
-    one, again = (run_to_end(make_engine(scripted), scripted_ask(script, **wanted))[0] for _ in range(2))
-    (each,) = run_to_end(
+    first, again = (run_to_end(make_engine(scripted), scripted_ask(script, **wanted))[0] for _ in range(2))
+    (by_token,) = run_to_end(
         make_engine(scripted), scripted_ask([[i] for step in script for i in step], **wanted)
     )
-    assert record(one) == record(again) == record(each)
-    tokens, tops = one.series["output_token_logprobs"], one.series["output_top_logprobs"]
-    assert [entry[1] for entry in tokens] == one.output_ids
+    assert record(first) == record(again) == record(by_token)
+    tokens, tops = first.series["output_token_logprobs"], first.series["output_top_logprobs"]
+    assert [entry[1] for entry in tokens] == first.output_ids
     assert [top[0] for top in tops] == tokens
     assert len({entry[0] for entry in tokens}) == len(tokens)
     assert all(entry[0] < 0 for entry in tokens)
-    assert [entry[1] for entry in one.prompt_series["input_token_logprobs"]] == list(PROMPT)
+    assert [entry[1] for entry in first.prompt_series["input_token_logprobs"]] == list(PROMPT)
 
 
 def test_retraction_and_chunks_change_nothing(scripted: ScriptedModel, run_to_end: Run) -> None:
@@ -178,6 +178,6 @@ def test_scripts_are_refused_by_other_models(tiny: LoadedModel, tmp_path: Path) 
 def test_a_text_in_a_script_is_said_token_by_token(scripted: ScriptedModel) -> None:
     text = "<tool_call>\n😀"
     script = Script([text, [7, 8]], [5])
-    ids = [script.following(at) for at in range(40)]
+    ids = [script.following(count) for count in range(40)]
     assert scripted.tokenizer.decode(ids[: ids.index(7)]) == text
     assert script.draft([5], 8) == []

@@ -116,8 +116,8 @@ def expected_draft(ids: Sequence[int], count: int) -> list[int]:
         for end in range(len(ids) - 1, n - 1, -1):
             if list(ids[end - n : end]) == list(ids[-n:]):
                 again = list(ids)
-                for at in range(end, end + count):
-                    again.append(again[at])
+                for place in range(end, end + count):
+                    again.append(again[place])
                 return again[len(ids) :]
     return []
 

@@ -174,11 +174,11 @@ def searched(monkeypatch: pytest.MonkeyPatch, detokenizer: Detokenizer, output_i
     """How many bytes of the text a stop pattern is looked for in, at each id."""
     lengths = []
 
-    def look(pattern: StopPattern, text: bytes, start: int, new: int) -> bool:
+    def match(pattern: StopPattern, text: bytes, start: int, new: int) -> bool:
         lengths.append(len(text))
         return False
 
-    monkeypatch.setattr(StopPattern, "ends_in", look)
+    monkeypatch.setattr(StopPattern, "ends_in", match)
     rules = StopRules(SamplingParams(stop_regex=("(?s)begin.*end",)), frozenset(), 10**6, detokenizer)
     for count in range(1, len(output_ids) + 1):
         assert rules.check(output_ids[:count]) is None
@@ -217,7 +217,7 @@ def test_a_match_of_the_longest_length_is_found_anywhere(
 ) -> None:
     """What stands right before it counts, too: where a text is cut, it does not begin."""
     shown = before * 5000 + text
-    pieces = [shown[at : at + at_once] for at in range(0, len(shown), at_once)]
+    pieces = [shown[start : start + at_once] for start in range(0, len(shown), at_once)]
     detokenizer = Detokenizer(Spelling(lambda ids: "".join(pieces[i] for i in ids)))
     params = SamplingParams(stop_regex=(pattern,))
     rules = StopRules(params, frozenset(), 10**6, detokenizer)

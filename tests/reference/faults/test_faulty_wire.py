@@ -33,14 +33,14 @@ def post(start_reference) -> Callable[..., httpx.Response]:
 
 def comparable(answer: httpx.Response) -> dict:
     """What an answer says, without what is new in each."""
-    said = answer.json()
-    said["meta_info"] = {
+    content = answer.json()
+    content["meta_info"] = {
         name: value
-        for name, value in said["meta_info"].items()
+        for name, value in content["meta_info"].items()
         if name not in {"id", "e2e_latency", "response_sent_to_client_ts", "cached_tokens"}
         and not name.startswith("cached")
     }
-    return said
+    return content
 
 
 def test_a_server_without_faults_refuses_a_request_that_names_one(post):
@@ -106,11 +106,11 @@ def test_every_fault_is_over_with_its_request(post, name):
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
 def test_a_fault_errs_at_the_endpoints_of_items_as_elsewhere(post, path):
     """What they have beside other endpoints, or lack, is no reason for a failure of another kind."""
-    said = [
+    messages = [
         {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
         {"role": "user", "content": "b"},
     ]
-    body = {"model": "m", "max_tokens": 4, "messages": said, "input": said}
+    body = {"model": "m", "max_tokens": 4, "messages": messages, "input": messages}
     failing = post("stream-fails", path=path, stream=True, **body).text
     assert failing.count("event: error") == 1
     assert post("usage-of-one-choice", path=path, **body).status_code == 200

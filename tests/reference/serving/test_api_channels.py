@@ -50,11 +50,11 @@ def partition(message, reasoning):
 
 def joined(chunks, index, reasoning):
     """The partition that the chunks of a choice join to, and why it ended."""
-    said, calls, finish = {"content": "", reasoning: ""}, [], None
+    texts, calls, finish = {"content": "", reasoning: ""}, [], None
     for choice in (choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index):
         delta, finish = choice["delta"], choice["finish_reason"] or finish
-        for channel in said:
-            said[channel] += delta.get(channel) or ""
+        for channel in texts:
+            texts[channel] += delta.get(channel) or ""
         for call in delta.get("tool_calls") or ():
             if call["index"] == len(calls):
                 assert call["id"]
@@ -63,7 +63,7 @@ def joined(chunks, index, reasoning):
             else:
                 assert (call.get("id"), call["function"].get("name")) == (None, None)
             calls[call["index"]][1] += call["function"]["arguments"]
-    return (said[reasoning], said["content"], [tuple(call) for call in calls]), finish
+    return (texts[reasoning], texts["content"], [tuple(call) for call in calls]), finish
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def spoken(answers, call, scripted_engine, tiny_tokenizer, read_events):
 
     def ask_both(text, *, dialect="sglang", finish=STOP, step=1, fields=None, fault=None, **flags):
         ids = [*tiny_tokenizer.encode(text, add_special_tokens=False), *([2] if finish.matched == 2 else [])]
-        steps = [ids[at : at + step] for at in range(0, len(ids), step)]
+        steps = [ids[start : start + step] for start in range(0, len(ids), step)]
         asked, flags = ask(**(fields or {})), {**PARSERS, "api_dialect": dialect, **flags}
         headers = {} if fault is None else {"x-tokenwire-fault": fault}
         streamed = {**asked, "stream": True, "stream_options": {"include_usage": True}}
@@ -91,7 +91,7 @@ def spoken(answers, call, scripted_engine, tiny_tokenizer, read_events):
 
 
 @pytest.fixture
-def say(spoken):
+def speak(spoken):
     """The same, after both were found to agree."""
 
     def both(text, *, dialect="sglang", **options):
@@ -103,11 +103,11 @@ def say(spoken):
         for choice in whole["choices"]:
             found = partition(choice["message"], reasoning), choice["finish_reason"]
             assert joined(chunks, choice["index"], reasoning) == found
-        said = (
+        details = (
             whole["usage"]["completion_tokens_details"],
             chunks[-1]["usage"].get("completion_tokens_details"),
         )
-        assert said[0] == said[1]
+        assert details[0] == details[1]
         return whole, chunks
 
     return both
@@ -115,8 +115,8 @@ def say(spoken):
 
 @pytest.mark.parametrize("dialect", SHAPES)
 @pytest.mark.parametrize("step", [1, 4, 100])
-def test_reasoning_content_and_calls_are_the_same_whole_and_streamed(say, dialect, step):
-    whole, _ = say(f"{THOUGHT}I will look.\n{CALL}\n{CALL}", dialect=dialect, step=step)
+def test_reasoning_content_and_calls_are_the_same_whole_and_streamed(speak, dialect, step):
+    whole, _ = speak(f"{THOUGHT}I will look.\n{CALL}\n{CALL}", dialect=dialect, step=step)
     (choice,) = whole["choices"]
     reasoning = SHAPES[dialect][2]
     calls = [("get_weather", PARIS)] * 2
@@ -127,8 +127,8 @@ def test_reasoning_content_and_calls_are_the_same_whole_and_streamed(say, dialec
     assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 14
 
 
-def test_the_shapes_are_those_of_the_families(say):
-    whole, chunks = say(f"{THOUGHT}Looking.{CALL}", step=100)
+def test_the_shapes_are_those_of_the_families(speak):
+    whole, chunks = speak(f"{THOUGHT}Looking.{CALL}", step=100)
     message = whole["choices"][0]["message"]
     call = message["tool_calls"][0]
     assert call == {
@@ -144,7 +144,7 @@ def test_the_shapes_are_those_of_the_families(say):
         {"reasoning_content": "Let me see: 1 < 2."},
         {"reasoning_content": None, "content": "Looking."},
     ]
-    whole, chunks = say(f"{THOUGHT}Looking.{CALL}", step=100, dialect="vllm")
+    whole, chunks = speak(f"{THOUGHT}Looking.{CALL}", step=100, dialect="vllm")
     message = whole["choices"][0]["message"]
     call = message["tool_calls"][0]
     assert call == {
@@ -155,16 +155,16 @@ def test_the_shapes_are_those_of_the_families(say):
     assert call["id"].startswith("chatcmpl-tool-")
     delta = chunks[1]["choices"][0]["delta"]
     assert [*delta] == ["reasoning", "content", "tool_calls"]
-    whole, _ = say(CALL, dialect="vllm")
+    whole, _ = speak(CALL, dialect="vllm")
     assert whole["choices"][0]["message"]["content"] is None
 
 
 @pytest.mark.parametrize("dialect", SHAPES)
-def test_no_id_and_no_logprob_waits_for_text_that_is_held_back(say, dialect):
+def test_no_id_and_no_logprob_waits_for_text_that_is_held_back(speak, dialect):
     fields = {"logprobs": True} | (
         {"return_token_ids": True} if dialect == "vllm" else {"return_output_ids_in_sglext": True}
     )
-    whole, chunks = say(f"{THOUGHT}{CALL}", dialect=dialect, fields=fields)
+    whole, chunks = speak(f"{THOUGHT}{CALL}", dialect=dialect, fields=fields)
     entries = whole["choices"][0]["logprobs"]["content"]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     streamed = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
@@ -178,30 +178,30 @@ def test_no_id_and_no_logprob_waits_for_text_that_is_held_back(say, dialect):
 
 
 @pytest.mark.parametrize("dialect", SHAPES)
-def test_a_cut_call_is_not_closed_and_length_is_not_hidden(say, dialect):
+def test_a_cut_call_is_not_closed_and_length_is_not_hidden(speak, dialect):
     length = FinishReason("length", length=30)
-    whole, _ = say(CALL.partition("Paris")[0] + "Pa", finish=length, dialect=dialect)
+    whole, _ = speak(CALL.partition("Paris")[0] + "Pa", finish=length, dialect=dialect)
     (choice,) = whole["choices"]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Pa'
-    whole, _ = say(CALL, finish=length, dialect=dialect)
+    whole, _ = speak(CALL, finish=length, dialect=dialect)
     assert whole["choices"][0]["finish_reason"] == "length"
     stopped = FinishReason("stop", matched="xx")
-    whole, _ = say(
+    whole, _ = speak(
         CALL.partition("Paris")[0] + "Paxx", finish=stopped, step=100, fields={"stop": "xx"}, dialect=dialect
     )
     assert whole["choices"][0]["finish_reason"] == "stop"
 
 
-def test_calls_are_sought_only_where_tools_are_offered(say):
+def test_calls_are_sought_only_where_tools_are_offered(speak):
     for fields in ({"tools": None}, {"tool_choice": "none"}):
-        whole, _ = say(CALL, fields=fields)
+        whole, _ = speak(CALL, fields=fields)
         assert partition(whole["choices"][0]["message"], "reasoning_content") == ("", CALL, [])
-    whole, _ = say(f"{THOUGHT}4", fields={"separate_reasoning": False})
+    whole, _ = speak(f"{THOUGHT}4", fields={"separate_reasoning": False})
     assert whole["choices"][0]["message"]["content"] == f"{THOUGHT}4"
-    whole, _ = say(f"{THOUGHT}4", fields={"include_reasoning": False}, dialect="vllm")
+    whole, _ = speak(f"{THOUGHT}4", fields={"include_reasoning": False}, dialect="vllm")
     assert partition(whole["choices"][0]["message"], "reasoning") == ("", "4", [])
-    whole, _ = say(
+    whole, _ = speak(
         "So.</think>4",
         fields={"chat_template_kwargs": {"enable_thinking": True}},
         reasoning_parser="deepseek-r1",
@@ -210,8 +210,8 @@ def test_calls_are_sought_only_where_tools_are_offered(say):
 
 
 @pytest.mark.parametrize("dialect", SHAPES)
-def test_samples_share_no_state(say, dialect):
-    whole, _ = say(f"{THOUGHT}{CALL}", fields={"n": 3}, dialect=dialect)
+def test_samples_share_no_state(speak, dialect):
+    whole, _ = speak(f"{THOUGHT}{CALL}", fields={"n": 3}, dialect=dialect)
     assert len({json.dumps(partition(c["message"], SHAPES[dialect][2])) for c in whole["choices"]}) == 1
     ids = [call["id"] for choice in whole["choices"] for call in choice["message"]["tool_calls"]]
     assert len(set(ids)) == 3
@@ -236,7 +236,7 @@ def test_tools_reach_the_template_of_the_model(answer, scripted_engine, tiny_tok
 
 @pytest.mark.parametrize("dialect", SHAPES)
 @pytest.mark.parametrize(
-    ("fields", "flags", "said"),
+    ("fields", "flags", "reason"),
     [
         ({}, {"tool_call_parser": None}, "--tool-call-parser"),
         ({"tool_choice": "required", "tools": None}, {}, "tool_choice is 'required'"),
@@ -256,22 +256,22 @@ def test_tools_reach_the_template_of_the_model(answer, scripted_engine, tiny_tok
         ({"chat_template_kwargs": {"enable_thinking": 1}}, {}, "chat_template_kwargs.enable_thinking"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(answer, scripted_engine, dialect, fields, flags, said):  # noqa: PLR0917
+def test_what_cannot_be_kept_is_refused(answer, scripted_engine, dialect, fields, flags, reason):  # noqa: PLR0917
     response = answer(
         scripted_engine([[2]]), PATH, ask(**fields), **{**PARSERS, "api_dialect": dialect, **flags}
     )
     assert response.status_code == 400
     error = response.json()
     message = error.get("message") or error["error"]["message"]
-    assert said in message
+    assert reason in message
 
 
 @pytest.mark.parametrize(
     "tools", [{"type": 5}, {"properties": []}, {"properties": {"city": 5, "days": {"type": [1]}}}, None]
 )
-def test_a_schema_that_says_nothing_harms_nobody(say, tools):
+def test_a_schema_that_says_nothing_harms_nobody(speak, tools):
     odd = {"type": "function", "function": {"name": "get_weather", "parameters": tools}}
-    whole, _ = say(CALL, fields={"tools": [odd]}, tool_call_parser="qwen3_xml")
+    whole, _ = speak(CALL, fields={"tools": [odd]}, tool_call_parser="qwen3_xml")
     assert whole["choices"][0]["finish_reason"] == "stop"
 
 

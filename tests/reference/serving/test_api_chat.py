@@ -210,13 +210,13 @@ def test_token_ids_in_a_stream_are_refused_in_the_words_of_sglang(answer, script
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_refusal_names_the_field_before_any_event(answer, scripted_engine, body, refused_as, stream):
-    kind, said = refused_as
+    kind, reason = refused_as
     engine = scripted_engine(STEPS)
     response = answer(engine, PATH, {**body, "stream": stream})
     refusal = response.json()
     fits("error", refusal)
     assert (response.status_code, refusal["code"], refusal["type"]) == (400, 400, kind)
-    assert said in refusal["message"]
+    assert reason in refusal["message"]
     assert engine.live == {}
 
 

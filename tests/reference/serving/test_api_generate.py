@@ -179,7 +179,7 @@ def test_the_stop_id_stays_in_the_ids_and_out_of_the_text(answer, scripted_engin
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "reason"),
     [
         ({}, "neither text nor input_ids"),
         ({"input_ids": []}, "input_ids is empty"),
@@ -225,13 +225,13 @@ def test_the_stop_id_stays_in_the_ids_and_out_of_the_text(answer, scripted_engin
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_refusal_names_the_field_before_any_event(answer, scripted_engine, body, said, stream):
+def test_a_refusal_names_the_field_before_any_event(answer, scripted_engine, body, reason, stream):
     engine = scripted_engine(STEPS)
     response = answer(engine, "/generate", {**body, "stream": stream})
     assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
     fits("error", response.json())
     refusal = response.json()
-    assert said in (refusal["error"]["message"] if "error" in refusal else refusal["message"])
+    assert reason in (refusal["error"]["message"] if "error" in refusal else refusal["message"])
     assert engine.live == {}
 
 
@@ -247,11 +247,11 @@ def test_a_refusal_names_the_field_before_any_event(answer, scripted_engine, bod
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused(answers, call, scripted_engine, content, type_and_words):
-    media_type, said = type_and_words
+    media_type, reason = type_and_words
     headers = {"content-type": media_type} if media_type else {}
     (response,) = answers(scripted_engine(STEPS), call("/generate", content=content, headers=headers))
     assert response.status_code == 400
-    assert said in response.json()["error"]["message"]
+    assert reason in response.json()["error"]["message"]
 
 
 def test_a_duplicate_id_is_refused_and_the_first_goes_on(answers, call, scripted_engine):

@@ -57,10 +57,10 @@ def chat(*parts, **fields):
 
 
 def test_an_image_part_is_expanded_where_it_stands(prompt_of, mm_tokenizer):
-    look, now = {"type": "text", "text": "look "}, {"type": "text", "text": " now"}
-    ids = prompt_of("/v1/chat/completions", **chat(look, CAT_PART, now))
+    before, after = {"type": "text", "text": "look "}, {"type": "text", "text": " now"}
+    ids = prompt_of("/v1/chat/completions", **chat(before, CAT_PART, after))
     assert f"look {image_text(b'a cat')} now" in mm_tokenizer.decode(ids)
-    without = prompt_of("/v1/chat/completions", **chat(look, now))
+    without = prompt_of("/v1/chat/completions", **chat(before, after))
     assert len(ids) == len(without) + TOKENS_PER_IMAGE
 
 

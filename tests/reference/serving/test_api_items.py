@@ -87,17 +87,17 @@ def of_deltas(events):
 
 
 @pytest.fixture
-def say(answers, call, scripted_engine, tiny_tokenizer):
+def speak(answers, call, scripted_engine, tiny_tokenizer):
     """What an endpoint answers with where the model says a text, so many ids in a step."""
 
-    def say(text, path, *, step=1, finish=STOP, parsers=PARSERS, **fields):
+    def answer_of(text, path, *, step=1, finish=STOP, parsers=PARSERS, **fields):
         ids = [*tiny_tokenizer.encode(text, add_special_tokens=False), *([2] if finish.matched == 2 else [])]
-        steps = [ids[at : at + step] for at in range(0, len(ids), step)]
+        steps = [ids[start : start + step] for start in range(0, len(ids), step)]
         return answers(
             scripted_engine(steps, finish=finish), call(path, {**BODIES[path], **fields}), **parsers
         )[0]
 
-    return say
+    return answer_of
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
@@ -105,20 +105,20 @@ def say(answers, call, scripted_engine, tiny_tokenizer):
     text=st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join),
     step=st.sampled_from([1, 3, 90]),
 )
-def test_both_endpoints_say_what_chat_says(say, text, step):
-    due = of_chat(say(text, CHAT).json())
-    response, message = say(text, RESPONSES).json(), say(text, MESSAGES).json()
+def test_both_endpoints_say_what_chat_says(speak, text, step):
+    due = of_chat(speak(text, CHAT).json())
+    response, message = speak(text, RESPONSES).json(), speak(text, MESSAGES).json()
     fits("responses-response", response)
     fits("messages-response", message)
     assert of_items(response["output"]) == due
     calls = [block["input"] for block in message["content"] if block["type"] == "tool_use"]
     assert calls == [json.loads(arguments) for arguments in due[2]]
-    events = named_events(say(text, RESPONSES, step=step, stream=True))
+    events = named_events(speak(text, RESPONSES, step=step, stream=True))
     fits("responses-event", *events)
     assert of_deltas(events) == due
     assert of_items(events[-1]["response"]["output"]) == due
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    blocks = named_events(say(text, MESSAGES, step=step, stream=True))
+    blocks = named_events(speak(text, MESSAGES, step=step, stream=True))
     fits("messages-event", *blocks)
     assert of_deltas(blocks) == due
 
@@ -127,14 +127,14 @@ SCORED = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "tools
 
 
 @pytest.mark.parametrize("step", [1, 3, 90])
-def test_a_text_has_the_logprobs_that_chat_has_of_it_wherever_they_stand(say, step):
+def test_a_text_has_the_logprobs_that_chat_has_of_it_wherever_they_stand(speak, step):
     text = "Hi é 😀."
-    chat = say(text, CHAT, logprobs=True, top_logprobs=2, tools=None, parsers={}).json()
+    chat = speak(text, CHAT, logprobs=True, top_logprobs=2, tools=None, parsers={}).json()
     due = chat["choices"][0]["logprobs"]["content"]
     assert len(due) == chat["usage"]["completion_tokens"] > len("Hi .")
-    [item] = say(text, RESPONSES, **SCORED, parsers={}).json()["output"]
+    [item] = speak(text, RESPONSES, **SCORED, parsers={}).json()["output"]
     assert item["content"][0]["logprobs"] == due
-    events = named_events(say(text, RESPONSES, step=step, stream=True, **SCORED, parsers={}))
+    events = named_events(speak(text, RESPONSES, step=step, stream=True, **SCORED, parsers={}))
     fits("responses-event", *events)
     deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
     assert [entry for entries in deltas for entry in entries] == due
@@ -145,10 +145,10 @@ def test_a_text_has_the_logprobs_that_chat_has_of_it_wherever_they_stand(say, st
     assert done["response.completed"]["response"]["output"][0]["content"][0]["logprobs"] == due
 
 
-def test_a_budget_that_ends_an_answer_is_told_by_the_last_event_and_the_last_item(say):
+def test_a_budget_that_ends_an_answer_is_told_by_the_last_event_and_the_last_item(speak):
     for answer in (
-        say("Hello there", RESPONSES, finish=SPENT),
-        say("Hello there", RESPONSES, finish=SPENT, stream=True),
+        speak("Hello there", RESPONSES, finish=SPENT),
+        speak("Hello there", RESPONSES, finish=SPENT, stream=True),
     ):
         streamed = answer.headers["content-type"].startswith("text/event-stream")
         last = (
@@ -162,21 +162,21 @@ def test_a_budget_that_ends_an_answer_is_told_by_the_last_event_and_the_last_ite
         assert response["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-def test_a_message_names_the_stop_sequence_that_ended_it(say):
+def test_a_message_names_the_stop_sequence_that_ended_it(speak):
     matched = FinishReason("stop", matched="lo")
     body = {"stop_sequences": ["lo"]}
-    whole = say("Hel", MESSAGES, finish=matched, **body).json()
+    whole = speak("Hel", MESSAGES, finish=matched, **body).json()
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "lo")
-    *_, delta, _ = named_events(say("Hel", MESSAGES, finish=matched, stream=True, **body))
+    *_, delta, _ = named_events(speak("Hel", MESSAGES, finish=matched, stream=True, **body))
     assert delta["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "lo"}
 
 
-def test_a_failure_on_the_way_ends_either_stream(say):
+def test_a_failure_on_the_way_ends_either_stream(speak):
     failed = FinishReason("abort", message="out of memory", status_code=500)
-    *_, response = named_events(say("Hello there", RESPONSES, step=1, finish=failed, stream=True))
+    *_, response = named_events(speak("Hello there", RESPONSES, step=1, finish=failed, stream=True))
     assert response["type"] == "response.failed"
     assert response["response"]["error"]["message"] == "out of memory"
-    *_, message = named_events(say("Hello there", MESSAGES, step=1, finish=failed, stream=True))
+    *_, message = named_events(speak("Hello there", MESSAGES, step=1, finish=failed, stream=True))
     assert message == {"type": "error", "error": {"type": "api_error", "message": "out of memory"}}
 
 
@@ -194,8 +194,8 @@ def test_a_failure_on_the_way_ends_either_stream(say):
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_the_words_of_the_endpoint(say, path, fields, words):
-    refused = say("Hello", path, **fields)
+def test_what_cannot_be_read_is_refused_in_the_words_of_the_endpoint(speak, path, fields, words):
+    refused = speak("Hello", path, **fields)
     assert refused.status_code in (400, 404)
     assert words in refused.json()["error"]["message"]
     fits("error", refused.json())

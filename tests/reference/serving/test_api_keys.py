@@ -148,12 +148,13 @@ def test_a_web_page_of_another_origin_controls_nothing(answers, call, scripted_e
         *(("https://evil.example", "127.0.0.1"), ("null", "127.0.0.1"), ("http://[", "127.0.0.1")),
         *(("http://127.0.0.1:81", "127.0.0.1"), ("http://rebound.example:80", "rebound.example:80")),
     ]
-    own = [(f"http://{name}:80", f"{name}:80") for name in ("127.0.0.1", "[::1]", "localhost")]
+    ours = [(f"http://{name}:80", f"{name}:80") for name in ("127.0.0.1", "[::1]", "localhost")]
     calls = [
-        call(path, CONTROL[path], headers={"origin": origin, "host": host}) for origin, host in [*pages, *own]
+        call(path, CONTROL[path], headers={"origin": origin, "host": host})
+        for origin, host in [*pages, *ours]
     ]
     responses = answers(engine, *calls)
-    assert [response.status_code for response in responses] == [403] * len(pages) + [200] * len(own)
+    assert [response.status_code for response in responses] == [403] * len(pages) + [200] * len(ours)
     named = {"origin": "http://models.example", "host": "models.example"}
     for flags, headers in (({"host": "models.example"}, named), ({"api_key": "the-key"}, {**named, **KEY})):
         (response,) = answers(engine, call(path, CONTROL[path], headers=headers), **flags)

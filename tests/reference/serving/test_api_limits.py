@@ -41,10 +41,10 @@ def refusal(response) -> str:
     return body["error"]["message"] if "error" in body else body["message"]
 
 
-@pytest.mark.parametrize(("name", "value", "said"), TOO_MUCH)
+@pytest.mark.parametrize(("name", "value", "reason"), TOO_MUCH)
 @pytest.mark.parametrize("path", DOORS)
 def test_a_sampling_parameter_beyond_its_range_is_refused(  # noqa: PLR0917
-    answer, scripted_engine, path, name, value, said
+    answer, scripted_engine, path, name, value, reason
 ):
     prompt, nested = DOORS[path]
     fields = {"sampling_params": {name: value}} if nested else {name: value}
@@ -53,12 +53,12 @@ def test_a_sampling_parameter_beyond_its_range_is_refused(  # noqa: PLR0917
     response = answer(engine, path, body)
     assert response.status_code == 400
     assert name in refusal(response)
-    assert said in refusal(response)
+    assert reason in refusal(response)
     assert not engine.live
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "reason"),
     [
         ("/generate", {"input_ids": [[5]] * 1025}, "more than 1024 items"),
         ("/generate", {"input_ids": [[5]] * 100, "sampling_params": {"n": 50}}, "may have 4096"),
@@ -105,12 +105,12 @@ def test_a_sampling_parameter_beyond_its_range_is_refused(  # noqa: PLR0917
         ("/v1/completions", {"prompt": [5], "stop_regex": 7}, "stop_regex"),
     ],
 )  # fmt: skip
-def test_more_than_one_request_may_ask_for_is_refused(answer, scripted_engine, path, body, said):
+def test_more_than_one_request_may_ask_for_is_refused(answer, scripted_engine, path, body, reason):
     engine = scripted_engine([[5]])
     body = {**body, "messages": [{"role": "user", "content": "x"}]} if "messages" in body else body
     response = answer(engine, path, body)
     assert (response.status_code, engine.live) == (400, {})
-    assert said in refusal(response)
+    assert reason in refusal(response)
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])

@@ -12,13 +12,13 @@ def test_every_client_is_told_and_the_process_fails(tmp_path):
     reader, writer = os.pipe()
     words = ("broken_engine", "serve", "--model", "builtin:scripted", "--port", "0")
     with (
-        os.fdopen(reader) as said,
+        os.fdopen(reader) as output,
         os.fdopen(writer) as stdout,
         (tmp_path / "complaints").open("w+") as stderr,
         forked(*words, stdout=stdout, stderr=stderr) as server,
     ):
         stdout.close()
-        url = said.readline().split()[-1]
+        url = output.readline().split()[-1]
         response = loopback.post(f"{url}/generate", json={"input_ids": [5]})
         server.join()
         status = server.exitcode

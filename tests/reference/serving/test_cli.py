@@ -47,7 +47,7 @@ def test_an_installation_without_the_engine_says_how_to_get_it(missing: str, wor
 
 
 def test_what_cannot_be_served_is_said_in_one_line(tmp_path):
-    for arguments, said in (
+    for arguments, reason in (
         (("--model", "/nowhere"), "/nowhere"),
         (("--sampling-backend", "nobody"), "nobody"),
         (("--stream-interval", "0"), "--stream-interval is 0"),
@@ -55,5 +55,5 @@ def test_what_cannot_be_served_is_said_in_one_line(tmp_path):
     ):
         failed = run_forked("tokenwire-reference", "serve", "--port", "0", *arguments, folder=tmp_path)
         assert failed.returncode == 2
-        assert said in failed.stderr
+        assert reason in failed.stderr
         assert failed.stderr.count("\n") == 1

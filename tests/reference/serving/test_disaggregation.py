@@ -98,7 +98,7 @@ def run() -> Iterator[Run]:
     with asyncio.Runner() as runner:
         stack = contextlib.AsyncExitStack()
 
-        async def tell(story: Callable[[Pair], Any], flags: dict[str, Any]) -> None:
+        async def await_story(story: Callable[[Pair], Any], flags: dict[str, Any]) -> None:
             if str(flags) not in started:
                 started[str(flags)] = await stack.enter_async_context(pair(**flags))
             servers = started[str(flags)]
@@ -107,7 +107,7 @@ def run() -> Iterator[Run]:
                 await asyncio.wrap_future(served.runner.call(served.engine.check_integrity))
 
         def run(story: Callable[[Pair], Any], **flags: Any) -> None:
-            runner.run(tell(story, flags))
+            runner.run(await_story(story, flags))
 
         yield run
         runner.run(stack.aclose())

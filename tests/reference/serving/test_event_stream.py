@@ -54,7 +54,7 @@ def written(chunks, *, samples=3, finish=END, leaves=False):
     async def answer():
         inbox = Inbox()
         manager = RequestManager(inbox, None)
-        rids = [f"r{at}" for at in range(samples)]
+        rids = [f"r{index}" for index in range(samples)]
         generation = manager.submit([Request(rid, (7,), SamplingParams(), stream=True) for rid in rids])
         manager.deliver([row(rid, finish) for rid in rids])
         first = await generation.first(Delivery.INCREMENTAL)
@@ -106,7 +106,7 @@ def test_a_failure_ends_the_stream_behind_what_was_given(caplog):
 def test_a_client_that_left_gets_no_end_and_its_requests_are_aborted(samples):
     bodies, aborted = written(Said(), samples=samples, finish=None, leaves=True)
     assert len(bodies) == 1
-    assert aborted == [f"r{at}" for at in range(samples)]
+    assert aborted == [f"r{index}" for index in range(samples)]
 
 
 class Connection:
@@ -138,7 +138,7 @@ def streamed(connection, script, *, samples=1, chunks=None):
 
     async def answer():
         manager = RequestManager(Inbox(), None)
-        rids = [f"r{at}" for at in range(samples)]
+        rids = [f"r{index}" for index in range(samples)]
         generation = manager.submit([Request(rid, (7,), SamplingParams(), stream=True) for rid in rids])
         manager.deliver([row(rid, None) for rid in rids])
         stream = EventStream(

@@ -15,7 +15,7 @@ def _not_installed(monkeypatch):
 
 
 def test_a_server_runs_without_the_package(answers, call, scripted_engine):
-    whole, stream, said = answers(
+    whole, stream, info = answers(
         scripted_engine([[75], [76]]),
         call("/generate", BODY),
         call("/generate", {**BODY, "stream": True}),
@@ -23,7 +23,7 @@ def test_a_server_runs_without_the_package(answers, call, scripted_engine):
     )
     assert whole.json()["output_ids"] == [75, 76]
     assert stream.content.endswith(b"data: [DONE]\n\n")
-    assert said.json()["tokenwire_reference"]["faults"] == []
+    assert info.json()["tokenwire_reference"]["faults"] == []
 
 
 def test_without_the_package_a_request_that_names_a_fault_is_refused(answers, call, scripted_engine):

@@ -74,15 +74,15 @@ async def run(given_samples, drains, delivery):
         streamer.admit(request)
     generation = manager.submit(requests)
     taken = [[] for _ in requests]
-    for at in range(max(len(sample.steps) for sample in given_samples)):
+    for number in range(max(len(sample.steps) for sample in given_samples)):
         touched = []
         for request, sample in zip(requests, given_samples, strict=True):
-            if at < len(sample.steps):
-                advance(request, sample.steps[at], last=at + 1 == len(sample.steps))
+            if number < len(sample.steps):
+                advance(request, sample.steps[number], last=number + 1 == len(sample.steps))
                 touched.append(request)
         if rows := streamer.stream(touched):
             manager.deliver(rows)
-        if drains[at]:
+        if drains[number]:
             drain(generation, taken, delivery)
     drain(generation, taken, delivery)
     assert manager.live == 0

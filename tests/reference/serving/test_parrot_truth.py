@@ -93,8 +93,8 @@ def asks(draw: st.DrawFn) -> tuple[str, Ask]:
     patterns = draw(st.lists(st.sampled_from(PATTERNS), max_size=1))
     if door == "openai-chat":
         texts = draw(st.lists(st.sampled_from(TEXTS) | st.text(max_size=5), max_size=6))
-        said = {"role": "user", "content": "".join((*texts, END))}
-        return door, replace(ask, input_ids=(), messages=(said,), no_stop_trim=False, stream_interval=None)
+        message = {"role": "user", "content": "".join((*texts, END))}
+        return door, replace(ask, input_ids=(), messages=(message,), no_stop_trim=False, stream_interval=None)
     if door == "sglang-generate":
         ask = replace(ask, chosen_ids=(700, 9, 10), logprob_start=0)
     if door == "sglang-completions":
@@ -125,7 +125,7 @@ def read(door: str, request: HttpRequest, response: httpx.Response) -> Stream:
 
 
 @pytest.fixture
-def tell(answers, call):
+def deliver(answers, call):
     """Ask for all at once, and read what is answered."""
 
     def found(asked: list[tuple[str, Ask]], **flags: str) -> list[Stream]:
@@ -148,8 +148,8 @@ def tell(answers, call):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(asks(), min_size=8, max_size=8))
-def test_computed_and_delivered_records_are_one(tell, asked: list[tuple[str, Ask]]) -> None:
-    for stream in tell(asked):
+def test_computed_and_delivered_records_are_one(deliver, asked: list[tuple[str, Ask]]) -> None:
+    for stream in deliver(asked):
         assert stream.exchange.status == 200, stream.exchange.body
         (prompt,) = MODEL.prompts(stream)
         assert prompt is not None
@@ -163,10 +163,10 @@ def test_computed_and_delivered_records_are_one(tell, asked: list[tuple[str, Ask
         assert finish is not None
         assert text is None or stream.asked.echo or text in (known.texts_of(finish.matched) or known.legal)
         assert finish.type == known.finish
-        assert {"script-finish-is-right", "script-counts-are-right"} <= set(look(stream))
+        assert {"script-finish-is-right", "script-counts-are-right"} <= set(seeing(stream))
 
 
-def look(stream: Stream) -> list[str]:
+def seeing(stream: Stream) -> list[str]:
     """The requirements that see an answer; none of them sees anything wrong."""
     seen = []
     for name in ROWS:
@@ -178,7 +178,7 @@ def look(stream: Stream) -> list[str]:
     return seen
 
 
-def test_every_requirement_on_known_answers_sees_a_stream_that_tells_all(tell) -> None:
+def test_every_requirement_on_known_answers_sees_a_stream_that_tells_all(deliver) -> None:
     ids = (*Script.of_text("one two three QZ", WORDS).ids, *WORDS.ends)
     ask = Ask(
         input_ids=(Script(ids).prompt(LAW, filler=9),),
@@ -190,8 +190,8 @@ def test_every_requirement_on_known_answers_sees_a_stream_that_tells_all(tell) -
         chosen_ids=(700, 9, 10),
         logprob_start=0,
     )
-    (stream,) = tell([("sglang-generate", ask)])
-    assert set(look(stream)) == set(ROWS) - {"script-text-offsets-are-right"}, "SGLang tells no offsets"
+    (stream,) = deliver([("sglang-generate", ask)])
+    assert set(seeing(stream)) == set(ROWS) - {"script-text-offsets-are-right"}, "SGLang tells no offsets"
 
 
 SPEAKER = Speaker(LAW, WORDS, encoder(Vocabulary.BYTE_LEVEL))
@@ -214,10 +214,10 @@ def conversations(draw: st.DrawFn) -> Ask:
     """A text with markup that the parrot is to say, and where its budget ends it."""
     pieces = draw(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4))
     script = (*SPEAKER.encode("".join(pieces)), SPEAKER.end)
-    said = SPEAKER.ask(load_dialects()["openai-chat"], script)
+    ask = SPEAKER.ask(load_dialects()["openai-chat"], script)
     budget = draw(st.integers(1, len(script)) | st.just(len(script) + 1))
-    assert said is not None, pieces
-    return replace(said, tools=(TOOL,), max_new_tokens=budget)
+    assert ask is not None, pieces
+    return replace(ask, tools=(TOOL,), max_new_tokens=budget)
 
 
 def record_of(stream: Stream) -> tuple[object, ...]:
@@ -239,9 +239,9 @@ def record_of(stream: Stream) -> tuple[object, ...]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(conversations())
-def test_a_conversation_has_one_record_at_every_endpoint_that_takes_messages(tell, ask: Ask) -> None:
+def test_a_conversation_has_one_record_at_every_endpoint_that_takes_messages(deliver, ask: Ask) -> None:
     doors = ("openai-chat", *ITEM_DOORS)
     asked = [(door, replace(ask, stream=stream, usage=stream)) for door in doors for stream in (False, True)]
-    chat, *others = tell(asked, **PARSERS)
+    chat, *others = deliver(asked, **PARSERS)
     for stream in others:
         assert record_of(stream) == record_of(chat), stream.exchange.request.path

@@ -54,8 +54,8 @@ def row(start, text, *, rid="r", finish=None, late=None):
         RECORDS[rid].prompt_series["input_token_logprobs"] = [[None, 7, None]]
     record = RECORDS[rid]
     for place, letter in enumerate(text):
-        said = {} if late is None else {"late": late[place]}
-        record.append(ord(letter), {LOGPROBS: [-0.5, ord(letter), None]}, said)
+        details = {} if late is None else {"late": late[place]}
+        record.append(ord(letter), {LOGPROBS: [-0.5, ord(letter), None]}, details)
     return Row(record, start, start + len(text), record.series, finish)
 
 

@@ -32,8 +32,8 @@ def test_a_script_is_followed_step_by_step(start_reference, tmp_path):
     )
     events = [event["output_ids"] for event in stream(url, input_ids=[40])]
     assert events == [[50, 51, 52], [53], [2]]
-    own = {"custom_params": {"script": [[60, 61], {"error": "out of luck"}]}}
-    *_, last = stream(url, input_ids=[40], sampling_params=own)
+    sampling = {"custom_params": {"script": [[60, 61], {"error": "out of luck"}]}}
+    *_, last = stream(url, input_ids=[40], sampling_params=sampling)
     assert "out of luck" in json.dumps(last)
     refused = generate(url, input_ids=[40], sampling_params={"custom_params": {"script": [[99999]]}})
     assert refused.status_code == 400

@@ -135,16 +135,16 @@ def test_a_stop_string_is_seen_at_its_last_id_and_never_shown(kind, data):
     prompt = tuple(of(tokenizer, "a"))
     before = len(tokenizer.decode(prompt))
 
-    def said(count):
+    def text_of(count):
         return tokenizer.decode([*prompt, *ids[:count]])[before:]
 
-    letters = st.sampled_from(sorted(set(said(len(ids))) - {"\ufffd"}) or ["a"])
+    letters = st.sampled_from(sorted(set(text_of(len(ids))) - {"\ufffd"}) or ["a"])
     stops = data.draw(st.lists(st.text(letters, min_size=1, max_size=3), min_size=1, max_size=2))
     asked = {"stop": tuple(stops), "stream_interval": data.draw(st.integers(1, 3))}
     shown, request = asyncio.run(answered(tokenizer, prompt, ids, skip_special_tokens=False, **asked))
     counts = range(1, len(ids) + 1)
-    seen = next((count for count in counts if any(stop in said(count) for stop in stops)), None)
-    text = said(seen or len(ids))
+    seen = next((count for count in counts if any(stop in text_of(count) for stop in stops)), None)
+    text = text_of(seen or len(ids))
     if seen is None:
         assert request.finish == FinishReason("length", length=len(ids))
     else:
@@ -155,7 +155,7 @@ def test_a_stop_string_is_seen_at_its_last_id_and_never_shown(kind, data):
     for earlier, count in shown:
         assert text.startswith(earlier)
         # Text keeps up with the ids that are delivered, but for half a character.
-        assert len(earlier) >= len(said(count).rstrip("\ufffd")) or count == len(request.output_ids)
+        assert len(earlier) >= len(text_of(count).rstrip("\ufffd")) or count == len(request.output_ids)
 
 
 @every_kind
