@@ -28,9 +28,9 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import Case, GenerationMode
 
-from tokenwire_reference.core.engine_runner import EngineRunner
 from tokenwire_reference.doors.app import build_app
 from tokenwire_reference.loading import load_model
+from tokenwire_reference.running.engine_runner import EngineRunner
 from tokenwire_reference.serve import assemble
 from tokenwire_reference.server_args import ServerArgs
 

@@ -23,11 +23,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from tokenwire_reference.assembly import ExtraArgs, make_engine
 from tokenwire_reference.connection import Connection, OverConnections
 from tokenwire_reference.core.engine import Engine, EngineArgs
-from tokenwire_reference.core.engine_runner import EngineOnLoop, EngineRunner, EngineThread
-from tokenwire_reference.core.handover import Handover
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.request import Row
 from tokenwire_reference.doors.app import build_app
 from tokenwire_reference.doors.disaggregation import Decode, Disaggregation, Prefill
@@ -37,6 +34,9 @@ from tokenwire_reference.doors.served import Served
 from tokenwire_reference.extras.crash_hook import CrashAfter, crash_soon
 from tokenwire_reference.extras.invariance_probe import probe_invariance
 from tokenwire_reference.loading import load_model
+from tokenwire_reference.running.engine_runner import EngineOnLoop, EngineRunner, EngineThread
+from tokenwire_reference.running.handover import Handover
+from tokenwire_reference.running.ranks import Ranks
 from tokenwire_reference.server_args import ServerArgs
 
 

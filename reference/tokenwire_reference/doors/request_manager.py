@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tokenwire_reference.core.detokenizer import Detokenizer
-from tokenwire_reference.core.engine_runner import EngineRunner
-from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.request import Request, Row
 from tokenwire_reference.core.seams import current_seams
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.meters import Meters
 from tokenwire_reference.doors.reader import Delivery, Emission, Reader
+from tokenwire_reference.running.engine_runner import EngineRunner
+from tokenwire_reference.running.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request as HttpRequest
 
-from tokenwire_reference.core.engine_runner import EngineRunner
-from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.request import Adapter
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.doors.sessions import Sessions
+from tokenwire_reference.running.engine_runner import EngineRunner
+from tokenwire_reference.running.ranks import Ranks
 from tokenwire_reference.server_args import ServerArgs
 
 if TYPE_CHECKING:

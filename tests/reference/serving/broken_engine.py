@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tokenwire_reference.cli import main as serve
-from tokenwire_reference.core.engine_runner import EngineOnLoop
 from tokenwire_reference.core.kv import PageAccountingError
 from tokenwire_reference.core.scheduler import Scheduler
+from tokenwire_reference.running.engine_runner import EngineOnLoop
 
 
 def main() -> None:

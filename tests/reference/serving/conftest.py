@@ -15,7 +15,6 @@ import pytest
 from starlette.applications import Starlette
 from transformers import AutoTokenizer
 
-from tokenwire_reference.core.engine_runner import EngineThread
 from tokenwire_reference.core.hooks import Adapters
 from tokenwire_reference.core.load import EngineLoad, QueueFullError
 from tokenwire_reference.core.output_streamer import OutputStreamer
@@ -23,6 +22,7 @@ from tokenwire_reference.core.request import FinishReason, Request, Row
 from tokenwire_reference.doors.app import build_app
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.doors.served import Served
+from tokenwire_reference.running.engine_runner import EngineThread
 from tokenwire_reference.server_args import ServerArgs
 
 MODELS = Path(__file__).parents[3] / "fixtures" / "models"

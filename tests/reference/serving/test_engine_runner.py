@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from tokenwire_reference.core.engine_runner import EngineOnLoop, EngineThread
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.core.seams import Seams
+from tokenwire_reference.running.engine_runner import EngineOnLoop, EngineThread
 
 
 def ask(rid="r", prompt=(1,)):

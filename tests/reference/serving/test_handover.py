@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from tokenwire_reference.core.handover import Handover
+from tokenwire_reference.running.handover import Handover
 
 
 def test_the_next_rows_wait_until_consumers_took_the_last():

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import loopback
 import pytest
 
-from tokenwire_reference.core.engine_runner import EngineThread
 from tokenwire_reference.core.output_streamer import OutputStreamer
-from tokenwire_reference.core.ranks import Ranks
 from tokenwire_reference.core.request import Request, Row, SamplingParams
+from tokenwire_reference.running.engine_runner import EngineThread
+from tokenwire_reference.running.ranks import Ranks
 from tokenwire_reference.server_args import ServerArgs
 
 BODY = {

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from tokenwire_reference.core.engine_runner import EngineRunner
 from tokenwire_reference.core.request import Request, Row
+from tokenwire_reference.running.engine_runner import EngineRunner
 
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
