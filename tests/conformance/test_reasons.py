@@ -157,6 +157,8 @@ SHOWN = {
     "sampling-mask": r'"output_token_sampling_mask":\s*\[',
     "weight-versions": r'"weight_versions":\s*\[',
     "token-arrays": r'"(routed_experts|hidden_states)":\s*["\[{]',
+    "routed-experts": r'"routed_experts":\s*["\[{]',
+    "hidden-states": r'"hidden_states":\s*["\[{]',
     "retractions": r'"num_retractions":\s*[1-9]',
     "dp-rank": r'"dp_rank":\s*\d',
     "draft-counts": r'"spec_verify_ct":\s*[1-9]',

@@ -315,6 +315,8 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         lambda s: any(_filled(rule.name)(s) for rule in arrays_of(s)),
         "no answer carries an array of rows for tokens, such as routed experts",
     ),
+    "routed-experts": (_filled("routed_experts"), "no answer carries routed experts"),
+    "hidden-states": (_filled("hidden_states"), "no answer carries hidden states"),
     "draft-counts": (_filled("draft_rounds"), "no answer counts drafts"),
     "items": (lambda s: _items_of(s) != "", "no answer is a list of typed items"),
     "item-streams": (lambda s: _items_of(s) != "" and _is_stream(s), "no stream of typed items was answered"),
