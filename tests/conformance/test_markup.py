@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire.dialects.markup import BEHIND, Markup, Reading, begun, load_markup, read_markup
+from tokenwire.dialects.markup import (
+    BEHIND,
+    Markup,
+    Reading,
+    as_object,
+    begun,
+    load_markup,
+    read_markup,
+)
 
 WAYS, FORMS = load_markup()
 THINK = WAYS["think"]
@@ -113,3 +121,36 @@ def test_a_list_of_calls_begins_where_its_bracket_does() -> None:
 def test_a_call_at_the_very_beginning_of_reasoning_stands_in_it() -> None:
     call = FORMS["hermes"].spelled(("ping", {}))
     assert read(f"<think>{call}</think>No.").disputed == "a tool call stands in the reasoning"
+
+
+DEEP = 100_000
+
+
+@pytest.mark.parametrize(
+    ("form", "call"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": ' + "[" * DEEP + "\n</tool_call>"),
+        (
+            "qwen3_xml",
+            "<tool_call>\n<function=f>\n<parameter=a>\n[[\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("pythonic", "[f(a={[]: 1})]"),
+        ("pythonic", f"[f(a={'-' * DEEP}1)]"),
+        ("pythonic", f"[f(a={'(' * 1000}1{')' * 1000})]"),
+        ("pythonic", f"[f(a={'[' * DEEP}{']' * DEEP})]"),
+        ("pythonic", "[f(a=" + "[]," * DEEP),
+        ("pythonic", "[f(a='" + "]" * DEEP + ")]"),
+        ("pythonic", "[f(a=\0)]"),
+    ],
+)
+def test_no_text_of_a_model_ends_the_reading(form: str, call: str) -> None:
+    """Nor takes it longer for a text that is twice as long, as trying each bracket did."""
+    reading = read(call, form)
+    assert reading.disputed or reading.cut is not None or reading.calls
+
+
+def test_arguments_that_are_nested_too_deep_are_no_object() -> None:
+    assert as_object('{"a":' * DEEP) is None
+    [call] = read(FORMS["qwen3_xml"].spelled(("f", {"a": "[" * DEEP})), "qwen3_xml").calls
+    assert not call.is_told_by('{"a": 1}')
+    assert not call.is_told_by("[" * DEEP)

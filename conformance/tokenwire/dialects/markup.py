@@ -25,6 +25,11 @@ _FUNCTION = re.compile(
     r"\s*<function=([^>\s]+)>\s*((?:<parameter=[^>\s]+>.*?</parameter>\s*)*)</function>", re.S
 )
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)</parameter>", re.S)
+_PYTHON_TEXT_OR_BRACKET = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\[\]]""", re.S)
+_MOST_PYTHON = 1 << 16
+"""Characters of a list of calls that is read as Python: its parser takes a stack as deep as the text says."""
+_UNREADABLE = (ValueError, RecursionError)
+"""What Python's readers of JSON raise: the second for a text that is nested too deep."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def as_object(arguments: str) -> dict[str, Any] | None:
     """The JSON object that arguments are; None where they are none."""
     try:
         value = json.loads(arguments)
-    except ValueError:
+    except _UNREADABLE:
         return None
     return value if isinstance(value, dict) else None
 
@@ -124,7 +129,7 @@ def _is_of(value: Any, text: str) -> bool:
         return True
     try:
         return bool(json.loads(text) == value)
-    except ValueError:
+    except _UNREADABLE:
         return False
 
 
@@ -235,7 +240,7 @@ def _as_json(text: str, begin: int, form: Form) -> _Found | None:
     start = begin + len(text[begin:]) - len(text[begin:].lstrip())
     try:
         value, end = json.JSONDecoder().raw_decode(text, start)
-    except ValueError:
+    except _UNREADABLE:
         return None
     if not isinstance(value, dict):
         return None
@@ -257,21 +262,29 @@ def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
 
 
 def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
-    # The list ends at the first bracket with which it parses: arguments may hold lists, too.
-    end = text.find("]", begin)
-    while end >= 0:
-        try:
-            listed = ast.parse(text[begin : end + 1], mode="eval").body
-            assert isinstance(listed, ast.List)
-            calls = [
-                _WrittenCall(elt.func.id, {k.arg or "": ast.literal_eval(k.value) for k in elt.keywords})
-                for elt in listed.elts
-                if isinstance(elt, ast.Call) and isinstance(elt.func, ast.Name)
-            ]
-        except (SyntaxError, ValueError, AssertionError):
-            end = text.find("]", end + 1)
-            continue
-        return (calls, end + 1) if len(calls) == len(listed.elts) else None
+    end = _end_of_list(text, begin)
+    if end is None or end - begin > _MOST_PYTHON:
+        return None
+    try:
+        listed = ast.parse(text[begin:end], mode="eval").body
+        calls = [
+            _WrittenCall(call.func.id, {k.arg or "": ast.literal_eval(k.value) for k in call.keywords})
+            for call in (listed.elts if isinstance(listed, ast.List) else ())
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        ]
+    # The parser and `literal_eval` raise all of these for a text that is made to break them.
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return None
+    return (calls, end) if isinstance(listed, ast.List) and len(calls) == len(listed.elts) else None
+
+
+def _end_of_list(text: str, begin: int) -> int | None:
+    """The end of the list that begins there; brackets within texts count for nothing. None without an end."""
+    depth = 0
+    for found in _PYTHON_TEXT_OR_BRACKET.finditer(text, begin):
+        depth += {"[": 1, "]": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
     return None
 
 
