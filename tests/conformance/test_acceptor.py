@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tokenwire.checks.acceptor import Delivered, Record, Rules, accept
 from tokenwire.record import Delivery
-from tokenwire.target.alike import alike
+from tokenwire.target.alike import alike, apart
 
 INCREMENTAL, CUMULATIVE = Delivery.INCREMENTAL, Delivery.CUMULATIVE
 
@@ -350,6 +350,24 @@ def test_rounding_is_tolerated_in_fractions_only() -> None:
     assert alike(5, 5.0, 0.0)
     assert not alike(True, 1, 10.0)
     assert not alike({"a": 1.0}, {"b": 2.0}, 0.5)
+
+
+@pytest.mark.parametrize("zero", [0.0, 0])
+def test_candidates_that_are_as_good_may_change_places_however_a_logprob_of_zero_is_written(zero):
+    """Go writes 0.0 as 0; SGLang's entries, vLLM's objects and those of chat."""
+    assert alike([[zero, 1], [-3.0, 2], [-3.0, 3]], [[zero, 1], [-3.0, 3], [-3.0, 2]])
+    assert alike({"a": zero, "b": -3.0}, {"b": -3.0, "a": 0.0})
+    assert alike({"a": zero, "b": -3.0}, {"c": -3.0, "a": zero})
+    names = ["a", "b"], ["b", "a"]
+    first, other = ([{"token": name, "logprob": zero} for name in side] for side in names)
+    last = {"token": "c", "logprob": -3.0}
+    assert alike([*first, last], [*other, last])
+    assert apart(zero, -0.5) == apart(-0.5, zero) == 0.5
+
+
+def test_rows_of_integers_are_no_candidates():
+    assert not alike([[1, 2], [3, 4]], [[3, 4], [1, 2]])
+    assert apart([[1, 2]], [[3, 2]]) == apart(1, 3) == 0.0
     assert alike({"a": [1.0]}, {"a": (1.5,)}, 1.0)
     assert alike(float("inf"), float("inf"), 0.0)
     assert not alike(float("nan"), 0.0, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from tokenwire.record import BROKEN
 from tokenwire.requirement import tolerance
@@ -32,7 +32,7 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
     if isinstance(first, bool) or isinstance(other, bool):
         return False
     if isinstance(first, (int, float)) and isinstance(other, (int, float)):
-        return first == other or _close(first, other, tolerance)
+        return _close(first, other, tolerance)
     if isinstance(first, (list, tuple)) and isinstance(other, (list, tuple)):
         if len(first) != len(other):
             return False
@@ -49,9 +49,9 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
 
 
 def _close(first: float, other: float, tolerance: float) -> bool:
-    """Whether two numbers lie within the tolerance; integers only beside a fraction."""
+    """Whether two numbers are equal, or lie within the tolerance; integers only beside a fraction."""
     near, far = (first, other) if isinstance(first, float) else (other, first)
-    return isinstance(near, float) and near - tolerance <= far <= near + tolerance
+    return first == other or (isinstance(near, float) and near - tolerance <= far <= near + tolerance)
 
 
 def _member(key: object, first: Mapping[Any, object], other: Mapping[Any, object], tolerance: float) -> bool:
@@ -71,17 +71,28 @@ def _candidate(entry: object) -> tuple[object, float] | None:
         name = entry.get("token_id", entry.get("id"))
         named = entry.get("token") if name is None else name
         logprob = entry.get(_LOGPROB)
-        return (named, logprob) if isinstance(logprob, float) and isinstance(named, (int, str)) else None
-    if not isinstance(entry, (list, tuple)) or len(entry) < 2 or not isinstance(entry[0], float):
+    elif isinstance(entry, (list, tuple)) and len(entry) >= 2:
+        logprob, named = entry[:2]
+    else:
         return None
-    return (entry[1], entry[0]) if isinstance(entry[1], (int, str)) else None
+    return (named, logprob) if _is_number(logprob) and isinstance(named, (int, str)) else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a JSON number; a logprob of 0 may be written without a fraction, as Go does."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _if_logprobs(candidates: Sequence[tuple[object, float]]) -> Candidates:
+    """Candidates, where any number has a fraction: rows of integers, such as ids of experts, are none."""
+    return candidates if any(isinstance(logprob, float) for _, logprob in candidates) else ()
 
 
 def _listed(entries: Sequence[object]) -> Candidates:
     """The candidates in an array of entries; none where it is not one."""
     read = [_candidate(entry) for entry in entries]
     known = [entry for entry in read if entry is not None]
-    return known if len(known) == len(read) else ()
+    return _if_logprobs(known) if len(known) == len(read) else ()
 
 
 def _keyed(entries: Mapping[Any, object]) -> Candidates:
@@ -89,10 +100,10 @@ def _keyed(entries: Mapping[Any, object]) -> Candidates:
     read: list[tuple[object, float]] = []
     for key, value in entries.items():
         logprob = value.get(_LOGPROB) if isinstance(value, Mapping) else value
-        if not isinstance(logprob, float):
+        if not _is_number(logprob):
             return ()
         read.append((key, logprob))
-    return read
+    return _if_logprobs(read)
 
 
 def apart(first: object, other: object) -> float:
@@ -100,8 +111,8 @@ def apart(first: object, other: object) -> float:
 
     That is the id which was sampled, and candidates that both list, by their names, wherever they stand.
     """
-    if isinstance(first, float) and isinstance(other, float):
-        return abs(first - other) if first != other else 0.0
+    if _is_number(first) and _is_number(other):
+        return abs(first - other) if first != other and float in {type(first), type(other)} else 0.0
     if isinstance(first, Mapping) and isinstance(other, Mapping) and _LOGPROB in first and _LOGPROB in other:
         return max(apart(first[_LOGPROB], other[_LOGPROB]), apart(first.get(_TOP), other.get(_TOP)))
     ours, theirs = _candidate(first), _candidate(other)
