@@ -32,6 +32,8 @@ _RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
 _TERMINAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\{[\d,\s]*\}|#.*|/(?:\\.|[^/\\])*/')
 _TOLD_AT_ONCE = frozenset({"type", "additionalProperties"})
 """Keywords of a schema that no text to come can satisfy once a text has broken them."""
+_NUMBERS = frozenset({int, float})
+_NUMBER_TYPES = frozenset({"integer", "number"})
 
 
 class UntoldError(Exception):
@@ -137,8 +139,9 @@ class _Json:
         except ValueError:
             pass
         else:
-            # A number that ends here may go on: 1 to 12, or 1.5.
-            return end == len(text) and (not isinstance(value, dict | list | str) or self.has(text))
+            if type(value) not in _NUMBERS:
+                return end == len(text) and self.has(text)
+            return end == len(text) and not any(map(_is_final, self._validator.iter_errors(value)))
         try:
             value = jiter.from_json(text.encode(), partial_mode="trailing-strings", allow_inf_nan=False)
         except ValueError as error:
@@ -149,12 +152,19 @@ class _Json:
             path.append([*open_][-1] if isinstance(open_, dict) else len(open_) - 1)
             open_ = open_[path[-1]]
         for wrong in self._validator.iter_errors(value):
-            # The text to come may mend what is wrong in a part that is still open.
             closed = [*wrong.instance_path] != path[: len(wrong.instance_path)]
-            at_once = wrong.schema_path and wrong.schema_path[-1] in _TOLD_AT_ONCE
-            if closed or (at_once and not isinstance(wrong.instance, int | float)):  # 1 may go on as 1.5e1
+            if closed or _is_final(wrong):
                 return False
         return True
+
+
+def _is_final(wrong: jsonschema_rs.ValidationError) -> bool:
+    """Whether no text to come can mend what is wrong in a part that is still open."""
+    keyword = wrong.schema_path[-1] if wrong.schema_path else ""
+    if keyword == "type" and type(wrong.instance) in _NUMBERS:
+        # A number may go on as another: 1 as 12, 1.5 as 1.5e1; never as anything else.
+        return _NUMBER_TYPES.isdisjoint(wrong.kind.as_dict()["types"])
+    return keyword in _TOLD_AT_ONCE
 
 
 class _Regex:
