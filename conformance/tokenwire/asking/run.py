@@ -350,9 +350,8 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     notes = _notes(plan.record, plan) if plan.record else None
-    is_resumed = notes is not None and bool(
-        notes.server
-    )  # the recording holds what the target says of itself
+    # Then the recording holds what the target says of itself.
+    is_resumed = notes is not None and bool(notes.server)
     found, parrot, polite = await _find_out(plan, None if is_resumed else capture)
     worker = await _worker(plan, polite) if plan.settings.worker else None
     if not found.speaks:

@@ -287,7 +287,7 @@ def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Array, Array]]:
 @check_run("array-rows-are-of-their-tokens")
 def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """The experts of a token do not depend on how many tokens follow it."""
-    longest: dict[object, tuple[_Array, Array, list[Any]]] = {}
+    first: dict[object, tuple[_Array, Array, list[Any]]] = {}
     for answer in _with_arrays(streams):
         stream, prompt = answer.load(), prompt_of(answer.load(), 0)
         if prompt is None or len(stream.choices) != 1 or not stream.asked.likeliest:
@@ -295,7 +295,7 @@ def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target
         for source, array in _read_arrays(stream, _EXPERTS):
             ids = stream.choices[0].output_ids or []
             key = (stream.dialect, tuple(prompt), source.due - len(ids))
-            known = longest.setdefault(key, (source, array, ids))
+            known = first.setdefault(key, (source, array, ids))
             same = known[2][: len(ids)] == ids[: len(known[2])]
             if known[0].emission is not source.emission and same and len(ids) != len(known[2]):
                 rows = min(len(array.rows), len(known[1].rows))

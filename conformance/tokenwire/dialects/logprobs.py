@@ -290,10 +290,13 @@ def _emitted(emission: Emission, names: Sequence[str]) -> _EmittedLogprobs:
         return _NO_LOGPROBS
     read: dict[str, LogprobSeries] = {}
     all_series, seen = emission.series, emission.seen_entries
+    texts = all_series.get(NAMES)
+    if seen and isinstance(texts, list):
+        texts = texts[seen:]
     for name in names:
         values = all_series.get(name)
         if isinstance(values, list) and (new := values[seen:] if seen else values):
-            read[name] = read_series(name, new, all_series.get(NAMES))
+            read[name] = read_series(name, new, texts)
     return _EmittedLogprobs(list(read.values()), list(_reported(emission, read)))
 
 

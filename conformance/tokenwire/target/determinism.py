@@ -423,7 +423,7 @@ def side_by_side(
     gateway: Sequence[Answer],
     asked: Callable[[Answer], tuple[str, str]] = question,
 ) -> list[AnswerPair]:
-    """AnswerPair a worker's answers with its gateway's answers to the same requests.
+    """Pair a worker's answers with its gateway's answers to the same requests.
 
     `asked` tells by what two requests are known for the same.
     """
@@ -471,7 +471,7 @@ def _held(position: int, stream: Answer) -> _Held:
 def comparisons(
     streams: Iterable[Answer], seen: Determinism, weights: Weights = lambda _: 0
 ) -> list[AnswerPair]:
-    """AnswerPair each stream with a whole answer to the same request, and with a stream at another interval.
+    """Pair each stream with a whole answer to the same request, and with a stream at another interval.
 
     The baseline is the answer that has the most per-token series in common with the other, and of several
     one with the same result, and then one with the most details in common. Of those that are alike in all
