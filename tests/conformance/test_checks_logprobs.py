@@ -23,7 +23,7 @@ from logprob_pairs import (
     scored,
     warm,
 )
-from stream_builder import IDS, Reply, change, incremental, logprobs, named, top_logprobs, whole
+from stream_builder import IDS, Reply, change, cumulative, incremental, logprobs, named, top_logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
@@ -40,6 +40,7 @@ from tokenwire.dialects.logprobs import (
     Logprob,
     LogprobSeries,
     read_series,
+    series_along,
 )
 from tokenwire.record import Place, Stream
 
@@ -420,3 +421,11 @@ def test_a_rule_of_the_logprobs_is_told_with_the_answer_that_follows_another() -
     assert second.message == (
         "the logprobs are not divided by the temperature, but divided by the temperature in generate/warm"
     )
+
+
+def test_names_in_a_cumulative_stream_are_those_of_its_new_numbers() -> None:
+    names, numbers = ["a", "b", "c", "d", "e", "f"], [-0.5, -1.5, -2.5, -3.5, -4.5, -5.5]
+    stream = cumulative(Reply(ids=IDS, series={"token_logprobs": numbers, "tokens": names}))
+    (choice,) = stream.choices
+    read = [token for _, series in series_along(choice) for token in series.tokens if token]
+    assert [(token.text, token.value) for token in read] == list(zip(names, numbers, strict=True))
