@@ -119,6 +119,21 @@ def test_chance_explains_as_many_differences_as_whole_answers_show() -> None:
     assert "1 of 1 answers differ from one that was repeated, and 1 of 9 repetitions" in judgement.message
 
 
+def test_one_answer_that_many_are_held_against_differs_once() -> None:
+    """It went another way at a near tie, and was given once; each of the forty was repeated."""
+    repeated = [
+        answer
+        for n in range(40)
+        for answer in copies(whole(key=f"k{n}", ids_key="same"), (f"{n}-a", f"{n}-b"))
+    ]
+    flipping = [*copies(whole(key="z"), ["za", "zb"]), *copies(whole(of_ids(APART), key="z"), ["zc"])]
+    other = whole(of_ids(APART), key="other", ids_key="same", dialect="vllm-completions")
+    found = judged("same-ids-on-every-endpoint", named(other, "completions/a"), *repeated, *flipping)
+    assert {judgement.verdict for judgement in found} == {Verdict.INCONCLUSIVE}
+    assert "completions/a was answered once" in found[0].message
+    assert "1 of 1 answers differ from one that was repeated, and 1 of 42 repetitions" in found[0].message
+
+
 def test_an_answer_from_the_cache_does_not_contradict_one_that_is_not() -> None:
     cold, warm = whole(), whole(of_ids(APART, counters={"prompt_tokens": 2, "cached_tokens": 2}))
     seen = determinism([*copies(cold, "ab"), *copies(warm, "cd")])

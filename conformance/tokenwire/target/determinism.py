@@ -128,6 +128,8 @@ class Doubt:
     reason: str
     counted: bool = False
     """The whole answer was repeated, and only the other differs: how many do so decides."""
+    once: str = ""
+    """The exchange whose answer was given too seldom to be no matter of chance."""
 
 
 def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool = False) -> Doubt | None:
@@ -137,6 +139,7 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool 
     few, repeated = "", False
     known, names = list(seen), list(exchanges)
     enough = times_to_repeat(known)
+    times = {name: max((side.steady.get(name, 0) for side in known), default=0) for name in names}
     for name in names:
         both = next((side.unsteady[name] for side in known if name in side.unsteady), None)
         if both is not None:
@@ -145,12 +148,12 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool 
                 f"the target did not repeat itself: {first} and {second} are one request, "
                 f"answered with different results; {_MEND}"
             )
-        if all(side.steady.get(name, 0) < enough for side in known):
-            few = few or name
+        if times[name] < enough and (not few or times[name] < times[few]):
+            few = name
         repeated = repeated or any(name in side.whole and side.steady.get(name) for side in known)
     if not few:
         return None
-    alike = 1 + max((side.steady.get(few, 0) for side in known), default=0)
+    alike = 1 + times[few]
     results = {side.shown[name] for name in names for side in known if name in side.shown}
     unfinished = any(all(name not in side.shown for side in known) for name in names)
     often = "once" if alike == 1 else f"alike {alike} times, too few where others were answered in two ways"
@@ -159,6 +162,7 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool 
         f"the request of {few} was answered {often}; {_MEND}",
         # Numbers alone move with the order of computing; the result of what was aborted is not known whole.
         counted=repeated and (len(results) > 1 or (unfinished and token)),
+        once=few,
     )
 
 
