@@ -165,6 +165,14 @@ def _arguments_lose_their_end(fault: Fault, deltas: list[Delta]) -> Deltas:
             yield replace(delta, text=text)
 
 
+@act_at("deltas")
+def _arguments_lose_other_scripts(deltas: list[Delta]) -> Deltas:
+    for delta in deltas:
+        text = delta.text.encode("ascii", "ignore").decode() if delta.channel is Channel.CALL else delta.text
+        if text or delta.name is not None:
+            yield replace(delta, text=text)
+
+
 @act_at("event", "arguments-lose-their-end")
 def _claim_a_call(fault: Fault, event: Object) -> None:
     for choice in choices_of(event) if "cut" in fault.memory else ():

@@ -79,12 +79,7 @@ def test_nothing_that_applies_stays_undecided(checked: Callable[[str], tuple[Rep
         for row in item
         if Verdict.INCONCLUSIVE in item[row] and known[row].contract == "blackbox"
     }
-    decided = {
-        row
-        for item in seen
-        for row in item
-        if item[row] & {Verdict.PASS, Verdict.INFO}
-    }
+    decided = {row for item in seen for row in item if item[row] & {Verdict.PASS, Verdict.INFO}}
     assert undecided - decided == set()
 
 

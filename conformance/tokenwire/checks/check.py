@@ -19,7 +19,7 @@ from tokenwire.target.advertised import Advertised
 from tokenwire.target.death import Death
 from tokenwire.target.determinism import Comparison
 from tokenwire.target.noise import Noise
-from tokenwire.target.tokenizer import Tokenizer
+from tokenwire.target.tokenizer import Tokenizer, speller_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class Target:
     """How far numbers of two answers may lie apart: by the tolerance, or more where the target varies."""
     markup: Markup = field(default_factory=Markup)
     """What its parsers take out of text, as far as answers show it."""
+
+    @cached_property
+    def speller(self) -> Tokenizer | None:
+        """What says the text of ids with its markers."""
+        return speller_of(self.model, self.tokenizer)
 
     @cached_property
     def aborts(self) -> tuple[ControlCall, ...]:

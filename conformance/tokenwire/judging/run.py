@@ -8,6 +8,7 @@ from functools import cached_property
 from tokenwire.checks.about import Traits, traits_of
 from tokenwire.checks.check import Answers, Target
 from tokenwire.checks.evidence import Observation
+from tokenwire.checks.reading.channels import seen_markup
 from tokenwire.checks.reading.deeds import Deeds, disturbed
 from tokenwire.checks.reading.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
@@ -29,7 +30,7 @@ from tokenwire.target.determinism import (
 )
 from tokenwire.target.honesty import Honesty, honesty
 from tokenwire.target.sampler_lists import unknown_lists, without_lists
-from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
+from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer, speller_of
 
 _OK = 200
 
@@ -142,9 +143,7 @@ class Run:
     @cached_property
     def markup(self) -> Markup:
         """What the parsers of the target take out of text."""
-        from tokenwire.checks.reading.channels import seen_markup
-
-        return seen_markup(self.answers, self.tokenizer, self.tool_calls)
+        return seen_markup(self.answers, speller_of(self.model, self.tokenizer), self.tool_calls)
 
     @cached_property
     def honesty(self) -> Honesty:

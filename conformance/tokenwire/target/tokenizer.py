@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from tokenwire.dialects.detokenize import Detokenize, Ids
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.parrot.recognition import OtherTokenizer
-from tokenwire.parrot.vocabulary import words_in
+from tokenwire.parrot.recognition import KnownModel, OtherTokenizer
+from tokenwire.parrot.vocabulary import Words, words_in
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import ExchangeHead, RequestHead
 
@@ -109,6 +109,27 @@ def _settings(folder: Path, name: str = "tokenizer_config.json") -> Mapping[str,
     return settings if isinstance(settings, dict) else {}
 
 
+class KnownVocabulary:
+    """The vocabulary of a model whose right answers are known."""
+
+    cleans_up = False
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,  # noqa: ARG002  # it writes none
+    ) -> str | None:
+        if not all(0 <= token < len(self._words.pieces) for token in ids):
+            return None
+        skipped = self._words.special if skip_special_tokens else ()
+        return self._words.text([token for token in ids if token not in skipped])
+
+
 class RemoteTokenizer:
     """The server's own tokenizer, as far as it was asked."""
 
@@ -155,6 +176,11 @@ class RemoteTokenizer:
         )
         singles = dict.fromkeys((token,) for ids in sorted(spelled, key=len) for token in ids)
         return [ids for ids in singles if (ids, False) not in self._texts]
+
+
+def speller_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
+    """What says the text of ids with its markers: servers are asked for final texts, which have none."""
+    return KnownVocabulary(model.words) if model is not None else tokenizer
 
 
 def _ways() -> set[Detokenize]:
