@@ -555,3 +555,11 @@ def test_no_bytes_are_too_odd_to_be_read(body: bytes, stream: bool, status: int 
 def test_a_key_that_is_no_utf8_is_told() -> None:
     stream = GENERATE.read(exchange(b'data: {"\\ud800": 1}\n\ndata: [DONE]\n\n', stream=True))
     assert "surrogate" in stream.events[0].schema_errors[0]
+
+
+def test_a_sampling_mask_is_a_set_of_ids() -> None:
+    """Two answers may write it in other orders: near ties change places (a MUST failed)."""
+    masks = [[7, 9, 8], [5, 5.5, 1], None, "x"]
+    answer = generated([1, 2, 3, 4], "abcd", meta={"output_token_sampling_mask": masks})
+    (choice,) = GENERATE.read(exchange(answer)).choices
+    assert choice.series("output_token_sampling_mask") == [[7, 8, 9], *masks[1:]]

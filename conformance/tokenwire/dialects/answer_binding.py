@@ -31,6 +31,8 @@ _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _NOTHING: Mapping[str, Any] = {}
+_MASK = "output_token_sampling_mask"
+"""A series of sets of ids: servers write them in the order of their likelihood, which moves a little."""
 _KNOWN = {
     *get_args(Kind),
     "choices",
@@ -68,6 +70,18 @@ class _Field:
     @cached_property
     def keys(self) -> Keys:
         return parse(self.pointer)
+
+
+def _as_sets(entries: Any) -> Any:
+    """Lists of ids, each in the order of the ids; what is none of these stays as it stands."""
+    if not isinstance(entries, list):
+        return entries
+    return [
+        sorted(entry)
+        if isinstance(entry, list) and all(type(token_id) is int for token_id in entry)
+        else entry
+        for entry in entries
+    ]
 
 
 def _fields(table: Mapping[str, Any]) -> list[_Field]:
@@ -279,6 +293,8 @@ class AnswerBinding:
             pointers.setdefault(beside.name, beside.pointer)
         text, reasoning = single.get("text"), single.get("reasoning")
         output_ids, prompt_token_ids = single.get("output_ids"), single.get("prompt_token_ids")
+        if _MASK in by_kind["series"]:
+            by_kind["series"][_MASK] = _as_sets(by_kind["series"][_MASK])
         counters = by_kind["counters"]
         if None in counters.values():
             counters = {name: value for name, value in counters.items() if value is not None}
