@@ -29,7 +29,7 @@ def as_list(value: object) -> list[Any] | None:
 
 def integer(value: object) -> int | None:
     """A JSON integer; None for every other value, true and 1.0 among them."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if type(value) is int else None
 
 
 class Delivery(StrEnum):

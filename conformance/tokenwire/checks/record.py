@@ -219,14 +219,16 @@ def _counters_before(choice: Choice) -> Iterator[Row]:
     """Each counter, beside what it was in an emission before."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.counters):
         least: int | None = None
+        expected = ""
         for emission, count in counters(choice.delivered, name):
             if integer(count) is None:
                 if name.endswith("_tokens") or not isinstance(count, float):  # others may be fractions
                     yield emission, name, False, "an integer", count
                 continue
             if least is not None:
-                yield emission, name, count >= least, f"at least {least}", count
-            least = count
+                yield emission, name, count >= least, expected, count
+            if count != least:
+                least, expected = count, f"at least {count}"
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:

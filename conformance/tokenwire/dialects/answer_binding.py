@@ -271,10 +271,11 @@ class AnswerBinding:
             for key, value in holder.items():
                 bound = placed.get(key)
                 if bound is not None:
+                    is_empty = not value and (value is None or value == [])
                     for kind, name, pointer in bound:
                         # A finish that is null keeps its pointer: a finish that never comes is reported
                         # there.
-                        if not value and kind != "finish" and self._is_nothing(value, name):
+                        if is_empty and kind != "finish" and self._is_nothing(value, name):
                             continue
                         if kind == "reasoning" and single.get(name):
                             continue  # by another name
