@@ -133,13 +133,14 @@ def ci(session: nox.Session) -> None:
     """Lint, types, all tests but the long proofs, and the documentation: what each change has to pass."""
     # What is imported is compiled then; pip would compile all of torch.
     session.install("--no-compile", "-e", ".[reference,dev,docs]", *CONSTRAINTS, silent=False)
-    _lint(session)
     with ThreadPoolExecutor() as beside:
+        # One process that computes: lint and tests go on meanwhile.
         types = beside.submit(session.run, "mypy")
+        _lint(session)
         # Tests are compiled once, not by each worker.
-        beside.submit(session.run, "pytest", "--collect-only", "-qq", silent=True).result()
+        session.run("pytest", "--collect-only", "-qq", silent=True)
+        session.run("pytest", "-n", "auto", "-m", "not long", "--hypothesis-profile", "short")
         types.result()
-    session.run("pytest", "-n", "auto", "-m", "not long", "--hypothesis-profile", "short")
     # With the results that the tests have just judged; `docs` judges all that was ever recorded.
     session.run("python", "-m", "mkdocs", "build", env={"TOKENWIRE_RESULTS": "kept"})
 

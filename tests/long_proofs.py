@@ -16,7 +16,7 @@ LONG: Mapping[str, str] = {
     "conformance/test_exploration_search.py": r"shapes_are_many",
     "conformance/test_null_targets.py": r"everything_is_asked\[(?!empty object\]|HTML)",
     "conformance/test_reasons.py": (
-        r"(of_the_capture|was_seen)\[(?!transformers/5.23.0/live-serve|litellm/.*(before|quick))"
+        r"\[(?!transformers/5.23.0/live-serve|litellm/.*(before|quick)|sglang/0.5.23/live-parrot|vllm/.*interval-1)"
     ),
     "conformance/test_stopped_runs.py": r"until_a_signal.*\[15\]",
     "conformance/test_strangers_files.py": r"\[(.*many_values|merge-endless_line)\]|as_long_as_it_may_be",
@@ -27,7 +27,7 @@ LONG: Mapping[str, str] = {
     "end_to_end/test_blocks_and_ranks.py": r"",
     "end_to_end/test_combined_modes.py": r"shapes_of_vllm_with_parsers",
     "end_to_end/test_commands_on_a_server.py": r"somebody_elses_pytest|from_init_to_a_recording",
-    "end_to_end/test_compare.py": r"two_servers_of_one_kind",
+    "end_to_end/test_compare.py": r"two_servers_of_one_kind|faulty_fork",
     "end_to_end/test_dying_halves.py": r"the link-(before|after)|while it decodes",
     "end_to_end/test_dying_servers.py": r"\[(hangs|dies-of-an-unknown-id)-|started_again",
     "end_to_end/test_exploration.py": r"same_seed|one_field_shrinks|left_in_peace",

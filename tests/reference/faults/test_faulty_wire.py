@@ -110,7 +110,7 @@ def test_a_fault_errs_at_the_endpoints_of_items_as_elsewhere(post, path):
         {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
         {"role": "user", "content": "b"},
     ]
-    body = {"model": "m", "max_tokens": 4, "messages": messages, "input": messages}
+    body = {"model": "m", "max_tokens": 4, "max_output_tokens": 4, "messages": messages, "input": messages}
     failing = post("stream-fails", path=path, stream=True, **body).text
     assert failing.count("event: error") == 1
     assert post("usage-of-one-choice", path=path, **body).status_code == 200
