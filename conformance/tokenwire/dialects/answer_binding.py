@@ -287,7 +287,9 @@ class AnswerBinding:
                     by_kind["series"][key] = value
                     pointers[key] = place + join(*parent.keys, key)
                     customized.add(key)
-        if not pointers or self._says_nothing(item, (single, *by_kind.values())):
+        if not pointers:
+            return None
+        if self.carrier is not None and self._says_nothing(item, (single, *by_kind.values())):
             return None
         for beside, value in document:
             by_kind.get(beside.kind, single).setdefault(beside.name, value)
