@@ -139,9 +139,7 @@ def ci(session: nox.Session) -> None:
         _lint(session)
         # Tests are compiled once, not by each worker.
         session.run("pytest", "--collect-only", "-qq", silent=True)
-        # A worker more than there are cores: tests wait for servers now and then (708 to 611 s on two cores).
-        workers = str((os.cpu_count() or 1) + 1)
-        session.run("pytest", "-n", workers, "-m", "not long", "--hypothesis-profile", "short")
+        session.run("pytest", "-n", "auto", "-m", "not long", "--hypothesis-profile", "short")
         types.result()
     # With the results that the tests have just judged; `docs` judges all that was ever recorded.
     session.run("python", "-m", "mkdocs", "build", env={"TOKENWIRE_RESULTS": "kept"})
