@@ -144,7 +144,6 @@ DEEP = 100_000
     ],
 )
 def test_no_text_of_a_model_ends_the_reading(form: str, call: str) -> None:
-    """Nor takes it longer for a text that is twice as long, as trying each bracket did."""
     reading = read(call, form)
     assert reading.disputed or reading.cut is not None or reading.calls
 

@@ -46,7 +46,7 @@ def _finished(stream: Stream) -> Iterator[Channels]:
 
 
 def _marked_text(stream: Stream, channels: Channels, target: Target) -> MarkedText | None:
-    return said_of(stream, channels.choice, target.markup, target.speller)
+    return said_of(stream, channels.choice, target.markup, target.detokenizer)
 
 
 def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target) -> str:

@@ -19,7 +19,7 @@ from tokenwire.target.advertised import Advertised
 from tokenwire.target.death import Death
 from tokenwire.target.determinism import Comparison
 from tokenwire.target.noise import Noise
-from tokenwire.target.tokenizer import Tokenizer, speller_of
+from tokenwire.target.tokenizer import Tokenizer, detokenizer_of
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Target:
     """What its parsers take out of text, as far as answers show it."""
 
     @cached_property
-    def speller(self) -> Tokenizer | None:
+    def detokenizer(self) -> Tokenizer | None:
         """What says the text of ids with its markers."""
-        return speller_of(self.model, self.tokenizer)
+        return detokenizer_of(self.model, self.tokenizer)
 
     @cached_property
     def aborts(self) -> tuple[ControlCall, ...]:

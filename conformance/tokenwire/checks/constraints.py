@@ -43,7 +43,7 @@ def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Targe
     content = choice.text or ""
     if constraint.kind not in ("regex", "grammar") or "<" not in constraint.value or not is_chat(stream):
         return [content]
-    sampled = said_of(stream, choice, target.markup, target.speller)
+    sampled = said_of(stream, choice, target.markup, target.detokenizer)
     return [] if sampled is None else [content, sampled.text]
 
 

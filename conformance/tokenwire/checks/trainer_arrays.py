@@ -16,13 +16,12 @@ from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import prompt_of
 from tokenwire.dialects.arrays import Array, ArrayRule, Rows
 from tokenwire.dialects.dialect import arrays_of
-from tokenwire.dialects.logprobs import TOP, joined_series
+from tokenwire.dialects.logprobs import MASK, MASK_LOGPROBS, TOP, joined_series
 from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison, details_named
 
-MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
 _EXPERTS, _MOST_EXPERTS = "routed_experts", 4096
 _ROUNDING = tolerance("rounding")
 LEAST_NUMBERS = 8

@@ -9,6 +9,7 @@ from sys import intern
 from typing import Any, Literal, NamedTuple, get_args
 
 from tokenwire.dialects.echoed_prompt import Echoed
+from tokenwire.dialects.logprobs import MASK
 from tokenwire.record import CallPiece, Emission, Event, Finish
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 
@@ -31,8 +32,6 @@ _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _NOTHING: Mapping[str, Any] = {}
-_MASK = "output_token_sampling_mask"
-"""A series of sets of ids: servers write them in the order of their likelihood, which moves a little."""
 _KNOWN = {
     *get_args(Kind),
     "choices",
@@ -271,11 +270,10 @@ class AnswerBinding:
             for key, value in holder.items():
                 bound = placed.get(key)
                 if bound is not None:
-                    is_empty = not value and (value is None or value == [])
                     for kind, name, pointer in bound:
                         # A finish that is null keeps its pointer: a finish that never comes is reported
                         # there.
-                        if is_empty and kind != "finish" and self._is_nothing(value, name):
+                        if not value and kind != "finish" and self._is_nothing(value, name):
                             continue
                         if kind == "reasoning" and single.get(name):
                             continue  # by another name
@@ -287,17 +285,16 @@ class AnswerBinding:
                     by_kind["series"][key] = value
                     pointers[key] = place + join(*parent.keys, key)
                     customized.add(key)
-        if not pointers:
-            return None
-        if self.carrier is not None and self._says_nothing(item, (single, *by_kind.values())):
+        if not pointers or self._says_nothing(item, (single, *by_kind.values())):
             return None
         for beside, value in document:
             by_kind.get(beside.kind, single).setdefault(beside.name, value)
             pointers.setdefault(beside.name, beside.pointer)
         text, reasoning = single.get("text"), single.get("reasoning")
         output_ids, prompt_token_ids = single.get("output_ids"), single.get("prompt_token_ids")
-        if _MASK in by_kind["series"]:
-            by_kind["series"][_MASK] = _as_sets(by_kind["series"][_MASK])
+        # Servers write a mask in the order of likelihood, in which near ties change places.
+        if MASK in by_kind["series"]:
+            by_kind["series"][MASK] = _as_sets(by_kind["series"][MASK])
         counters = by_kind["counters"]
         if None in counters.values():
             counters = {name: value for name, value in counters.items() if value is not None}

@@ -23,6 +23,8 @@ PROMPT_TOP = "input_top_logprobs"
 PROMPT_CHOSEN = "input_token_ids_logprobs"
 CONTENT = "logprobs_content"
 """One object for each token, as chat has them."""
+MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+"""The ids that each id was sampled from, a set, and the logprob of the id among these."""
 NAMES, NAMED, NAMED_TOP, OFFSETS = "tokens", "token_logprobs", "top_logprobs", "text_offset"
 """The parallel lists of completions: the text of each token, its logprob, the likeliest by text, offsets."""
 LISTS = frozenset({NAMES, NAMED, NAMED_TOP, OFFSETS})

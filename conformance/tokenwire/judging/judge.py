@@ -99,9 +99,9 @@ def _counted(run: Run, tallies: Mapping[str, Tally]) -> Callable[[Observation, D
         for seen in tallies.values()
         for found in seen.differing
     ]
-    counted = [(seen, why.once) for seen, why in every if why is not None and why.counted]
+    counted = [(seen, why.seldom) for seen, why in every if why is not None and why.counted]
     # One answer that chance made go another way may be the one that fifty others are held against.
-    answers = len({once for _, once in counted})
+    answers = len({seldom for _, seldom in counted})
     # An answer is observed several times, ids and text and numbers: their share is that of the answers.
     total = sum(seen.witnesses for seen in tallies.values())
     compared = max(answers, total * answers // max(1, sum(seen.witnesses for seen, _ in counted)))

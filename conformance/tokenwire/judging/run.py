@@ -30,7 +30,7 @@ from tokenwire.target.determinism import (
 )
 from tokenwire.target.honesty import Honesty, honesty
 from tokenwire.target.sampler_lists import unknown_lists, without_lists
-from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer, speller_of
+from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer, detokenizer_of
 
 _OK = 200
 
@@ -143,7 +143,7 @@ class Run:
     @cached_property
     def markup(self) -> Markup:
         """What the parsers of the target take out of text."""
-        return seen_markup(self.answers, speller_of(self.model, self.tokenizer), self.tool_calls)
+        return seen_markup(self.answers, detokenizer_of(self.model, self.tokenizer), self.tool_calls)
 
     @cached_property
     def honesty(self) -> Honesty:

@@ -128,7 +128,7 @@ class Doubt:
     reason: str
     counted: bool = False
     """The whole answer was repeated, and only the other differs: how many do so decides."""
-    once: str = ""
+    seldom: str = ""
     """The exchange whose answer was given too seldom to be no matter of chance."""
 
 
@@ -162,7 +162,7 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool 
         f"the request of {few} was answered {often}; {_MEND}",
         # Numbers alone move with the order of computing; the result of what was aborted is not known whole.
         counted=repeated and (len(results) > 1 or (unfinished and token)),
-        once=few,
+        seldom=few,
     )
 
 

@@ -178,7 +178,7 @@ class RemoteTokenizer:
         return [ids for ids in singles if (ids, False) not in self._texts]
 
 
-def speller_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
+def detokenizer_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
     """What says the text of ids with its markers: servers are asked for final texts, which have none."""
     return KnownVocabulary(model.words) if model is not None else tokenizer
 
