@@ -15,8 +15,7 @@ from typing import Any
 from tokenwire.asking.planning import planned, tokenizer_in
 from tokenwire.asking.run import Progress, Unreached, interrogate
 from tokenwire.commands.reporting import run_status
-from tokenwire.comparing.difference_report import as_json, compare_sides
-from tokenwire.comparing.side import side_from_report, side_of
+from tokenwire.comparing.difference_report import as_json, compare_sides, read_side
 from tokenwire.dialects.dialect import named_dialects
 from tokenwire.judging.judge import judge
 from tokenwire.profile import selected, standing
@@ -61,13 +60,7 @@ def replay(*captures: Path | str, **options: Any) -> Report:
 
 def compare(one: Path | str, other: Path | str) -> Mapping[str, Any]:
     """What differs between two recordings, or two JSON reports. Raises as `replay`."""
-    sides = [
-        side_from_report(path)
-        if path.suffix == ".json" and path.is_file()
-        else side_of(str(path), read_captures([path]))
-        for path in map(Path, (one, other))
-    ]
-    return as_json(compare_sides(*sides))
+    return as_json(compare_sides(*(read_side(str(Path(path))) for path in (one, other))))
 
 
 def failures(report: Report) -> list[str]:

@@ -13,8 +13,15 @@ from recorded import IDS, document, streamed, whole, write_folder
 
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.comparing.answers import ABORTING, RACING
-from tokenwire.comparing.difference_report import DifferenceReport, Finding, as_json, compare_sides
-from tokenwire.comparing.side import Side, side_from_report, side_of
+from tokenwire.comparing.difference_report import (
+    DifferenceReport,
+    Finding,
+    Side,
+    as_json,
+    compare_sides,
+    read_side,
+    side_of,
+)
 from tokenwire.comparing.terminal import print_difference
 from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
@@ -223,7 +230,7 @@ def test_reports_are_compared_by_verdict(tmp_path: Path) -> None:
     )
     for name, compared_side in (("one.json", first), ("other.json", other)):
         write_whole(tmp_path / name, in_json(compared_side.report))
-    reports = [side_from_report(tmp_path / name) for name in ("one.json", "other.json")]
+    reports = [read_side(str(tmp_path / name)) for name in ("one.json", "other.json")]
     for mixed in (reports, [first, reports[1]], [reports[0], other]):
         report = compare_sides(*mixed)
         assert report.exit_status == ExitStatus.VIOLATION
@@ -241,7 +248,7 @@ def test_nothing_in_common_is_no_success(tmp_path: Path) -> None:
 def test_what_is_no_report_is_said_to_be_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.json").write_text(content, "utf-8")
     with pytest.raises(UsageError, match=r"r\.json is"):
-        side_from_report(tmp_path / "r.json")
+        read_side(str(tmp_path / "r.json"))
 
 
 def test_json_and_terminal_tell_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

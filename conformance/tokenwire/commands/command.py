@@ -81,11 +81,12 @@ def _demand_names(settings: Settings) -> None:
 
 
 @contextmanager
-def usage_errors() -> Iterator[None]:
-    """Show a UsageError as click shows a wrong command line: with the usage, and exit status 2."""
+def usage_errors(*others: type[Exception]) -> Iterator[None]:
+    """Show a UsageError, and others, as click shows a wrong command line: with the usage, and status 2."""
+    shown: tuple[type[Exception], ...] = (UsageError, *others)
     try:
         yield
-    except UsageError as error:
+    except shown as error:
         raise typer.BadParameter(str(error)) from error
 
 

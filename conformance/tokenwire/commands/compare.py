@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,13 +10,11 @@ import typer
 from tokenwire.asking.planning import planned
 from tokenwire.asking.run import Plan
 from tokenwire.commands.ask import reached
-from tokenwire.commands.command import command, config_of, writable
-from tokenwire.comparing.difference_report import as_json, compare_sides
-from tokenwire.comparing.side import Side, side_from_report, side_of
+from tokenwire.commands.command import command, config_of, usage_errors, writable
+from tokenwire.comparing.difference_report import Side, as_json, compare_sides, read_side, side_of
 from tokenwire.comparing.terminal import print_difference
 from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
 from tokenwire.settings import Settings
@@ -32,17 +29,6 @@ def _asked(plan: Plan, *, verbosity: int) -> Side:
         typer.echo(f"{plan.settings.target}: broken off: {subject.broken_off}", err=True)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
     return side_of(plan.settings.target, subject)
-
-
-def _read(words: str) -> Side:
-    """A report or a recording. Raises UsageError, BadParameter."""
-    path = Path(words)
-    try:
-        if path.suffix == ".json" and path.is_file():
-            return side_from_report(path)
-        return side_of(words, replay([path]))
-    except OSError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def is_configured(context: typer.Context, url: str) -> bool:
@@ -79,7 +65,8 @@ def _compare(
             plan = planned(replace(settings, target=words, file_headers=headers))
             sides.append(_asked(plan, verbosity=settings.verbosity))
         else:
-            sides.append(_read(words))
+            with usage_errors(OSError):
+                sides.append(read_side(words))
     report = compare_sides(*sides)
     if settings.json is not None:
         write_whole(settings.json, in_json(as_json(report)))

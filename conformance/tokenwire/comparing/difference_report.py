@@ -1,23 +1,60 @@
-"""A comparison as data: verdicts that differ, and differences of answers, grouped over all exchanges."""
+"""A comparison as data: its sides, verdicts that differ, and differences of answers over all exchanges."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tokenwire.comparing.answers import Difference, differences
-from tokenwire.comparing.side import Side
 from tokenwire.comparing.verdicts import VerdictDifference, compared, verdict_differences
-from tokenwire.judging.verdict import ExitStatus
+from tokenwire.judging.judge import judge
+from tokenwire.judging.verdict import ExitStatus, exit_status
 from tokenwire.record import Answer
-from tokenwire.report.document import SURVIVAL
-from tokenwire.report.subject import ASKED_ANYWAY
+from tokenwire.replay import replay
+from tokenwire.report.document import SURVIVAL, document
+from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.target.death import DIED
 from tokenwire.target.determinism import AnswerPair, side_by_side
+from tokenwire.usage_error import UsageError
 
 LABELS = ("A", "B")
 """The names of the two sides."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A report, with the answers behind it if they are at hand."""
+
+    name: str
+    report: Mapping[str, Any]
+    runs: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
+    """The answers of each run, by the name of its file; empty name for a single run."""
+
+
+def side_of(name: str, subject: Subject) -> Side:
+    """Judge a subject."""
+    judgements = judge(subject.runs)
+    report = document(subject, judgements, exit_status(judgement.verdict for judgement in judgements))
+    alone = len(subject.runs) == 1
+    runs = {"" if alone else Path(run.name).name: run.streams for run in subject.runs}
+    return Side(name, report, runs)
+
+
+def read_side(name: str) -> Side:
+    """A JSON report, or a recording, which is judged. Raises UsageError, OSError."""
+    path = Path(name)
+    if path.suffix != ".json" or not path.is_file():
+        return side_of(name, replay([path]))
+    try:
+        report = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from error
+    if not isinstance(report, dict) or not isinstance(report.get("verdicts"), list):
+        raise UsageError(f"{path} is no report of tokenwire; give a file that `tokenwire check --json` wrote")
+    return Side(str(path), report)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from textwrap import fill
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -22,13 +21,6 @@ _PER_BIN = 3
 _LINE = 80
 _SCALE = ("0", "1e-6", "1e-5", "1e-4", "1e-3", "0.01", "0.1", "1")
 """Beneath the bins of a plot, under every second one."""
-
-
-class Fact(NamedTuple):
-    """A line of the comparison."""
-
-    name: str
-    words: str
 
 
 def _nats(number: float) -> str:
@@ -60,22 +52,20 @@ def _seeds(report: TwinReport) -> str:
     return f"{kept}; {same} of {compared} samples have the same ids"
 
 
-def facts(report: TwinReport) -> Iterator[Fact]:
-    """What the comparison found, line by line."""
-    yield Fact(
-        "apart", f"{_between(report.apart)} nats on average; noise explains up to {_nats(report.limit)}"
-    )
+def facts(report: TwinReport) -> Iterator[tuple[str, str]]:
+    """What the comparison found: the name and the words of each line."""
+    yield "apart", f"{_between(report.apart)} nats on average; noise explains up to {_nats(report.limit)}"
     for label, noise in zip(LABELS, report.noise, strict=True):
-        yield Fact(f"{label} by itself", _noise(noise))
-    yield Fact("divergence", f"{_between(report.divergence)} nats a token")
+        yield f"{label} by itself", _noise(noise)
+    yield "divergence", f"{_between(report.divergence)} nats a token"
     others = report.tokens - report.agreed
     ties = f"; near ties explain {report.near_ties:,} of the others" if others else ""
-    yield Fact("likeliest id", f"the same for {_share(report.agreed, report.tokens)}{ties}")
-    yield Fact("seeds", _seeds(report))
-    yield Fact("answers", f"{_share(report.same_answers, report.compared_answers)} are the same")
+    yield "likeliest id", f"the same for {_share(report.agreed, report.tokens)}{ties}"
+    yield "seeds", _seeds(report)
+    yield "answers", f"{_share(report.same_answers, report.compared_answers)} are the same"
     for difference in report.besides:
         named = " ".join(filter(None, (difference.kind, difference.subject)))
-        yield Fact("besides", f"{named}: {difference.message} (in {difference.exchange})")
+        yield "besides", f"{named}: {difference.message} (in {difference.exchange})"
 
 
 def headline(report: TwinReport) -> str:
@@ -133,8 +123,8 @@ def print_twins(console: Console, report: TwinReport) -> None:
         for line in plot_lines(report):
             console.print(Text(line), soft_wrap=True)
         console.print()
-    for fact in facts(report):
-        console.print(Text(_line(fact.name, cut(fact.words, 4 * _LINE))), soft_wrap=True)
+    for name, words in facts(report):
+        console.print(Text(_line(name, cut(words, 4 * _LINE))), soft_wrap=True)
     console.print()
     console.print(Text(headline(report), _STYLES.get(report.outcome, "bold green")), soft_wrap=True)
 

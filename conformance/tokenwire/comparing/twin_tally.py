@@ -5,16 +5,13 @@ They are gzipped JSON Lines: a head, and a line for each text.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from tokenwire import __version__
 from tokenwire.comparing.twin import TwinTally, merged
-from tokenwire.disk import begin, unfinished
-from tokenwire.report.tally_file import values_of
+from tokenwire.report.tally_file import values_of, write_lines
 from tokenwire.typed_table import typed
 from tokenwire.usage_error import UsageError
 
@@ -27,10 +24,7 @@ def write_twins(tally: TwinTally, path: Path) -> None:
     texts = fields.pop("texts")
     fields["besides"] = [{**seen, "one": None, "other": None} for seen in fields["besides"]]
     head = {"kind": _KIND, "tokenwire": __version__, "texts": len(texts), "tally": fields}
-    with begin(path) as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
-        for line in (head, *texts):
-            zipped.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
-    unfinished(path).replace(path)
+    write_lines((head, *texts), path)
 
 
 def are_twins(path: Path) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -216,9 +216,14 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
 
 def write_tally(replayed: Replayed, path: Path) -> None:
     """Write a tally: the same bytes for the same replay. Raises OSError."""
+    write_lines(_lines(replayed), path)
+
+
+def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write a file of lines whole: the same bytes for the same values. Raises OSError."""
     with begin(path) as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
-        for line in _lines(replayed):
-            zipped.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
+        for row in rows:
+            zipped.write(json.dumps(row, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
     unfinished(path).replace(path)
 
 
