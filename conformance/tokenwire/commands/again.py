@@ -163,14 +163,8 @@ def again(settings: Settings) -> None:
 
 def _with_failures(judgements: Sequence[Judgement], later: Sequence[Judgement]) -> list[Judgement]:
     """The judgements of earlier tries, but for what failed only later."""
-    failed = {
-        (judgement.requirement.id, judgement.scenario): judgement
-        for judgement in later
-        if judgement.verdict is Verdict.FAIL
-    }
-    before = [
-        failed.pop((judgement.requirement.id, judgement.scenario), judgement) for judgement in judgements
-    ]
+    failed = {judgement.name: judgement for judgement in later if judgement.verdict is Verdict.FAIL}
+    before = [failed.pop(judgement.name, judgement) for judgement in judgements]
     return [*before, *failed.values()]
 
 

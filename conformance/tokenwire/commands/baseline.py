@@ -122,16 +122,9 @@ def update(
     what the server died of; later reports must have been made under the same filters.
     """
     path = _file(context, file)
-    try:
-        found = updated(
-            path,
-            {str(report): _report(report) for report in reports},
-            reason=reason,
-            link=link,
-            strict=strict,
-        )
-    except OSError as error:
-        raise typer.BadParameter(str(error)) from error
+    with usage_errors(OSError):
+        rows = {str(report): _report(report) for report in reports}
+        found = updated(path, rows, reason=reason, link=link, strict=strict)
     try:
         write_whole(path, found.text)
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.commands.command import command
+from tokenwire.commands.command import command, usage_errors
 from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.commands.twin_reporting import show_twins
 from tokenwire.comparing.twin_tally import are_twins, merged_twins
@@ -30,12 +30,10 @@ def _merge(
     Nothing is judged again, and no capture is read. Exit status as of `tokenwire check`. Tallies of twins, of
     replicas of the same two deployments, become one comparison; exit status as of `tokenwire twin`.
     """
-    try:
+    with usage_errors(OSError):
         if are_twins(tallies[0]):
             raise typer.Exit(show_twins(merged_twins(tallies), settings).exit_status)
         replayed = merged([(str(file), read_tally(file)) for file in tallies])
-    except OSError as error:
-        raise typer.BadParameter(str(error)) from error
     selection = replayed.selection
     settings = replace(settings, requirement=selection.requirements, profile=selection.profiles)
     reporting = replace(reporting_of(settings), filters=selection.filters)

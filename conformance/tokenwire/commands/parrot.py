@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.commands.command import command, empty_folder
+from tokenwire.commands.command import command, empty_folder, usage_errors
 from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE
 from tokenwire.parrot.vocabulary import Vocabulary
 
@@ -38,18 +38,17 @@ def _parrot(
     except ImportError as error:
         raise typer.BadParameter("this needs the extra `parrot`: pip install numpy") from error
     try:
-        law = write_parrot(
-            folder,
-            distance=distance,
-            head_size=int(head_size),
-            vocabulary=vocabulary,
-            tokenizer=tokenizer,
-            gguf=gguf,
-        )
+        with usage_errors(ValueError, OSError):
+            law = write_parrot(
+                folder,
+                distance=distance,
+                head_size=int(head_size),
+                vocabulary=vocabulary,
+                tokenizer=tokenizer,
+                gguf=gguf,
+            )
     except ImportError as error:
         raise typer.BadParameter("--gguf needs a package: pip install gguf") from error
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
     typer.echo(
         f"{folder} holds a parrot of {law.vocab_size} ids; an id repeats the one that stands "
         f"{', '.join(map(str, law.lags))} before it. Next: serve it, and tokenwire check --target URL"

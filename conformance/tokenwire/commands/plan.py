@@ -33,17 +33,12 @@ def print_plan(plan: Plan, *, full: bool) -> int:
 
 def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False) -> Iterator[str]:
     """A table by dialect and one by scenario, or one by both if `full`; then all of it in a sentence."""
-    scenarios = dict.fromkeys(scenario for _, scenario in asked)
-    tables: list[tuple[str, dict[str, Estimate]]] = [
-        ("dialect", {name: _of(asked, dialect=name) for name in dict.fromkeys(name for name, _ in asked)}),
-        ("scenario", {name: _of(asked, scenario=name) for name in sorted(scenarios)}),
-    ]
+    scenarios = dict(sorted(_summed(asked, 1).items()))
     if full:
-        tables[1:] = [
-            ("scenario", {f"{name}/{scenario}": asked[name, scenario] for name, scenario in sorted(asked)})
-        ]
-    room = max((len(name) for _, rows in tables for name in rows), default=0)
-    for head, rows in tables:
+        scenarios = {f"{dialect}/{scenario}": asked[dialect, scenario] for dialect, scenario in sorted(asked)}
+    tables = {"dialect": _summed(asked, 0), "scenario": scenarios}
+    room = max((len(name) for rows in tables.values() for name in rows), default=0)
+    for head, rows in tables.items():
         cost = f"{'cost':>10}" if price else ""
         yield f"{head:<{room}}{'requests':>10}{'prompt tokens':>15}{'output tokens':>15}{cost}"
         for name, row in rows.items():
@@ -59,10 +54,9 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
     )
 
 
-def _of(asked: _Estimates, *, dialect: str = "", scenario: str = "") -> Estimate:
-    estimates = (
-        estimate
-        for (name, of_scenario), estimate in asked.items()
-        if dialect in ("", name) and scenario in ("", of_scenario)
-    )
-    return sum(estimates, Estimate())
+def _summed(asked: _Estimates, part: int) -> dict[str, Estimate]:
+    """The estimates of each dialect, or of each scenario: `part` of the key is its name."""
+    sums: dict[str, Estimate] = {}
+    for key, estimate in asked.items():
+        sums[key[part]] = sums.get(key[part], Estimate()) + estimate
+    return sums

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 
 from tokenwire.asking.planning import judged_with, tokenizer_in
 from tokenwire.baselines.expected import difference, judged
-from tokenwire.commands.command import command
+from tokenwire.commands.command import command, usage_errors
 from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.evicted import AnswerStore
 from tokenwire.judging.collector import few_collections
@@ -21,7 +22,6 @@ from tokenwire.profile import selected
 from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.settings import OPTIONS, Settings
-from tokenwire.usage_error import UsageError
 from tokenwire.wire.json_lines import CaptureError
 
 
@@ -61,18 +61,16 @@ def _replay(
     if not paths:
         raise typer.BadParameter("no capture is named; give files or folders that `--record` wrote")
     reporting = replace(reporting_of(settings), jobs=jobs)
-    if settings.tally is not None and (settings.keyword or settings.stop_at_first or settings.last_failed):
+    if settings.tally is not None and reporting.partial:
         raise typer.BadParameter(
             "--tally holds the verdicts on whole requirements; leave out -k, -x and --lf"
         )
     try:
-        try:
+        with usage_errors(OSError):
             tokenizer = tokenizer_in(settings.tokenizer)
             subject = replay(paths, tokenizer=tokenizer, store=AnswerStore(jobs=jobs))
-            dialects = (word for name in settings.dialect for word in ("--dialect", name))
-            subject = replace(subject, judged_with=(*judged_with(settings.tokenizer), *dialects))
-        except (UsageError, OSError) as error:
-            raise typer.BadParameter(str(error)) from error
+        dialects = (word for name in settings.dialect for word in ("--dialect", name))
+        subject = replace(subject, judged_with=(*judged_with(settings.tokenizer), *dialects))
         status = judge_and_report(subject, reporting, make_console())
     except BrokenProcessPool:
         words = "a process that read or judged was killed, as the system does where memory runs out"
@@ -95,21 +93,18 @@ def _print_differences(paths: list[Path], requirements: Sequence[str], *, update
     """Print what differs from the expected verdicts, or write it; the exit status."""
     rows = selected((), requirements)
     different = total = 0
-    try:
-        for path in paths:
-            for capture in judged(path, rows):
-                total += 1
-                lines = difference(capture)
-                if not lines:
-                    continue
-                different += 1
-                typer.echo(str(capture.file).removesuffix(".expected.yaml"))
-                for line in lines:
-                    typer.echo(f"  {line}")
-                if update:
-                    capture.update()
-    except OSError as error:
-        raise typer.BadParameter(str(error)) from error
+    with usage_errors(OSError):
+        for capture in chain.from_iterable(judged(path, rows) for path in paths):
+            total += 1
+            lines = difference(capture)
+            if not lines:
+                continue
+            different += 1
+            typer.echo(str(capture.file).removesuffix(".expected.yaml"))
+            for line in lines:
+                typer.echo(f"  {line}")
+            if update:
+                capture.update()
     done = "; written down" if update and different else ""
     typer.echo(f"{different} of {total} captures are judged otherwise than expected{done}")
     return ExitStatus.VIOLATION if different and not update else ExitStatus.CONFORMS

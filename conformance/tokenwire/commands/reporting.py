@@ -72,10 +72,6 @@ class Reporting:
         """Whether pytest selects among the judgements."""
         return bool(self.settings.keyword or self.settings.stop_at_first or self.settings.last_failed)
 
-    @property
-    def selection(self) -> Selection:
-        return Selection(self.settings.requirement, self.settings.profile, self.filters)
-
 
 def writable_outputs(outputs: Outputs) -> Outputs:
     """Check that all files and the summary of a workflow's step can be written. Raises BadParameter."""
@@ -129,7 +125,8 @@ def _judged(subject: Subject, reporting: Reporting) -> Replayed:
             meter.show(done=count, words=words)
 
         judged = judge_runs(subject.runs, rows, jobs=reporting.jobs, on_done=on_done)
-    return Replayed(subject, tuple(row.id for row in rows), reporting.selection, judged)
+    selection = Selection(reporting.settings.requirement, reporting.settings.profile, reporting.filters)
+    return Replayed(subject, tuple(row.id for row in rows), selection, judged)
 
 
 def judge_and_report(
