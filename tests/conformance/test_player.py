@@ -162,10 +162,10 @@ def test_a_marked_value_that_a_server_wrote_is_inert():
 
 
 def test_gaps_are_long_and_longer_than_the_others():
-    assert [(gap.start, gap.end) for gap in gaps([0.1, 0.11, 0.12, 2.12, 2.13])] == [(0.12, 2.12)]
+    assert list(gaps([0.1, 0.11, 0.12, 2.12, 2.13])) == [(0.12, 2.12)]
     assert not list(gaps([0.1, 0.3, 0.5, 0.7]))
     assert not list(gaps([0.1, 0.101, 0.15]))
-    assert [gap.end for gap in gaps([0.1, 2.1])] == [2.1]
+    assert list(gaps([0.1, 2.1])) == [(0.1, 2.1)]
 
 
 def test_a_pause_is_drawn_and_leaves_room_for_the_events():
@@ -493,4 +493,4 @@ def test_a_slow_reader_s_pause_is_told():
     slow = replace(stream, events=events, exchange=replace(stream.exchange, reads=tuple(reads)))
     played = playback_of(violated(slow, event=1))
     assert played is not None
-    assert [(gap.start, gap.end) for gap in played.gaps] == [(0.11, 2.1)]
+    assert played.gaps == ((0.11, 2.1),)

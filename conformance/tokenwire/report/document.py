@@ -114,8 +114,8 @@ def _rows(judgements: Sequence[Judgement], subject: Subject, found: Causes) -> l
         made = row(found.leading(position, judgement), subject)
         if position in found.folded:
             made["follows_from"] = judgements[found.folded[position]].requirement.id
-        if id(judgement) in shown_witnesses:
-            made["witness"] = _plain(witnessed(judgement, subject))
+        if judgement.witness is not None and id(judgement) in shown_witnesses:
+            made["witness"] = _plain(witnessed(judgement.witness, judgement, subject))
         rows.append(made)
     return rows
 

@@ -34,52 +34,50 @@ _LONGEST_COMMAND = 400
 
 
 def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """The evidence of a violation. Raises ValueError for a judgement without one."""
-    if not judgement.violations:
-        raise ValueError(f"{judgement.name} has no violation to show; its verdict is {judgement.verdict}")
+    """The evidence of a violation."""
     first = judgement.violations[0]
-    stream = answer_of(judgement.run, first)
-    expected, actual = value(first.expected), value(first.actual)
-    return {
-        "expected": expected,
-        "actual": actual,
-        "differs_at": differs_at(expected, actual) if isinstance(first.actual, str) else None,
+    shown = _shown(first, judgement, subject) | {
         "message": first.message,
-        "first_seen": where(first.place),
         "upstream": looks_like(judgement),
-        "events": _around(stream, first) if stream else (),
-        "related": tuple(map(where, first.related)),
         "others": _others(judgement),
-        "timeline": _timeline(stream, first.place) if stream else None,
-        "reads": _reads(stream) if stream else (),
-        "curl": curl(stream.exchange, subject.url, subject.bodies) if stream else "",
-        "again": again(judgement, subject),
     }
+    if isinstance(first.actual, str):
+        shown["differs_at"] = differs_at(shown["expected"], shown["actual"])
+    if stream := answer_of(judgement.run, first):
+        shown |= {
+            "events": _around(stream, first),
+            "timeline": _timeline(stream, first.place),
+            "reads": _reads(stream),
+            "curl": curl(stream.exchange, subject.url, subject.bodies),
+        }
+    return shown
 
 
-def witnessed(judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """The evidence of a PASS, in bounded size: the events of one witness, without a drawing.
+def witnessed(witness: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
+    """The evidence of a PASS, in bounded size: the events of one witness, without a drawing."""
+    shown = _shown(witness._replace(related=witness.related[:_MOST_WITNESSED]), judgement, subject)
+    if stream := answer_of(judgement.run, witness):
+        shown["events"] = _witnessed_events(stream, (*witness.related, witness.place))
+        command = curl(stream.exchange, subject.url) if subject.url else ""
+        shown["curl"] = command if len(command) <= _LONGEST_COMMAND else ""
+    return shown
 
-    Raises ValueError for a judgement without a witness.
-    """
-    witness = judgement.witness
-    if witness is None:
-        raise ValueError(f"{judgement.name} has no witness to show; its verdict is {judgement.verdict}")
-    stream = answer_of(judgement.run, witness)
-    command = curl(stream.exchange, subject.url) if stream and subject.url else ""
+
+def _shown(seen: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
+    """What is shown of any observation; the other fields are empty."""
     return {
-        "expected": value(witness.expected),
-        "actual": value(witness.actual),
+        "expected": value(seen.expected),
+        "actual": value(seen.actual),
         "differs_at": None,
         "message": "",
-        "first_seen": where(witness.place),
+        "first_seen": where(seen.place),
         "upstream": (),
-        "events": _witnessed_events(stream, (*witness.related, witness.place)) if stream else (),
-        "related": tuple(map(where, witness.related[:_MOST_WITNESSED])),
+        "events": (),
+        "related": tuple(map(where, seen.related)),
         "others": "",
         "timeline": None,
         "reads": (),
-        "curl": command if len(command) <= _LONGEST_COMMAND else "",
+        "curl": "",
         "again": again(judgement, subject),
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, takewhile
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Choice, Delivery, Emission, Event, Stream
@@ -27,7 +27,7 @@ from tokenwire.report.finding import (
     timeline,
     window,
 )
-from tokenwire.report.plot import Plot, plot
+from tokenwire.report.plot import Plot, Span, plot
 from tokenwire.report.ribbon import Aligned, Row, align, align_parts, ribbon
 from tokenwire.report.wording import cut
 from tokenwire.wire.inert import inert
@@ -63,13 +63,6 @@ class _Step:
     """What a client holds after the event, as names and texts."""
 
 
-class _Gap(NamedTuple):
-    """A time in which nothing was read."""
-
-    start: float
-    end: float
-
-
 @dataclass(frozen=True)
 class Playback:
     """A failure to walk through."""
@@ -80,7 +73,8 @@ class Playback:
     steps: tuple[_Step, ...]
     left_out: str
     """Which events are left out, in words; empty if none are."""
-    gaps: tuple[_Gap, ...]
+    gaps: tuple[Span, ...]
+    """Times in which nothing was read."""
     ribbons: tuple[Mapping[str, Any], ...]
     beside: str
     """What the ribbon compares the stream with, in words."""
@@ -176,9 +170,9 @@ def played(
         else f"events {shown[0].index} to {shown[-1].index} of {len(events)} are shown; "
         "the others are left out of this page",
         gaps=tuple(
-            gap
-            for gap in gaps([read.time for read in stream.exchange.reads])
-            if gap.end >= start and gap.start <= end
+            (begin, stop)
+            for begin, stop in gaps([read.time for read in stream.exchange.reads])
+            if stop >= start and begin <= end
         ),
         ribbons=ribbons,
         beside=inert(_comparison_in_words(stream, beside)),
@@ -276,14 +270,14 @@ def _held_back(choice: Choice, spell: Spell) -> str:
     return f"no text yet for the last {quiet} ids" if quiet else ""
 
 
-def gaps(times: Sequence[float]) -> Iterator[_Gap]:
+def gaps(times: Sequence[float]) -> Iterator[Span]:
     """Long times without a read: the reader was slow, or the server paused."""
     waits = [(start, end) for start, end in pairwise(times) if end > start]
     if not waits:
         return
     usual = median(end - start for start, end in waits)
     least = max(_TIMES_THE_USUAL * usual if len(waits) > 1 else 0.0, _LONG_GAP)
-    yield from (_Gap(start, end) for start, end in waits if end - start >= least)
+    yield from ((start, end) for start, end in waits if end - start >= least)
 
 
 # The ribbon.

@@ -15,6 +15,7 @@ _ROOM_FOR_WORDS = 70
 _LONGEST_PAUSE = 0.3
 """The longest a pause is drawn, relative to the time without pauses."""
 Span = tuple[float, float]
+"""The beginning and the end of a time."""
 
 
 @dataclass(frozen=True)
