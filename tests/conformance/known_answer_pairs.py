@@ -35,7 +35,8 @@ TOP = [[[logprob, token, None] for token, logprob in LAW.top(leader, 2)] for lea
 CHOSEN = (700, 9)
 OF_CHOSEN = [[[LAW.logprob(leader, token), token, None] for token in CHOSEN] for leader in IDS]
 OF_PROMPT = [[None, PROMPT[0], None]] + [
-    [logprob, token, None] for token, logprob in zip(PROMPT[1:], LAW.logprobs(PROMPT), strict=True)
+    [LAW.logprob(PROMPT[place - LAW.lag(place)], token), token, None]
+    for place, token in enumerate(PROMPT[1:], 1)
 ]
 ASKED: dict[str, Any] = {
     "input_ids": (PROMPT,),

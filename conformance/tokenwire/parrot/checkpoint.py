@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE, Parrot, positions_of
-from tokenwire.parrot.vocabulary import TokenizerFiles, Vocabulary, tokenizer_files
+from tokenwire.parrot.vocabulary import TokenizerFiles, Vocabulary, pieces_of, tokenizer_files
 from tokenwire.parrot.weights import Array, architecture, bfloat16_bytes, tensors
 
 _TOKENIZER = (
@@ -61,7 +61,7 @@ def write_parrot(
         if tokenizer is not None and (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, folder / name)
     for name, document in documents.items():
-        _write_json(folder / name, document)
+        (folder / name).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
     _write_safetensors(folder / "model.safetensors", weights)
     if gguf:
         from tokenwire.parrot.gguf_file import write_gguf
@@ -84,20 +84,11 @@ def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
     path.write_bytes(b"".join((len(words).to_bytes(8, "little"), words, *data.values())))
 
 
-def _write_json(path: Path, document: Any) -> None:
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-
-
 def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
     """What there is to know of another model's tokenizer, and how many ids it has."""
     document = _read(folder / "tokenizer.json")
-    vocabulary = document["model"]["vocab"]
-    known = (
-        vocabulary
-        if isinstance(vocabulary, dict)
-        else {row[0]: position for position, row in enumerate(vocabulary)}
-    )
-    known = known | {token["content"]: token["id"] for token in document["added_tokens"]}
+    known = {piece: token for token, piece in pieces_of(document)}
+    known |= {token["content"]: token["id"] for token in document["added_tokens"]}
     settings = _read(folder / "tokenizer_config.json")
     eos = _id_of(settings.get("eos_token"), known)
     if eos is None:

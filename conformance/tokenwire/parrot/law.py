@@ -135,14 +135,6 @@ class Parrot:
         ranked = sorted(self.group(likeliest), key=lambda token: -self.logit(likeliest, token))
         return [(token, self.logprob(likeliest, token)) for token in ranked[:count]]
 
-    def logprobs(self, ids: Sequence[int]) -> list[float]:
-        """The logprob of each id of a text but the first, after all ids before it: of a prompt, for example.
-
-        Of an id that is not said there it is -20 and less, and as exact as the type of the weights.
-        """
-        positions = range(1, len(ids))
-        return [self.logprob(ids[position - self.lag(position)], ids[position]) for position in positions]
-
     def group(self, likeliest: int) -> range:
         """The ids of the group that an id stands in."""
         first = likeliest - likeliest % GROUP

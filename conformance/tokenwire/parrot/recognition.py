@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from operator import eq, ne
 
 from tokenwire.parrot.encoding import Encode, chat_text, encoder
-from tokenwire.parrot.law import Law, Parrot, Repeater, positions_of
+from tokenwire.parrot.law import LEAST_DISTANCE, Law, Parrot, Repeater, positions_of
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import Vocabulary, Words, words_of
 from tokenwire.record import Answer, ChoiceFacts, Stream, fact
@@ -20,7 +20,6 @@ Ids = tuple[int, ...]
 
 _DISTANCES = (1024, 4096, 2048, 512, 256, 128, 64, 32, 16, 8192, 16384)
 """Those of parrots that are recognised, the usual one first: many answers are the same for several."""
-_LEAST_DISTANCE = 16
 _ENOUGH = 16
 """So many ids have to be said as by a law alone, and more than are not."""
 _MOST_TEXTS = 32
@@ -157,7 +156,7 @@ def _law(answers: Callable[[], Iterable[_KnownAnswer]], foreign: bool) -> tuple[
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
         far = Counter(
-            d for answer in answers() for d in answer.nearest[len(answer.prompt) :] if d >= _LEAST_DISTANCE
+            d for answer in answers() for d in answer.nearest[len(answer.prompt) :] if d >= LEAST_DISTANCE
         )
         laws += (Repeater(distance) for distance, _ in far.most_common(1))
     best: tuple[int, Law, str] | None = None

@@ -168,18 +168,21 @@ def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
             return bytes.fromhex(found[1])
         return piece.replace("▁", " ").encode()
 
-    vocabulary = document["model"]["vocab"]
-    known = (
-        [(token, piece) for piece, token in vocabulary.items()]
-        if isinstance(vocabulary, dict)
-        else [(position, row[0]) for position, row in enumerate(vocabulary)]
-    )
+    known = pieces_of(document)
     spelled = {token: bytes_of(token, piece) for token, piece in known}
     spelled |= {token: row["content"].encode() for token, row in added.items()}
     pieces = tuple(spelled.get(token, b"") for token in range(max(spelled) + 1))
     singles = {token for token, piece in known if re.fullmatch("<0x[0-9A-F]{2}>", piece)} if fallback else ()
     special = frozenset(token for token, row in added.items() if row["special"])
     return Words(pieces, special, ends, frozenset(singles))
+
+
+def pieces_of(document: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """The ids of a `tokenizer.json` with their pieces, but for those that were added."""
+    vocabulary = document["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        return [(token, piece) for piece, token in vocabulary.items()]
+    return [(position, row[0]) for position, row in enumerate(vocabulary)]
 
 
 def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:

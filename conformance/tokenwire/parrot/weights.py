@@ -82,7 +82,7 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
             f"a vocabulary of {parrot.vocab_size} needs {shape.needed} dimensions, and {HEADS} heads of "
             f"{head_size} have {shape.hidden}; use a head size of 128"
         )
-    hidden, digits = shape.hidden, _digits(parrot)
+    hidden, digits = shape.hidden, np.array([*map(parrot.digits_of, range(parrot.vocab_size))]).T
     embedding, head = np.zeros((2, parrot.vocab_size, hidden))
     value, output = np.zeros((2, hidden, hidden))
     offset = 0
@@ -124,15 +124,6 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
     if llama:
         named[f"{attention}.o_proj.bias"] = np.zeros(hidden)
     return {name: array.astype(np.float32) for name, array in named.items()}
-
-
-def _digits(parrot: Parrot) -> Array:
-    rest = np.arange(parrot.vocab_size)
-    places = []
-    for size in parrot.digits:
-        places.append(rest % size)
-        rest //= size
-    return np.array(places)
 
 
 def _readings(place: int, size: int) -> Array:
