@@ -25,6 +25,7 @@ from tokenwire.report import files
 from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
 from tokenwire.report.tally_file import merged, read_tally
+from tokenwire.settings import Settings
 from tokenwire.wire.capture import exchange_lines
 from tokenwire.wire.exchange import Exchange, Read, Server
 from tokenwire.wire.inert import inert
@@ -95,7 +96,7 @@ def test_every_form_of_a_report_survives_any_name(
     paths = forms(folder / "report")
     console = make_console()
     console.file = io.StringIO()
-    reporting = Reporting(Outputs(**paths), tally=folder / "tally.gz")
+    reporting = Reporting(Outputs(**paths), Settings(tally=folder / "tally.gz"))
     status = judge_and_report(subject, reporting, console)
     assert status == ExitStatus.VIOLATION
     for form, file in paths.items():

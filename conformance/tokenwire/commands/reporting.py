@@ -62,8 +62,6 @@ class Reporting:
     """Processes that judge."""
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
     """Called with the judgements that ran."""
-    tally: Path | None = None
-    """The file for `tokenwire merge`; None for no file."""
     twin: TwinReport | None = None
     """The target beside its twin, where it has one."""
 
@@ -90,12 +88,13 @@ def reporting_of(settings: Settings) -> Reporting:
     outputs = Outputs(**{file.name: getattr(settings, file.name) for file in fields(Outputs)})
     if settings.report is not None:
         outputs = outputs.or_else(Outputs.within(settings.report))
+    if settings.tally is not None:
+        writable(settings.tally, "--tally")
     return Reporting(
         writable_outputs(outputs),
         settings,
         read_baseline(settings.baseline) if settings.baseline is not None else None,
         filters=settings.narrowed_by(ASKS_LESS | JUDGES_LESS),
-        tally=writable(settings.tally, "--tally") if settings.tally is not None else None,
     )
 
 
@@ -139,11 +138,11 @@ def judge_and_report(
     subject = replace(subject, bodies=str(bodies) if bodies is not None else "")
     result = _baseline_result(judgements, subject, reporting)
     problems = [subject.unrecorded] if subject.unrecorded else []
-    if reporting.tally is not None:
+    if (tally := reporting.settings.tally) is not None:
         try:
-            write_tally(replayed, reporting.tally)
+            write_tally(replayed, tally)
         except OSError as error:
-            problems.append(f"{reporting.tally} was not written: {system_says(error)}")
+            problems.append(f"{tally} was not written: {system_says(error)}")
     ran, code = _run_pytest(judgements, subject, reporting, result, problems)
     if code == pytest.ExitCode.INTERNAL_ERROR and not reporting.partial:
         ran = list(judgements)

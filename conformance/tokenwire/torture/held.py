@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jsonschema_rs
 
+from tokenwire.checks.difference import first_difference
 from tokenwire.record import Choice, Stream, as_list
 
 SINGLE = (
@@ -58,9 +59,7 @@ class Difference(NamedTuple):
         """The first entry that differs; None where there are no entries to count."""
         if not (isinstance(self.expected, str | list) and isinstance(self.actual, str | list)):
             return None
-        pairs = zip(self.expected, self.actual, strict=False)
-        short = min(len(self.expected), len(self.actual))
-        return next((index for index, (right, held) in enumerate(pairs) if right != held), short)
+        return first_difference(self.expected, self.actual)
 
 
 def _plain(field: str, value: Any) -> Any:

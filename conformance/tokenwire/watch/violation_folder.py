@@ -27,10 +27,6 @@ class ViolationFolder:
         for path in sorted(folder.glob("*/*.jsonl.gz")):
             self._kept[path.parent.name].append((path, path.stat().st_size))
 
-    @property
-    def size(self) -> int:
-        return sum(size for captures in self._kept.values() for _, size in captures)
-
     def keep(self, requirement: str, exchange: Exchange) -> str:
         """Write an exchange that violates a requirement, make room, and return the path of its capture.
 
