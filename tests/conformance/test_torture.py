@@ -129,6 +129,15 @@ def legal(door) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.parametrize("held", [{"text": "half a character: \ud83d"}, {"finish": {"type": "stop"}}])
+def test_a_report_of_what_no_record_holds_is_answered(held):
+    with tortured() as (_, url):
+        report = json.dumps({"choices": [{"index": 0, **held}]})
+        answer = httpx.post(f"{url}/tokenwire/report/openai-chat/text", content=report)
+    assert answer.json()["verdict"] == Verdict.FAIL
+    assert answer.json()["findings"][0]["actual"] == next(iter(held.values()))
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_our_reader_passes_all_legal_cases_over_http(door):
     with tortured() as (session, url):

@@ -65,7 +65,7 @@ class Difference(NamedTuple):
 def _plain(field: str, value: Any) -> Any:
     """A value with one form for what has several: nothing at all, and the words of a finish."""
     if field == "finish":
-        return _FINISHES.get(value, value) or None
+        return (_FINISHES.get(value, value) if isinstance(value, str) else value) or None
     if field == "calls":
         return [(call.get("id"), call.get("name"), _arguments(call.get("arguments"))) for call in value or ()]
     return value or None

@@ -194,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.session.left(door.name, case.id)
 
     def _json(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
-        data = json.dumps(document, ensure_ascii=False).encode()
+        data = json.dumps(document).encode()  # in ASCII: a client may report half a character
         with contextlib.suppress(OSError):  # the client has left
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
