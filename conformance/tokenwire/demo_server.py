@@ -12,9 +12,9 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any, ClassVar
+
+from tokenwire.local_server import LocalHandler, serving
 
 FAULTS = {
     "token-lost": "the sixth token of a stream is lost",
@@ -239,40 +239,29 @@ def _request_ids(rid: Any, prompts: int, n: int) -> list[str]:
     return [uuid.uuid4().hex for _ in range(prompts * n)]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(LocalHandler):
     faults: ClassVar[frozenset[str]] = frozenset()
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  # so it is called
         about = _ABOUT.get(self.path)
-        self._answer(200 if about else 404, about or _error(f"there is no {self.path} here", 404))
+        self.send_json(200 if about else 404, about or _error(f"there is no {self.path} here", 404))
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802  # so it is called
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path != "/generate":
-            self._answer(404, _error(f"there is no {self.path} here", 404))
+            self.send_json(404, _error(f"there is no {self.path} here", 404))
             return
         try:
             request = _parse(json.loads(body))
         except (ValueError, RecursionError) as error:
             words = str(error) if isinstance(error, _RefusedError) else "the body is not JSON"
-            self._answer(400, _error(words, 400))
+            self.send_json(400, _error(words, 400))
             return
         if request.stream:
             with contextlib.suppress(OSError):  # the client has left
                 self._stream(request)
         else:
-            self._answer(200, _answers(request))
-
-    def _answer(self, status: int, document: Any) -> None:
-        data = json.dumps(document).encode()
-        with contextlib.suppress(OSError):  # the client has left
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.send_json(200, _answers(request))
 
     def _stream(self, request: _Request) -> None:
         self.send_response(200)
@@ -280,39 +269,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in _events(request, self.faults):
-            self._chunk(f"data: {json.dumps(event)}\n\n".encode())
-        self._chunk(b"data: [DONE]\n\n")
-        self._chunk(b"")
-
-    def _chunk(self, data: bytes) -> None:
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # so it is called
-        """Log nothing: the report shows everything."""
+            self.send_chunk(f"data: {json.dumps(event)}\n\n".encode())
+        self.send_chunk(b"data: [DONE]\n\n")
+        self.send_chunk(b"")
 
 
 def _error(words: str, code: int) -> dict[str, Any]:
     return {"error": {"message": words, "code": code}}
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-
-@contextlib.contextmanager
-def demo_server(faults: Sequence[str] = (), port: int = 0) -> Iterator[str]:
+def demo_server(faults: Sequence[str] = (), port: int = 0) -> contextlib.AbstractContextManager[str]:
     """Serve on the loopback interface while the block runs; yields the URL. Raises OSError."""
 
     class Handler(_Handler):
         pass
 
     Handler.faults = frozenset(faults)
-    with _Server(("127.0.0.1", port), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving(Handler, port)

@@ -1,7 +1,7 @@
 """The server of `tokenwire torture`: each case at its door, and a place for what a client accumulated.
 
 A case is a path before the endpoint's (`/openai-chat/text/v1/chat/completions`), or the model of a request
-(`openai-chat/text`). It needs nothing but Python, and each connection has a thread.
+(`openai-chat/text`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import MSG_PEEK
-from threading import Thread
 from typing import Any
 
+from tokenwire.local_server import LocalHandler, serving
 from tokenwire.torture.behaviour import AFTER_S, BEHAVIOURS, Behaviour
 from tokenwire.torture.held import problem_of
 from tokenwire.torture.session import Asked, Session
@@ -40,34 +38,10 @@ def torture_server(
         pass
 
     Handler.session, Handler.pause = session, staticmethod(pause)
-    return _serving(_Server(("127.0.0.1", port), Handler))
+    return serving(Handler, port)
 
 
-@contextlib.contextmanager
-def _serving(server: _Server) -> Iterator[str]:
-    with server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may reset their connections at any time: that is no error of ours."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(LocalHandler):
     session: Session
     pause: Callable[[float], object]
     number = -1
@@ -79,42 +53,44 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self.number = next(_NUMBERS)
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  # so it is called
         self.begins = False
         path, _, door = self.path.partition("?door=")
         if path == f"{_PREFIX}cases":
-            self._json(200, self.session.listed(door))
+            self.send_json(200, self.session.listed(door))
         elif path.startswith(f"{_PREFIX}sent/"):
             key = path.removeprefix(f"{_PREFIX}sent/").partition("/")[::2]
-            self._json(200, self.session.sent.get(key, 0))
+            self.send_json(200, self.session.sent.get(key, 0))
         elif path == f"{_PREFIX}report":
-            self._json(200, self.session.document())
+            self.send_json(200, self.session.document())
         elif path.endswith("/models"):
             names = (f"{door}/{case}" for door, case in self.session.cases)
-            self._json(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+            self.send_json(
+                200, {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+            )
         else:
-            self._json(404, _error(f"there is no {self.path} here"))
+            self.send_json(404, _error(f"there is no {self.path} here"))
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802  # so it is called
         begins, self.begins = self.begins, False
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError):
-            self._json(400, _error("the body is not JSON"))
+            self.send_json(400, _error("the body is not JSON"))
             return
         if self.path.startswith(f"{_PREFIX}report/"):
             found = self._of(self.path.removeprefix(f"{_PREFIX}report/"))
             problem = problem_of(body)
             if found is None or problem:
-                self._json(400 if problem else 404, _error(problem or f"there is no case {self.path}"))
+                self.send_json(400 if problem else 404, _error(problem or f"there is no case {self.path}"))
             else:
-                self._json(200, self.session.take(found[0].name, found[1].id, body))
+                self.send_json(200, self.session.take(found[0].name, found[1].id, body))
             return
         model = body.get("model") if isinstance(body, dict) else None
         found = self._of(self.path.removeprefix("/")) or self._of(str(model))
         if found is None:
-            self._json(404, _error(f"neither {self.path} nor the model {model!r} names a case"))
+            self.send_json(404, _error(f"neither {self.path} nor the model {model!r} names a case"))
         else:
             try:
                 self._answer(*found, begins=begins)
@@ -131,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         behaviour = BEHAVIOURS.get(case.id, Behaviour("", ""))
         if behaviour.status != 200 and not before:
             headers = {"Retry-After": str(AFTER_S)}
-            self._json(behaviour.status, _error("busy; ask again later", behaviour.status), headers)
+            self.send_json(behaviour.status, _error("busy; ask again later", behaviour.status), headers)
             return
         reads: Iterator[bytes] = reads_of(case.reads)
         headers = dict(case.headers)
@@ -156,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for _ in range(behaviour.keep_alives):
             self.pause(behaviour.slow_s)
-            self._chunk(b": still waiting\n\n")
+            self.send_chunk(b": still waiting\n\n")
         for number, read in enumerate(reads):
             if behaviour.slow_s:
                 self.pause(behaviour.slow_s)
@@ -169,20 +145,17 @@ class _Handler(BaseHTTPRequestHandler):
             data = read
             if zipper:
                 data = zipper.compress(read) + zipper.flush(zlib.Z_SYNC_FLUSH)
-            self._chunk(data)
+            self.send_chunk(data)
             self.session.sent[door.name, case.id] = number + 1
         if zipper:
-            self._chunk(zipper.flush())
+            self.send_chunk(zipper.flush())
         if case.ending == Ending.TRUNCATED:
             self._break_off()
         else:
-            self.wfile.write(b"0\r\n\r\n")
+            self.send_chunk(b"")
 
     def _takes_gzip(self) -> bool:
         return "gzip" in (self.headers.get("Accept-Encoding") or "")
-
-    def _chunk(self, data: bytes) -> None:
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
     def _break_off(self) -> None:
         """End the connection in the middle of the body."""
@@ -192,19 +165,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.connection.recv(1, MSG_PEEK)  # or a reset, which is a way to leave, too
         self.session.left(door.name, case.id)
-
-    def _json(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
-        data = json.dumps(document).encode()  # in ASCII: a client may report half a character
-        with contextlib.suppress(OSError):  # the client has left
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # so it is called
-        """Log nothing: the report shows everything."""
 
 
 def _error(words: str, code: int = 400) -> dict[str, Any]:
