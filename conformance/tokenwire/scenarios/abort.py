@@ -23,7 +23,7 @@ def can_abort(talk: Conversation) -> bool:
     return request is not None
 
 
-async def _abort_after(
+async def abort_after(
     talk: Conversation,
     label: str,
     ask: Ask,
@@ -34,12 +34,14 @@ async def _abort_after(
 ) -> None:
     """Ask for a stream, and abort it as soon as so many of its events have come."""
     request_id = f"{ask.request_id}-{label}"
-
-    async def abort_it(_: Tap) -> None:
-        await talk.abort(f"{label}-abort", request_id, as_sent=as_sent)
-
-    streamed = replace(ask, stream=True, request_id=request_id)
-    await ask_and_then(talk, label, streamed, events, abort_it, slow_reader=slow_reader)
+    await ask_and_then(
+        talk,
+        label,
+        replace(ask, stream=True, request_id=request_id),
+        events,
+        lambda _: talk.abort(f"{label}-abort", request_id, as_sent=as_sent),
+        slow_reader=slow_reader,
+    )
 
 
 async def _abort_whole(talk: Conversation, ask: Ask) -> None:
@@ -66,17 +68,17 @@ async def _abort(talk: Conversation) -> None:
     logprobs = replace(ask, logprobs=True, max_new_tokens=talk.fitting(_LONG_WITH_LOGPROBS, 64))
     await together(
         talk.ask("undisturbed", long_ask(talk, 160)),
-        _abort_after(talk, "stream", ask, 1),
-        _abort_after(talk, "interval-8", replace(ask, stream_interval=8), 2),
-        _abort_after(talk, "logprobs", logprobs, 2),
-        _abort_after(talk, "stalled", ask, 1, slow_reader=SlowReader(pause_s=1.0)),
-        _abort_after(talk, "at-once", replace(ask, max_new_tokens=talk.fitting(24, 64)), 0),
-        _abort_after(talk, "over", short, 10_000),
+        abort_after(talk, "stream", ask, 1),
+        abort_after(talk, "interval-8", replace(ask, stream_interval=8), 2),
+        abort_after(talk, "logprobs", logprobs, 2),
+        abort_after(talk, "stalled", ask, 1, slow_reader=SlowReader(pause_s=1.0)),
+        abort_after(talk, "at-once", replace(ask, max_new_tokens=talk.fitting(24, 64)), 0),
+        abort_after(talk, "over", short, 10_000),
         _abort_whole(talk, ask),
     )
     for label in ("as-sent", "as-sent-again") if talk.id_prefix else ():
         # Alone: where others delay the abort, the stream has come too far to tell.
-        await _abort_after(talk, label, ask, 2, as_sent=True)
+        await abort_after(talk, label, ask, 2, as_sent=True)
     await talk.abort("over-abort", f"{ask.request_id}-over")
 
 

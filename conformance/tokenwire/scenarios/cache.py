@@ -10,7 +10,7 @@ from tokenwire.asking.scenario import Conversation, Steps, scenario
 from tokenwire.checks.caches import UNKNOWN
 from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import Unsupported
-from tokenwire.scenarios.forms import new_id, plain_ask
+from tokenwire.scenarios.forms import new_id, plain_ask, with_sayable
 from tokenwire.target.capability import WEIGHT_UPDATES
 from tokenwire.wire.exchange import HttpRequest
 
@@ -90,9 +90,8 @@ def _ranks(talk: Conversation) -> Steps:
     """Each of the first two data-parallel ranks, where the server says how many it has; then one that it does
     not have.
     """
-    size, ask = talk.advertised.dp_size, replace(plain_ask(talk), max_new_tokens=4)
-    detailed = replace(ask, return_meta_info=True)
-    ask = detailed if talk.can_say(detailed) else ask
+    size = talk.advertised.dp_size
+    ask = with_sayable(talk, replace(plain_ask(talk), max_new_tokens=4), return_meta_info=True)
     for rank in (*range(min(size, 2)), size) if size else ():
         if (asked := _on_rank(talk, ask, rank)) is not None:
             yield {f"rank-{rank}": asked}

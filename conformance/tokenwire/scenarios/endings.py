@@ -7,7 +7,7 @@ from tokenwire.asking.scenario import Conversation, scenario, together
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.record import Stream
-from tokenwire.scenarios.abort import can_abort, long_ask
+from tokenwire.scenarios.abort import abort_after, can_abort, long_ask
 from tokenwire.scenarios.forms import ask_and_then, forms, new_id
 from tokenwire.wire.exchange import Ending, Exchange, Read
 
@@ -90,31 +90,22 @@ async def _abort_of_choices(talk: Conversation) -> None:
     """
     if not can_abort(talk):
         return
-    asked = replace(long_ask(talk, 320), stream=True)
+    asked = replace(long_ask(talk, 320), stream=True, request_id=new_id())
     samples = replace(asked, n=_CHOICES, temperature=1.0)
-    run = new_id()
+    one = replace(samples, request_id=f"{asked.request_id}-one-sample")
 
-    async def abort_all(label: str, ask: Ask) -> None:
-        named = replace(ask, request_id=f"{run}-{label}")
+    async def abort_last(tap: Tap) -> None:
+        ids = _ids_shown(talk, one, tap)
+        if len(set(ids)) > 1:
+            await talk.abort("one-sample-abort", ids[-1])
 
-        async def abort_it(_: Tap) -> None:
-            await talk.abort(f"{label}-abort", f"{run}-{label}")
-
-        await ask_and_then(talk, label, named, 2 * _CHOICES, abort_it)
-
-    async def abort_one() -> None:
-        named = replace(samples, request_id=f"{run}-one-sample")
-
-        async def abort_last(tap: Tap) -> None:
-            ids = _ids_shown(talk, named, tap)
-            if len(set(ids)) > 1:
-                await talk.abort("one-sample-abort", ids[-1])
-
-        await ask_and_then(talk, "one-sample", named, 4 * _CHOICES, abort_last)
-
-    doings = [abort_all("samples", samples), abort_one()]
+    doings = [
+        abort_after(talk, "samples", samples, 2 * _CHOICES),
+        ask_and_then(talk, "one-sample", one, 4 * _CHOICES, abort_last),
+    ]
     if asked.input_ids:
-        doings.append(abort_all("batch", replace(asked, input_ids=asked.input_ids * _CHOICES, batch=True)))
+        batch = replace(asked, input_ids=asked.input_ids * _CHOICES, batch=True)
+        doings.append(abort_after(talk, "batch", batch, 2 * _CHOICES))
     await together(*doings)
 
 

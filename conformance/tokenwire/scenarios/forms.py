@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Conversation
+from tokenwire.asking.scenario import PROMPT, Asks, Conversation, Steps
 from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.dialects.dialect import Unsupported
+from tokenwire.wire.exchange import HttpRequest
 
 _WORDS = "Count to ten."
 
@@ -39,6 +40,14 @@ def with_parameter(talk: Conversation, ask: Ask, name: str, value: Any) -> Ask:
     return replace(ask, raw={"sampling_params": {name: value}} if nested else {name: value})
 
 
+def with_sayable(talk: Conversation, ask: Ask, **fields: Any) -> Ask:
+    """The ask with those of some fields that the endpoint has words for."""
+    for name, value in fields.items():
+        other = replace(ask, **{name: value})
+        ask = other if talk.can_say(other) else ask
+    return ask
+
+
 def new_id() -> str:
     """An id that no request had: one that is still in flight would be refused."""
     return f"tokenwire-{secrets.token_hex(4)}"
@@ -66,6 +75,17 @@ def intervals_taken(talk: Conversation, ask: Ask, intervals: tuple[int, ...]) ->
         for count in intervals[:2]
     ]
     return intervals if bodies[:1] != bodies[1:] else ()
+
+
+def with_controls(talk: Conversation, control: Ask, bad: Asks, *, again: bool = False) -> Steps:
+    """A good request, perhaps twice, then each bad one with the same good one behind it."""
+    yield {"control": control}
+    if again:
+        yield {"control-again": control}
+    for label, ask in bad.items():
+        yield {label: ask}
+        if isinstance(ask, HttpRequest) or talk.can_say(ask):
+            yield {f"{label}-control": control}
 
 
 async def ask_and_then(

@@ -1,14 +1,23 @@
-"""What the target does with the unknown: can it be believed that it lacks what it does not answer?"""
+"""How far answers can be believed: does the target repeat itself, and honour or refuse what it is asked?"""
 
 import secrets
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.asking.flags import plain
-from tokenwire.asking.scenario import Conversation, Steps, scenario
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.flags import flagged, plain
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
 from tokenwire.dialects.dialect import Unsupported
+from tokenwire.scenarios.forms import forms
 from tokenwire.target.honesty import UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, UNKNOWN_PATH
 from tokenwire.wire.exchange import HttpRequest
+
+
+@scenario()
+def _probe(talk: Conversation) -> Steps:
+    """The same greedy request three times at once: equal ids show that the target repeats itself."""
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=32, ignore_eos=True, return_token_ids=talk.chat)
+    yield {"first": ask, "second": ask, "third": ask}
 
 
 @scenario()
@@ -26,3 +35,19 @@ def _honesty(talk: Conversation) -> Steps:
         unknown[UNKNOWN_PARAMETER] = {holder: {name: True}}
     yield {label: replace(ask, raw=raw) for label, raw in unknown.items()}
     yield {UNKNOWN_PATH: HttpRequest("POST", f"/{name}", {})}
+
+
+@scenario(budget=Budget.STANDARD)
+def _every_flag(talk: Conversation) -> Steps:
+    """Each flag alone and all together, whole and streamed, for one answer, two samples and a batch: where a
+    server takes a flag in one form only, an answer of another form lacks it.
+    """
+    ask = plain(talk.dialect)
+    answers = {"one": ask, "samples": replace(ask, n=2)}
+    if ask.input_ids:
+        answers["batch"] = replace(ask, input_ids=(PROMPT, PROMPT[:5]))
+    for label, ask in answers.items():
+        for form, asked in forms(ask, label).items():
+            yield {
+                f"{form}-{flag}": flagged_ask for flag, flagged_ask in flagged(talk.dialect, asked).items()
+            }

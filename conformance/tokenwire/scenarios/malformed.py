@@ -10,7 +10,7 @@ from typing import Any
 from tokenwire.ask import OMIT, Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
 from tokenwire.dialects.dialect import Unsupported
-from tokenwire.scenarios.forms import plain_ask, with_parameter
+from tokenwire.scenarios.forms import plain_ask, with_controls, with_parameter
 from tokenwire.wire.exchange import HttpRequest
 
 _DEEP = 100_000
@@ -64,20 +64,6 @@ _BODIES: Mapping[str, bytes] = {
 }
 
 
-_Bad = Mapping[str, Ask | HttpRequest]
-
-
-def _with_controls(talk: Conversation, bad: _Bad) -> Steps:
-    """A good request twice, then each bad one with the same good one behind it."""
-    control = _plain(talk)
-    yield {"control": control}
-    yield {"control-again": control}
-    for label, ask in bad.items():
-        yield {label: ask}
-        if isinstance(ask, HttpRequest) or talk.can_say(ask):
-            yield {f"{label}-control": control}
-
-
 def _of_fields(talk: Conversation, ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> Steps:
     """A good request twice, then the ask with each wrong value, and a good one behind those of two fields."""
     control = _plain(talk)
@@ -114,7 +100,7 @@ def _unknown_ids(talk: Conversation) -> Steps:
     bad["top-beyond"] = replace(ask, logprobs=True, top_logprobs=_MANY)
     for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
-    yield from _with_controls(talk, bad)
+    yield from with_controls(talk, ask, bad, again=True)
     if size is None and (late := _of_size(ask, talk.vocabulary_size)):  # the refusals may name it
         yield late
         yield {"prompt-size-control": ask}
@@ -134,7 +120,7 @@ def _negative_ids(talk: Conversation) -> Steps:
         "whole": replace(_plain(talk), wrong={"input_ids": [*PROMPT[:3], -1]}),
         "stream": replace(_plain(talk), stream=True, wrong={"input_ids": [-1]}),
     }
-    yield from _with_controls(talk, bad)
+    yield from with_controls(talk, _plain(talk), bad, again=True)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
@@ -169,7 +155,7 @@ def _no_prompt(talk: Conversation) -> Steps:
         params = whole.body.get("sampling_params") if isinstance(whole.body, dict) else None
         if params is not None:
             bad["one-of-two-params"] = replace(batch, raw={"sampling_params": [params]})
-    yield from _with_controls(talk, bad)
+    yield from with_controls(talk, _plain(talk), bad, again=True)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
@@ -206,4 +192,4 @@ def _text_features(talk: Conversation) -> Steps:
         "stop-string": replace(ask, stop=("zzz",)),
         "stop-regex": replace(ask, stop_regex=("z+",)),
     }
-    yield from _with_controls(talk, asks)
+    yield from with_controls(talk, ask, asks, again=True)

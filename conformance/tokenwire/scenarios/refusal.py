@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.ask import Ask
+from tokenwire.asking.flags import FLAGS
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
-from tokenwire.scenarios.forms import plain_ask, with_parameter
+from tokenwire.scenarios.forms import plain_ask, with_controls, with_parameter
 
 _CONTROL = Ask(input_ids=(PROMPT,), max_new_tokens=8, ignore_eos=True)
 
@@ -41,16 +42,11 @@ def _refused_in_stream(_: Conversation) -> Steps:
     """A chat stream that asks for token-in-token-out fields: refused before any event, and no
     other request is harmed.
     """
-    fields = {
-        "prompt-ids": replace(_CONTROL, return_prompt_token_ids=True),
-        "meta-info": replace(_CONTROL, return_meta_info=True),
-        "token-ids": replace(_CONTROL, return_token_ids=True),
-    }
     control = replace(_CONTROL, return_token_ids=True)
     yield {"control": control}
-    for label, ask in fields.items():
-        yield {label: replace(ask, stream=True)}
-        yield {f"{label}-control": control}
+    for flag in ("prompt-ids", "meta-info", "token-ids"):
+        yield {flag: replace(_CONTROL, stream=True, **FLAGS[flag])}
+        yield {f"{flag}-control": control}
 
 
 @scenario(perilous=True)
@@ -63,8 +59,4 @@ def _refused_late(talk: Conversation) -> Steps:
     grammar = with_parameter(talk, streamed, "regex", _NO_PATTERN)
     start = replace(streamed, logprobs=True, wrong={"logprob_start": len(PROMPT) + 50})
     bad = {"stop-pattern": replace(streamed, stop_regex=(_NO_PATTERN,)), "grammar": grammar, "start": start}
-    yield {"control": control}
-    for label, ask in bad.items():
-        yield {label: ask}
-        if talk.can_say(ask):
-            yield {f"{label}-control": control}
+    yield from with_controls(talk, control, bad)

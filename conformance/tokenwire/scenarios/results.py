@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
+from tokenwire.scenarios.forms import with_sayable
 
 _INPUTS = (PROMPT, PROMPT[:5], PROMPT[4:9])
 _KEPT = 4
@@ -14,19 +15,12 @@ _LONGEST = 32768
 """A context that is not worth being filled in order to see a refusal."""
 
 
-def _wishes(talk: Conversation) -> Ask:
-    """Inputs beside each other, with their ids where the endpoint tells them."""
-    ask = Ask(input_ids=_INPUTS)
-    with_ids = replace(ask, return_prompt_token_ids=True)
-    return with_ids if talk.can_say(with_ids) else ask
-
-
 @scenario(results=True)
 def _results(talk: Conversation) -> Steps:
     """Three inputs beside each other, each alone, and in another form; the head, the tail and the whole
     of one where it may be truncated; and the best two. What is one input has one result.
     """
-    together = _wishes(talk)
+    together = with_sayable(talk, Ask(input_ids=_INPUTS), return_prompt_token_ids=True)
     yield {"batch": together}
     yield {f"alone-{position}": replace(together, input_ids=(ids,)) for position, ids in enumerate(_INPUTS)}
     for label, form in talk.dialect.request.same_results.items():

@@ -6,10 +6,11 @@ from typing import Any
 
 from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import Conversation, Steps, scenario, token_ids
-from tokenwire.scenarios.forms import plain_ask
+from tokenwire.scenarios.forms import plain_ask, with_sayable
 
 _FORCED = 40
 """Small, so that nearly every vocabulary has it."""
+_REPORTED = {"return_token_ids": True, "logprobs": True}
 _NEUTRAL: Mapping[str, Any] = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
 """Said, because the model's own generation config may bring others."""
 _TRUNCATED: Mapping[str, Mapping[str, Any]] = {
@@ -20,25 +21,12 @@ _TRUNCATED: Mapping[str, Mapping[str, Any]] = {
 _SAMPLES = 3
 
 
-def _with_ids_and_logprobs(talk: Conversation, ask: Ask) -> Ask:
-    """The ask with ids and logprobs, as far as the endpoint has words for them."""
-    return _as_far_as_known(talk, ask, {"return_token_ids": True, "logprobs": True})
-
-
-def _as_far_as_known(talk: Conversation, ask: Ask, fields: Mapping[str, Any]) -> Ask:
-    """The ask with those of some fields that the endpoint has words for."""
-    for name, value in fields.items():
-        other = replace(ask, **{name: value})
-        ask = other if talk.can_say(other) else ask
-    return ask
-
-
 @scenario()
 async def _sampling_fields(talk: Conversation) -> None:
     """One prompt greedily, with biases that force an id and exclude one, with a stop id that may not end it
     yet, and at temperature 1: several times, with samples, and truncated by top_k, top_p and min_p.
     """
-    ask = _with_ids_and_logprobs(talk, replace(plain_ask(talk), max_new_tokens=12))
+    ask = with_sayable(talk, replace(plain_ask(talk), max_new_tokens=12), **_REPORTED)
     ids = token_ids(await talk.ask("natural", ask))
     forced = replace(ask, logit_bias={_FORCED: 100.0})
     streamed = replace(forced, stream=True, return_token_ids=False)
@@ -52,7 +40,7 @@ async def _sampling_fields(talk: Conversation) -> None:
 
 async def _sampled(talk: Conversation, ask: Ask) -> None:
     """The same at temperature 1, as it is and truncated, beside the greedy answer."""
-    warm = _as_far_as_known(talk, replace(ask, temperature=1.0), _NEUTRAL)
+    warm = with_sayable(talk, replace(ask, temperature=1.0), **_NEUTRAL)
     asks = {"greedy": ask} | {f"sampled-{number}": warm for number in range(_SAMPLES)}
     asks["samples"] = replace(warm, n=_SAMPLES)
     short = replace(ask, temperature=1.0, max_new_tokens=16, top_logprobs=5)
@@ -67,7 +55,7 @@ def _penalties(talk: Conversation) -> Steps:
     """A biased id under a frequency penalty, until the penalties outweigh the bias; and both with top
     logprobs, which may be those before or after.
     """
-    ask = _with_ids_and_logprobs(talk, replace(plain_ask(talk), max_new_tokens=64))
+    ask = with_sayable(talk, replace(plain_ask(talk), max_new_tokens=64), **_REPORTED)
     penalised = replace(ask, logit_bias={_FORCED: 40.0}, frequency_penalty=2.0)
     yield {
         "whole": penalised,

@@ -13,7 +13,7 @@ from tokenwire.asking.scenario import Conversation, scenario
 from tokenwire.asking.tap import SlowReader
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.scenarios.abort import can_abort
-from tokenwire.scenarios.forms import ask_and_then, forms, intervals_taken, new_id
+from tokenwire.scenarios.forms import ask_and_then, forms, intervals_taken, new_id, with_sayable
 
 _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 2, 3, 4, 5, 7), Budget.SOAK: (1, 2, 3, 4, 5, 7, 16)}
 """Characters of three and four ids are cut at each place by intervals of one to five."""
@@ -260,9 +260,7 @@ async def _script_long(talk: Conversation, speaker: Speaker) -> None:
     prompt = speaker.ask(talk.dialect, script)
     if prompt is None:
         return
-    ask = replace(prompt, ignore_eos=True)
-    if not talk.can_say(ask):
-        ask = prompt
+    ask = with_sayable(talk, prompt, ignore_eos=True)
     length = 1024 + len(speaker.bytes("system and user and assistant"))
     whole, read = (3000, talk.readable()) if talk.budget is Budget.SOAK else (320, 320)
     await talk.ask("whole", replace(ask, max_new_tokens=talk.fitting(whole, length)))
