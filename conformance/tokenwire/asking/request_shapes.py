@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -25,38 +25,40 @@ _MOST_TOKENS = 40
 _LONGEST_PROMPT = 20
 _MOST_REMEMBERED = 24
 
-_FIELDS: dict[str, SearchStrategy[Any]] = {
-    "stream": st.booleans(),
-    "stream_interval": st.sampled_from((1, 2, 3, 7, 16, 50, 1000)),
-    "n": st.integers(2, 3),
-    "temperature": st.just(1.0),
-    "seed": st.integers(0, 9),
-    "ignore_eos": st.booleans(),
-    "min_new_tokens": st.integers(1, 4),
-    "no_stop_trim": st.booleans(),
-    "skip_special_tokens": st.booleans(),
-    "logprobs": st.booleans(),
-    "top_logprobs": st.integers(1, 5),
-    "chosen_ids": st.lists(_ID, min_size=1, max_size=3, unique=True).map(tuple),
-    "logprob_start": st.integers(0, 3),
-    "return_prompt_token_ids": st.booleans(),
-    "return_token_ids": st.booleans(),
-    "return_meta_info": st.booleans(),
-    "echo": st.booleans(),
-    "usage": st.booleans(),
-    "continuous_usage": st.booleans(),
-}
-"""Values of the fields of an ask beside prompt, budget and stops; each field is left out as often."""
 
-_NEEDS = {
-    "stream": "stream",
-    "logprobs": "logprobs",
-    "top_logprobs": "top-logprobs",
-    "chosen_ids": "chosen-logprobs",
-    "logprob_start": "prompt-logprobs",
-    "return_prompt_token_ids": "prompt-token-ids",
+class _Field(NamedTuple):
+    """A field of an ask, beside prompt, budget and stops; it is left out as often."""
+
+    values: SearchStrategy[Any]
+    example: Any = True
+    """Differs from its default, to see whether a dialect has words for it."""
+    needs: str = ""
+    """The capability without which it is not drawn: a target that was not seen to have it may ignore it."""
+
+
+_FIELDS = {
+    "stream": _Field(st.booleans(), needs="stream"),
+    "stream_interval": _Field(st.sampled_from((1, 2, 3, 7, 16, 50, 1000)), 1),
+    "n": _Field(st.integers(2, 3), 2),
+    "temperature": _Field(st.just(1.0), 1.0),
+    "seed": _Field(st.integers(0, 9), 1),
+    "ignore_eos": _Field(st.booleans()),
+    "min_new_tokens": _Field(st.integers(1, 4), 1),
+    "no_stop_trim": _Field(st.booleans()),
+    "skip_special_tokens": _Field(st.booleans(), False),
+    "logprobs": _Field(st.booleans(), needs="logprobs"),
+    "top_logprobs": _Field(st.integers(1, 5), 1, "top-logprobs"),
+    "chosen_ids": _Field(
+        st.lists(_ID, min_size=1, max_size=3, unique=True).map(tuple), (10,), "chosen-logprobs"
+    ),
+    "logprob_start": _Field(st.integers(0, 3), 1, "prompt-logprobs"),
+    "return_prompt_token_ids": _Field(st.booleans(), needs="prompt-token-ids"),
+    "return_token_ids": _Field(st.booleans()),
+    "return_meta_info": _Field(st.booleans()),
+    "echo": _Field(st.booleans()),
+    "usage": _Field(st.booleans()),
+    "continuous_usage": _Field(st.booleans()),
 }
-"""The capability without which a field is not drawn: a target that was not seen to have it may ignore it."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,13 @@ def _prompts(dialect: Dialect) -> SearchStrategy[Ask]:
     return st.one_of(taken)
 
 
-def _stops(known: _Remembered) -> dict[str, SearchStrategy[Any]]:
+def _stops(known: _Remembered) -> dict[str, _Field]:
     texts = st.lists(st.sampled_from((_NEVER, *known.texts)), min_size=1, max_size=2, unique=True).map(tuple)
-    if not known.ids:
-        return {"stop": texts}
-    ids = st.lists(st.sampled_from(known.ids), min_size=1, max_size=2, unique=True).map(tuple)
-    return {"stop": texts, "stop_token_ids": ids}
+    stops = {"stop": _Field(texts, (_NEVER,))}
+    if known.ids:
+        ids = st.lists(st.sampled_from(known.ids), min_size=1, max_size=2, unique=True).map(tuple)
+        stops["stop_token_ids"] = _Field(ids, known.ids[:1])
+    return stops
 
 
 def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
@@ -120,13 +123,12 @@ def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
 
     They shrink towards a whole answer to one short prompt of ids, with nothing else asked.
     """
-    known = _remembered(run.streams, dialect)
     ordinary = replace(plain(dialect), stream=True)
     fields = {
-        name: values
-        for name, values in (_FIELDS | _stops(known)).items()
-        if (name not in _NEEDS or run.capabilities[_NEEDS[name]].present)
-        and dialect.can_say(replace(ordinary, **{name: _example(name, known)}))
+        name: field.values
+        for name, field in (_FIELDS | _stops(_remembered(run.streams, dialect))).items()
+        if (not field.needs or run.capabilities[field.needs].present)
+        and dialect.can_say(replace(ordinary, **{name: field.example}))
     }
 
     @st.composite
@@ -148,19 +150,3 @@ def _bounds(ask: Ask) -> dict[str, int]:
     """The highest values with which a request still makes sense."""
     shortest = min((len(ids) for ids in ask.input_ids), default=1)
     return {"min_new_tokens": ask.max_new_tokens or 0, "logprob_start": shortest - 1}
-
-
-def _example(name: str, known: _Remembered) -> Any:
-    """A value of a field that differs from its default, to see whether a dialect has words for it."""
-    examples: dict[str, Any] = {
-        "stop": (_NEVER,),
-        "stop_token_ids": known.ids[:1],
-        "chosen_ids": (10,),
-        "n": 2,
-        "temperature": 1.0,
-        "skip_special_tokens": False,
-    }
-    return examples.get(name, 1 if name in _COUNTS else True)
-
-
-_COUNTS = ("stream_interval", "seed", "min_new_tokens", "top_logprobs", "logprob_start")
