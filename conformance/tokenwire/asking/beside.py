@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from tokenwire.ask import Budget
 from tokenwire.asking.confirmation import ACROSS_TARGETS, confirm, send_again
@@ -16,14 +15,6 @@ from tokenwire.target.beside import GATEWAY, WORKER
 from tokenwire.target.determinism import side_by_side
 
 
-def _shared(worker: Preflight, gateway: Preflight) -> Preflight:
-    """What the worker speaks at endpoints that the gateway has too, whatever the gateway makes of it."""
-    paths = {dialect.endpoint.path for dialect in gateway.speaks}
-    return replace(
-        worker, speaks=tuple(dialect for dialect in worker.speaks if dialect.endpoint.path in paths)
-    )
-
-
 async def ask_both(
     worker: Preflight,
     to_worker: Sender,
@@ -33,7 +24,8 @@ async def ask_both(
     transcript: Transcript,
     run_so_far: Callable[[], Run],
 ) -> None:
-    """Ask the worker and its gateway the same, in the words of the worker; the transcript gets the pairs.
+    """Ask the worker and its gateway the same, in the words of the worker, at endpoints that the gateway has
+    too; the transcript gets the pairs.
 
     Where chance may explain that they differ, each is asked again.
     """
@@ -42,7 +34,8 @@ async def ask_both(
     of_gateway = Transcript(not_asked=transcript.not_asked, on_answer=transcript.on_answer)
     sides = {WORKER: (worker, to_worker, of_worker), GATEWAY: (gateway, to_gateway, of_gateway)}
     talks: dict[tuple[str, str], Conversation] = {}
-    for dialect in _shared(worker, gateway).speaks:
+    paths = {dialect.endpoint.path for dialect in gateway.speaks}
+    for dialect in (dialect for dialect in worker.speaks if dialect.endpoint.path in paths):
         for name, (side, sender, answers) in sides.items():
             talks[name, dialect.name] = Conversation(
                 name, dialect, sender, worker.advertised, answers, side.model, Budget.STANDARD

@@ -295,9 +295,9 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     """
     # The requests that find out who is there are a part of the price.
     first: list[HttpRequest] = []
-    found, parrot, _ = await _find_out(
-        replace(plan, on_exchange=lambda exchange: first.append(exchange.request)), None
-    )
+    counting = replace(plan, on_exchange=lambda exchange: first.append(exchange.request))
+    found, polite = await _find_out(counting, None)
+    parrot = await find_parrot(found, polite, plan.tokenizer)
     if not found.speaks:
         return Unreached(Subject(url=plan.settings.target, left_out=found.left_out), found.diagnosis)
     length = found.advertised.context
@@ -334,13 +334,10 @@ class Reached:
 
 async def reach(plan: Plan) -> Reached:
     """Find out what a target is. Raises UsageError for a URL that is none."""
-    url = plan.settings.target
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
-    polite = PoliteSender(_recorder(plan, url, capture, headers=plan.headers, first=True), plan.limits)
-    found = await _found(plan, url, polite, capture, plan.headers)
-    recorder = _recorder(plan, url, capture, headers=plan.headers, known=found)
-    length = found.advertised.context
-    return Reached(found, recorder, polite.to(recorder, found.asked, length))
+    found, polite = await _find_out(plan, capture)
+    recorder = _recorder(plan, capture, known=found)
+    return Reached(found, recorder, polite.to(recorder, found.asked, found.advertised.context))
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
@@ -352,8 +349,10 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     notes = _notes(plan.record, plan) if plan.record else None
     # Then the recording holds what the target says of itself.
     is_resumed = notes is not None and bool(notes.server)
-    found, parrot, polite = await _find_out(plan, None if is_resumed else capture)
-    worker = await _worker(plan, polite) if plan.settings.worker else None
+    found, polite = await _find_out(plan, None if is_resumed else capture)
+    parrot = await find_parrot(found, polite, plan.tokenizer)
+    behind = replace(plan, settings=replace(plan.settings, target=plan.settings.worker), headers=())
+    worker = await _worker(behind, polite) if plan.settings.worker else None
     if not found.speaks:
         lost = capture.lost if capture is not None else ""
         subject = Subject(url=plan.settings.target, left_out=found.left_out, unrecorded=lost)
@@ -362,9 +361,9 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         # In this order: a recording of another server is refused before anything of it is removed.
         notes.begin(found)
         notes.forget_the_rest()
-    recorder = _recorder(plan, plan.settings.target, capture, headers=plan.headers, known=found)
+    recorder = _recorder(plan, capture, known=found)
     # It only asks whether the server is back; that is not recorded.
-    scout = _recorder(plan, plan.settings.target, None, headers=plan.headers, scouts=True)
+    scout = _recorder(plan, None, scouts=True)
     vitals = _vital_signs(plan, recorder, found, scout, progress.waiting)
     sender = polite.to(vitals, found.asked, found.advertised.context)
     transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
@@ -383,7 +382,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
             and GATEWAY not in plan.settings.without
             and GATEWAY in (plan.settings.scenario or (GATEWAY,))
         ):
-            await asking.ask_worker_too(worker, _recorder(plan, plan.settings.worker, capture, known=worker))
+            await asking.ask_worker_too(worker, _recorder(behind, capture, known=worker))
         await asking.ask_perilous()
 
     await _until_stopped(ask(), vitals)
@@ -422,18 +421,14 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
             loop.remove_signal_handler(handled)
 
 
-async def _find_out(
-    plan: Plan, capture: CaptureWriter | None
-) -> tuple[Preflight, Speaker | None, PoliteSender]:
-    """Find out what the target is, and whether it serves the parrot; and the limits that were kept so far.
+async def _find_out(plan: Plan, capture: CaptureWriter | None) -> tuple[Preflight, PoliteSender]:
+    """Find out what the target is; and the limits that were kept so far.
 
     Raises UsageError for a URL that is none.
     """
-    first = _recorder(plan, plan.settings.target, capture, headers=plan.headers, first=True)
     # Preflight requests are not charged: they are few, and nothing can be asked without them.
-    polite = PoliteSender(first, plan.limits)
-    found = await _found(plan, plan.settings.target, polite, capture, plan.headers)
-    return found, await find_parrot(found, polite, plan.tokenizer), polite
+    polite = PoliteSender(_recorder(plan, capture, first=True), plan.limits)
+    return await _found(plan, polite, capture, named=bool(plan.settings.dialect)), polite
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:
@@ -468,29 +463,27 @@ def _vital_signs(
 
 
 async def _found(
-    plan: Plan, url: str, sender: PoliteSender, capture: CaptureWriter | None = None, headers: Headers = ()
+    plan: Plan, sender: PoliteSender, capture: CaptureWriter | None, *, named: bool
 ) -> Preflight:
-    """Find out what a target is, in the dialects that the plan allows."""
-    scout = sender.to(_recorder(plan, url, capture, headers=headers, scouts=True))
-    wanted = named_dialects(plan.settings.dialect)
+    """Find out what a target is, in the dialects that the plan allows. `named`: the user chose them."""
+    scout = sender.to(_recorder(plan, capture, scouts=True))
+    wanted, settings = named_dialects(plan.settings.dialect), plan.settings
     dialects = [dialect for name, dialect in load_dialects().items() if not wanted or name in wanted]
-    named = bool(plan.settings.dialect) and url == plan.settings.target
     return await preflight(
-        url, sender, dialects, plan.settings.model, named=named, scout=scout, patience_s=plan.settings.timeout
+        settings.target,
+        sender,
+        dialects,
+        settings.model,
+        named=named,
+        scout=scout,
+        patience_s=settings.timeout,
     )
-
-
-def _first_words(plan: Plan) -> float:
-    """The time limit of a request to an information endpoint: some targets never answer."""
-    return min(plan.settings.timeout, max(_PREFLIGHT_LEAST_S, plan.settings.timeout / _PREFLIGHT_SHARE))
 
 
 def _recorder(
     plan: Plan,
-    url: str,
     capture: CaptureWriter | None,
     *,
-    headers: Headers = (),
     scouts: bool = False,
     first: bool = False,
     known: Preflight | None = None,
@@ -500,11 +493,12 @@ def _recorder(
 
     Raises UsageError for a URL that is none.
     """
+    whole = plan.settings.timeout
     return Recorder(
-        url,
-        timeout_s=_first_words(plan) if scouts else plan.settings.timeout,
+        plan.settings.target,
+        timeout_s=min(whole, max(_PREFLIGHT_LEAST_S, whole / _PREFLIGHT_SHARE)) if scouts else whole,
         max_body_bytes=_FIRST_WORDS_BYTES if scouts or first else MAX_BODY_BYTES,
-        headers=headers,
+        headers=plan.headers,
         max_concurrency=plan.limits.max_concurrency,
         capture=capture,
         server=Server(known.advertised.name, known.advertised.version) if known else None,
@@ -517,10 +511,10 @@ def _recorder(
 async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
     """Find out what the worker behind a gateway is. Raises UsageError if it is none."""
     try:
-        first = _recorder(plan, plan.settings.worker, None, first=True)
+        first = _recorder(plan, None, first=True)
     except UsageError as error:
         raise UsageError(f"--worker: {error}") from error
-    found = await _found(plan, plan.settings.worker, polite.to(first))
+    found = await _found(plan, polite.to(first), None, named=False)
     if not found.speaks:
         raise UsageError(f"--worker: {found.diagnosis}")
     return found

@@ -310,21 +310,10 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(
-    *,
-    chat: bool | None = None,
-    items: bool = False,
-    results: bool = False,
-    budget: Budget = Budget.QUICK,
-    worker: bool = False,
-    alone: bool = False,
-    perilous: int = 0,
-    storm: bool = False,
-    parrot: bool = False,
-    at_most: int = 0,
-) -> Callable[[Given], Given]:
+def scenario(**kind: Any) -> Callable[[Given], Given]:
     """Make a function a scenario, named like it; its docstring says what it provokes. The function yields
-    what is asked at once, one step after the other, or it is a coroutine that asks.
+    what is asked at once, one step after the other, or it is a coroutine that asks. `kind`: fields of
+    `Scenario`.
 
     A perilous one sends one request at a time, and behind each bad one a good one: its control.
     """
@@ -336,10 +325,7 @@ def scenario(
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
-        run = _asking(given)
-        SCENARIOS[name] = Scenario(
-            name, provokes, run, chat, items, results, budget, worker, alone, perilous, storm, parrot, at_most
-        )
+        SCENARIOS[name] = Scenario(name, provokes, _asking(given), **kind)
         return given
 
     return register
