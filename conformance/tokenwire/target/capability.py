@@ -426,8 +426,7 @@ def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capab
         ("abort", next(aborts, None), "no endpoint took the abort of a request by its id"),
         ("load-report", next(loads, None), "no endpoint told of a request that was under way"),
     ):
-        words = f"seen in {call.exchange.name}" if call else absent
-        yield Capability(name, call is not None, words, seen=call is not None)
+        yield _seen(name, call, absent)
 
 
 def _known_answers(model: KnownModel | None) -> Iterable[Capability]:
@@ -479,9 +478,9 @@ _WITHOUT_A_RECORD = frozenset({"stream", "stream-errors", "item-streams"})
 """What a stream shows that delivers nothing, too."""
 
 
-def _seen(name: str, stream: Answer | None, absent: str) -> Capability:
-    words = f"seen in {stream.exchange.name}" if stream else absent
-    return Capability(name, stream is not None, words, seen=stream is not None)
+def _seen(name: str, shown: Answer | ControlCall | None, absent: str) -> Capability:
+    words = f"seen in {shown.exchange.name}" if shown else absent
+    return Capability(name, shown is not None, words, seen=shown is not None)
 
 
 def _advertised_words(advertised: Advertised) -> dict[str, str]:

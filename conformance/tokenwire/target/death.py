@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.record import Answer
+from tokenwire.record import Answer, integer
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 VITALS = "vitals"
@@ -102,7 +102,7 @@ def codes_of(stream: Answer) -> list[int]:
     """The statuses that an answer has: its own, that of its error, those of choices that failed."""
     codes = [stream.exchange.status, error_code(stream.error)]
     finishes = (choice.finish for choice in stream.choices)
-    codes += [_integer(finish.code) for finish in finishes if finish is not None and finish.failed]
+    codes += [integer(finish.code) for finish in finishes if finish is not None and finish.failed]
     return [code for code in codes if code is not None]
 
 
@@ -111,11 +111,7 @@ def error_code(error: object) -> int | None:
     if not isinstance(error, Mapping):
         return None
     nested = error.get("error")
-    return _integer((nested if isinstance(nested, Mapping) else error).get("code"))
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return integer((nested if isinstance(nested, Mapping) else error).get("code"))
 
 
 @dataclass(frozen=True)
