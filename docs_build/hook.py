@@ -48,7 +48,12 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Link what a page names; a page without neighbours needs no room for a list of them."""
+    """Link what a page names; a page without neighbours needs no room for a list of them.
+
+    A search finds each requirement on its own page, not also on that of every capture.
+    """
+    if page.file.src_uri.startswith("results/") and page.file.src_uri != results_pages.TABLE:
+        page.meta["search"] = {"exclude": True}
     if page.parent is None:
         page.meta.setdefault("hide", ["navigation"])
     return named(markdown, page.file.src_uri)

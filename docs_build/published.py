@@ -54,7 +54,12 @@ def published() -> Mapping[str, str]:
 
 def repository() -> str:
     """The address of the repository in `pyproject.toml`; empty while a placeholder stands there."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return _address(ROOT / "pyproject.toml")
+
+
+@cache
+def _address(file: Path) -> str:
+    project = tomllib.loads(file.read_text("utf-8"))["project"]
     address = str(project["urls"]["Repository"])
     return "" if PLACEHOLDER in address else address
 

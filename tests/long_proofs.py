@@ -80,8 +80,11 @@ LONG: Mapping[str, str] = {
 
 def mark_long(items: Sequence[pytest.Item], arguments: Sequence[str]) -> None:
     """Mark them. Raises UsageError for a row that names no test of a file that is run."""
+    by_file: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        by_file.setdefault(item.nodeid.partition("::")[0].rpartition("tests/")[2], []).append(item)
     for file, pattern in LONG.items():
-        of_file = [item for item in items if item.nodeid.partition("::")[0].endswith(f"tests/{file}")]
+        of_file = by_file.get(file, [])
         long = [item for item in of_file if re.search(pattern, item.name)]
         if of_file and not long and not any("::" in argument for argument in arguments):
             raise pytest.UsageError(f"tests/long_proofs.py: {file} has no test whose name matches {pattern}")

@@ -78,15 +78,8 @@ class Event:
     """Why the data is not one strict JSON object, in words."""
     schema_errors: tuple[str, ...] = ()
     """What the endpoint's schema refuses, each as `pointer: words`."""
-    failure: Any = None
-    """The error that it carries elsewhere than in `error`, or None."""
-
-    @property
-    def error(self) -> Any:
-        """The in-band error that the event carries, or None."""
-        if self.failure is None and isinstance(self.data, dict):
-            return self.data.get("error")
-        return self.failure
+    error: Any = None
+    """The in-band error that it carries, or None."""
 
     def at(self, pointer: str) -> Place:
         """A place within its data."""

@@ -55,7 +55,7 @@ def told_usage(stream: Stream, *counts: tuple[int, dict[str, Any]]) -> Stream:
 
 def with_error(stream: Stream, error: Any, index: int) -> Stream:
     """The stream with an error in the place of one event."""
-    stream = change_event(stream, index, data={"error": error})
+    stream = change_event(stream, index, data={"error": error}, error=error)
     choice = stream.choices[0]
     kept = tuple(emission for emission in choice.emissions if emission.event.index != index)
     return replace(stream, choices=(replace(choice, emissions=kept),), error=error)

@@ -265,6 +265,11 @@ def refusal(status: int = 400, error: Any = None, **asked: Any) -> Stream:
     blank = build(
         Delivery.WHOLE, choices=(), dialect=dialect, body=body, **({"n": 1, "batch": False} | asked)
     )
-    event = Event(0, _place(blank.exchange.name, None), error)
+    event = Event(
+        0,
+        _place(blank.exchange.name, None),
+        error,
+        error=error.get("error") if isinstance(error, dict) else None,
+    )
     stream = replace(blank, events=(event,), refused=True, error=error, schema="error")
     return with_exchange(stream, status=status)

@@ -115,7 +115,10 @@ def test_an_in_band_refusal_is_an_error_event_like_any_other() -> None:
     with_code = replace(refused, error={"message": "no", "code": 400})
     with_code = replace(
         with_code,
-        events=(replace(refused.events[0], data={"error": with_code.error}), refused.events[1]),
+        events=(
+            replace(refused.events[0], data={"error": with_code.error}, error=with_code.error),
+            refused.events[1],
+        ),
     )
     for requirement in ("say-why", "are-final", "replace-the-finish"):
         assert [observation.holds for observation in seen(f"stream-errors-{requirement}", with_code)] == [

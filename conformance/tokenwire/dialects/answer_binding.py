@@ -28,6 +28,9 @@ Kind = Literal[
 _SINGLE: tuple[Kind, ...] = ("text", "reasoning", "output_ids", "prompt_token_ids")
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
+_SLOTS: Mapping[Kind, int] = {kind: slot for slot, kind in enumerate(_NAMED, 1)}
+"""Where the fields of a kind are gathered while a choice is read; those of all single kinds at 0."""
+_FINISH = "finish"
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
@@ -70,6 +73,10 @@ class _Field:
     def keys(self) -> Keys:
         return parse(self.pointer)
 
+    @property
+    def slot(self) -> int:
+        return _SLOTS.get(self.kind, 0)
+
 
 def _as_sets(entries: Any) -> Any:
     """Lists of ids, each in the order of the ids; what is none of these stays as it stands."""
@@ -106,10 +113,10 @@ class _Parent:
 
     # Bounded: the pointer holds the position of the choice, and a server may write any number of choices.
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
-    def placed(self, pointer: str) -> Mapping[str, tuple[tuple[Kind, str, str], ...]]:
-        """By key, the kinds and names of the fields, and where they stand in a choice at a pointer."""
+    def placed(self, pointer: str) -> Mapping[str, tuple[tuple[int, str, str], ...]]:
+        """By key, the slots and names of the fields, and where they stand in a choice at a pointer."""
         return {
-            key: tuple((field.kind, field.name, intern(pointer + field.pointer)) for field in bound)
+            key: tuple((field.slot, field.name, intern(pointer + field.pointer)) for field in bound)
             for key, bound in self.fields.items()
         }
 
@@ -155,7 +162,7 @@ class AnswerBinding:
             wrong = sorted(beside.keys() - _FIELDS)[0]
             raise ValueError(f"dialect {dialect}: document has no {wrong!r}; it has {sorted(_FIELDS)}")
         if finish:
-            bound.append(_Field("finish", "finish", finish["reason"]))
+            bound.append(_Field("finish", _FINISH, finish["reason"]))
         calls = dict(table.get("tool_calls", {}))
         if calls:
             bound.append(_Field("tool_calls", "tool_calls", calls.pop("at")))
@@ -237,7 +244,11 @@ class AnswerBinding:
                     yield emission
 
     def _is_nothing(self, value: Any, name: str) -> bool:
-        return (value is None and self.nulls_are_absent) or (value == [] and name in self.empty_is_absent)
+        """Whether a field says nothing."""
+        if value is None:
+            # A finish that is null keeps its pointer: one that never comes is reported there.
+            return self.nulls_are_absent and name != _FINISH
+        return value == [] and name in self.empty_is_absent
 
     def _says_nothing(self, item: dict[str, Any], values: Iterable[Mapping[str, Any]]) -> bool:
         """Whether a choice stands in an event only for what no field of the record is bound to."""
@@ -245,7 +256,11 @@ class AnswerBinding:
             return False
         return all(value is None for fields in values for value in fields.values())
 
-    def index_of(self, item: Any, position: int) -> int:
+    def error_in(self, data: Any) -> Any:
+        """The error that an event or document carries; None where there is none."""
+        return data.get("error") if isinstance(data, dict) else None
+
+    def index_of(self, item: Any, position: int = 0) -> int:
         """The index that a choice says it has; else the position where it stands."""
         index = find(item, self.index) if self.index else ABSENT
         return index if type(index) is int and index >= 0 else position
@@ -259,8 +274,8 @@ class AnswerBinding:
         document: Sequence[tuple[_Field, Any]],
     ) -> Emission | None:
         pointers: dict[str, str] = {}
-        single: dict[str, Any] = {}
-        by_kind: dict[str, dict[str, Any]] = {kind: {} for kind in _NAMED}
+        slots: tuple[dict[str, Any], ...] = ({}, {}, {}, {}, {})
+        single, counters, series, prompt_series, details = slots
         customized: set[str] = set()
         for parent in self.parents:
             holder = find(item, parent.keys) if parent.keys else item
@@ -268,34 +283,30 @@ class AnswerBinding:
                 continue
             placed = parent.placed(place)
             for key, value in holder.items():
-                bound = placed.get(key)
-                if bound is not None:
-                    for kind, name, pointer in bound:
-                        # A finish that is null keeps its pointer: a finish that never comes is reported
-                        # there.
-                        if not value and kind != "finish" and self._is_nothing(value, name):
+                if key in placed:
+                    for slot, name, pointer in placed[key]:
+                        if not value and self._is_nothing(value, name):
                             continue
-                        if kind == "reasoning" and single.get(name):
-                            continue  # by another name
-                        by_kind.get(kind, single)[name] = value
+                        if slot == 0 and single.get(name):
+                            continue  # it stands under another key, too
+                        slots[slot][name] = value
                         pointers[name] = pointer
                 elif (
                     parent.holds_customized_info and isinstance(value, list) and key not in parent.other_lists
                 ):
-                    by_kind["series"][key] = value
+                    series[key] = value
                     pointers[key] = place + join(*parent.keys, key)
                     customized.add(key)
-        if not pointers or self._says_nothing(item, (single, *by_kind.values())):
+        if not pointers or self._says_nothing(item, slots):
             return None
         for beside, value in document:
-            by_kind.get(beside.kind, single).setdefault(beside.name, value)
+            slots[beside.slot].setdefault(beside.name, value)
             pointers.setdefault(beside.name, beside.pointer)
         text, reasoning = single.get("text"), single.get("reasoning")
         output_ids, prompt_token_ids = single.get("output_ids"), single.get("prompt_token_ids")
         # Servers write a mask in the order of likelihood, in which near ties change places.
-        if MASK in by_kind["series"]:
-            by_kind["series"][MASK] = _as_sets(by_kind["series"][MASK])
-        counters = by_kind["counters"]
+        if MASK in series:
+            series[MASK] = _as_sets(series[MASK])
         if None in counters.values():
             counters = {name: value for name, value in counters.items() if value is not None}
         return Emission(
@@ -307,11 +318,11 @@ class AnswerBinding:
             calls=self._calls(single.get("tool_calls"), pointers.get("tool_calls", "")),
             output_ids=output_ids if isinstance(output_ids, list) else None,
             prompt_token_ids=prompt_token_ids if isinstance(prompt_token_ids, list) else None,
-            series=by_kind["series"] or _NOTHING,
+            series=series or _NOTHING,
             customized=frozenset(customized) if customized else _NONE_CUSTOMIZED,
-            prompt_series=by_kind["prompt_series"] or _NOTHING,
+            prompt_series=prompt_series or _NOTHING,
             counters=counters or _NOTHING,
-            details=by_kind["details"] or _NOTHING,
+            details=details or _NOTHING,
             finish=self._finish(item, single.get("finish")),
         )
 

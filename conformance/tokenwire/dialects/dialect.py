@@ -418,10 +418,10 @@ class Dialect:
             data, problem, schema_errors = self._value(event.data)
             # Shared with the latest event of its own choice: events of several choices alternate.
             if len(event.data) >= _LONG:
-                choice = self._stream.index_of(data, 0) if isinstance(self._stream, AnswerBinding) else 0
+                choice = self._stream.index_of(data)
                 latest[choice] = data = sharing(data, latest.get(choice))
-            failure = self._stream.failure_in(data) if isinstance(self._stream, ItemBinding) else None
-            events.append(Event(index, place, data, event.name, False, problem, schema_errors, failure))
+            error = self._stream.error_in(data)
+            events.append(Event(index, place, data, event.name, False, problem, schema_errors, error))
         return tuple(events), unterminated, undecodable_at
 
     def _value(self, text: str) -> tuple[Any, str, tuple[str, ...]]:
@@ -448,7 +448,8 @@ class Dialect:
         except strict_json.StrictJsonError as error:
             problem = f"not strict JSON: {error}" if body else "the body is empty"
         errors = () if problem else self._schemas.errors(kind, data)
-        return Event(0, place, data, problem=problem, schema_errors=errors), undecodable_at
+        found = self._whole.error_in(data)
+        return Event(0, place, data, problem=problem, schema_errors=errors, error=found), undecodable_at
 
     def _delivered(
         self, binding: Binding, events: Iterable[Event], asked: Asked

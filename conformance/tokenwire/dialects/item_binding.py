@@ -114,13 +114,18 @@ class ItemBinding:
         parts = (*self.kinds.values(), *filter(None, [self.document]))
         return any(part.finish is not None and part.finish.matched is not None for part in parts)
 
-    def failure_in(self, data: Any) -> Any:
-        """The error that an event is, or that its object carries; None where there is none."""
-        kind = data.get("type") if isinstance(data, dict) else None
-        return (
-            # Responses writes null there where nothing failed.
-            find(data, self.errors[kind]) or None if isinstance(kind, str) and kind in self.errors else None
-        )
+    def error_in(self, data: Any) -> Any:
+        """The error that an event is, or that it or its object carries; None where there is none."""
+        if not isinstance(data, dict):
+            return None
+        kind = data.get("type")
+        keys = self.errors.get(kind) if isinstance(kind, str) else None
+        # Responses writes null into an object that did not fail.
+        return (find(data, keys) if keys is not None else None) or data.get("error")
+
+    def index_of(self, item: Any, position: int = 0) -> int:  # noqa: ARG002
+        """All items are one choice."""
+        return _CHOICE
 
     def deliveries(self, events: Iterable[Event], *, of_all: bool) -> Iterator[Delivered]:  # noqa: ARG002
         """What each event delivers, and its usage. There is one choice, so `of_all` makes no difference."""
