@@ -43,10 +43,8 @@ def page(explanation: Explanation) -> RenderableType:
         Text(row.sentence, style="bold"),
         Text(),
     ]
-    if explanation.passage.before:
-        parts += [Markdown(explanation.passage.before), Text()]
-    if explanation.passage.after:
-        parts += [Markdown(explanation.passage.after), Text()]
+    for passage in filter(None, (explanation.passage.before, explanation.passage.after)):
+        parts += [Markdown(passage), Text()]
     width = max(len(name) for name, _ in _facts(explanation))
     parts += [Text.assemble((f"{name:{width}}  ", "dim"), words) for name, words in _facts(explanation)]
     return Group(*parts)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from tokenwire.commands.command import command, usage_errors
-from tokenwire.commands.reporting import judge_and_report, reporting_of
-from tokenwire.commands.twin_reporting import show_twins
+from tokenwire.commands.reporting import judge_and_report, reporting_of, show_twins
 from tokenwire.comparing.twin_tally import are_twins, merged_twins
 from tokenwire.report.console import make_console
 from tokenwire.report.tally_file import merged, read_tally

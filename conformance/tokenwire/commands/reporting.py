@@ -24,15 +24,16 @@ from tokenwire.baselines.tolerance import (
     with_reasons,
 )
 from tokenwire.commands.command import writable
-from tokenwire.comparing.twin import TwinReport, twins_as_json
-from tokenwire.comparing.twin_forms import print_twins
-from tokenwire.disk import system_says, unfinished, why_not_appendable
+from tokenwire.comparing.twin import TwinReport, TwinTally, twin_report, twins_as_json
+from tokenwire.comparing.twin_forms import print_twins, twin_page
+from tokenwire.comparing.twin_tally import write_twins
+from tokenwire.disk import system_says, unfinished, why_not_appendable, write_whole
 from tokenwire.judging.judge import Judgement, combined, judge_runs
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.console import make_console
-from tokenwire.report.document import document, verdict_of_each
+from tokenwire.report.document import as_json, document, verdict_of_each
 from tokenwire.report.files import Outputs, append_step_summary, workflow_lines, write_bodies, write_reports
 from tokenwire.report.github import fenced
 from tokenwire.report.meter import Meter
@@ -228,6 +229,19 @@ def _run_pytest(
     if code in _PYTEST_COULD_NOT_RUN and begun is not None:
         begun.unlink(missing_ok=True)
     return ran, code
+
+
+def show_twins(tally: TwinTally, settings: Settings) -> TwinReport:
+    """Print a comparison, and write it where the options say. Raises UsageError."""
+    report = twin_report(tally)
+    if settings.json is not None:
+        write_whole(settings.json, as_json(twins_as_json(report)))
+    if settings.html is not None:
+        write_whole(settings.html, twin_page(report))
+    if settings.tally is not None:
+        write_twins(tally, settings.tally)
+    print_twins(make_console(), report)
+    return report
 
 
 def run_status(

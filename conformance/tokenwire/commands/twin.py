@@ -15,7 +15,7 @@ from tokenwire.asking.run import Plan
 from tokenwire.asking.twins import ask_twins
 from tokenwire.commands.command import command, empty_folder, writable
 from tokenwire.commands.compare import is_configured
-from tokenwire.commands.twin_reporting import show_twins
+from tokenwire.commands.reporting import show_twins
 from tokenwire.settings import Settings
 
 

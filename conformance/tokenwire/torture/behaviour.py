@@ -79,6 +79,11 @@ BEHAVIOURS = {
 }
 
 
+def behaviour_of(case: str) -> Behaviour:
+    """What is done beside the bytes of a case: nothing, for a vector."""
+    return BEHAVIOURS.get(case, Behaviour("", ""))
+
+
 def cases_of(door: Door) -> Iterator[Vector]:
     """All that is served at a door: its vectors, and what is done beside the bytes."""
     yield from door.cases.values()

@@ -11,12 +11,12 @@ import itertools
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from socket import MSG_PEEK
 from typing import Any
 
 from tokenwire.local_server import LocalHandler, serving
-from tokenwire.torture.behaviour import AFTER_S, BEHAVIOURS, Behaviour
+from tokenwire.torture.behaviour import AFTER_S, behaviour_of
 from tokenwire.torture.held import problem_of
 from tokenwire.torture.session import Asked, Session
 from tokenwire.torture.vectors import Door, Vector, reads_of
@@ -104,23 +104,21 @@ class _Handler(LocalHandler):
 
     def _answer(self, door: Door, case: Vector, *, begins: bool) -> None:
         before = self.session.note(door.name, case.id, Asked(time.monotonic(), self.number, begins))
-        behaviour = BEHAVIOURS.get(case.id, Behaviour("", ""))
+        behaviour = behaviour_of(case.id)
         if behaviour.status != 200 and not before:
             headers = {"Retry-After": str(AFTER_S)}
             self.send_json(behaviour.status, _error("busy; ask again later", behaviour.status), headers)
             return
-        reads: Iterator[bytes] = reads_of(case.reads)
-        headers = dict(case.headers)
-        if behaviour.whole or case.status != 200:
-            reads = iter([b"".join(reads)])
+        reads, headers = reads_of(case.reads), dict(case.headers)
         self.send_response(case.status)
-        zipper = zlib.compressobj(wbits=31) if behaviour.zipped and self._takes_gzip() else None
+        takes_gzip = "gzip" in (self.headers.get("Accept-Encoding") or "")
+        zipper = zlib.compressobj(wbits=31) if behaviour.zipped and takes_gzip else None
         if zipper:
             headers["Content-Encoding"] = "gzip"
         for name, value in headers.items():
             self.send_header(name, value)
         if behaviour.whole or case.status != 200:
-            body = next(reads)
+            body = b"".join(reads)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -142,10 +140,7 @@ class _Handler(LocalHandler):
             if behaviour.held_open and number == _LEFT_OPEN:
                 self._wait_for_the_client_to_leave(door, case)
                 return
-            data = read
-            if zipper:
-                data = zipper.compress(read) + zipper.flush(zlib.Z_SYNC_FLUSH)
-            self.send_chunk(data)
+            self.send_chunk(zipper.compress(read) + zipper.flush(zlib.Z_SYNC_FLUSH) if zipper else read)
             self.session.sent[door.name, case.id] = number + 1
         if zipper:
             self.send_chunk(zipper.flush())
@@ -153,9 +148,6 @@ class _Handler(LocalHandler):
             self._break_off()
         else:
             self.send_chunk(b"")
-
-    def _takes_gzip(self) -> bool:
-        return "gzip" in (self.headers.get("Accept-Encoding") or "")
 
     def _break_off(self) -> None:
         """End the connection in the middle of the body."""

@@ -19,7 +19,7 @@ from tokenwire.record import Delivery, Place, Stream
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Level, Requirement
-from tokenwire.torture.behaviour import AFTER_S, BEHAVIOURS, all_cases
+from tokenwire.torture.behaviour import AFTER_S, all_cases, behaviour_of
 from tokenwire.torture.held import Difference, differences, finished, reported_fields
 from tokenwire.torture.vectors import Door, Vector, sentences, whole
 
@@ -93,7 +93,7 @@ class Session:
 
     def _see_connection(self, key: Key, asked: Asked) -> None:
         """Judge the connection of the request behind a case."""
-        kept, before = BEHAVIOURS[key[1]].keeps, self.asked[key][-1].connection
+        kept, before = behaviour_of(key[1]).keeps, self.asked[key][-1].connection
         wrong = asked.begins if kept else asked.connection == before
         words = ("one that is open", "a new one") if kept else ("another one", "the closed one")
         self.wrong[key] += [Difference("connection", None, *words)] if wrong else []
@@ -113,7 +113,7 @@ class Session:
                 "base": f"/{name}/{id_}",
                 "path": found.path,
                 "request": {**case.request, "model": f"{name}/{id_}"},
-                "leave": id_ in BEHAVIOURS and BEHAVIOURS[id_].held_open,
+                "leave": behaviour_of(id_).held_open,
             }
             for (name, id_), (found, case) in self.cases.items()
             if door in {"", name}
@@ -125,9 +125,8 @@ class Session:
             self.given_up[door, case] = str(report["given_up"])
             return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
         self.wrong[door, case] = list(self._differences((door, case), report))
-        shows_connections = case in BEHAVIOURS and BEHAVIOURS[case].keeps is not None
         all_over = self.asked.keys() <= self.wrong.keys() | self.given_up.keys()
-        if shows_connections and (door, case) in self.asked and all_over:
+        if behaviour_of(case).keeps is not None and (door, case) in self.asked and all_over:
             self._kept = door, case
         self.reported[door, case] = reported_fields(report)
         found = [self._finding((door, case), difference) for difference in self.wrong[door, case]]
@@ -141,17 +140,16 @@ class Session:
     def _differences(self, key: Key, report: Mapping[str, Any]) -> Iterator[Difference]:
         """What a client reported that is not as it should be, and what it did."""
         _, case = self.cases[key]
-        behaviour = BEHAVIOURS.get(case.id)
-        record = whole(case.record)
-        if behaviour is not None and behaviour.held_open:
+        behaviour, record = behaviour_of(case.id), whole(case.record)
+        if behaviour.held_open:
             if not self._left[key].wait(_LEAVES_WITHIN_S):
                 yield Difference("connection", None, "closed", "open")
             return
-        if behaviour is not None and behaviour.status != 200:
+        if behaviour.status != 200:
             times = [asked.time for asked in self.asked[key]]
             if len(times) > 1 and times[1] - times[0] < AFTER_S:
                 yield Difference("wait", None, f"{AFTER_S} s", f"{times[1] - times[0]:.3f} s")
-        may_tell = case.result == "invalid" or (behaviour is not None and behaviour.may_tell)
+        may_tell = case.result == "invalid" or behaviour.may_tell
         if not (may_tell and not finished(record, report)):
             yield from differences(record, report)
 

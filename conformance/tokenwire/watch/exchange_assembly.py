@@ -120,13 +120,8 @@ class _OpenExchange:
             ending=ending,
             detail=mask.text(detail),
             duration=ended - self.began,
-            started=_wall_clock(self.began),
+            started=as_started(time.time() - (time.monotonic() - self.began)),
         )
-
-
-def _wall_clock(monotonic: float) -> str:
-    """A monotonic time as one in UTC."""
-    return as_started(time.time() - (time.monotonic() - monotonic))
 
 
 def _as_sent(head: h11.Request | h11.Response) -> Headers:
