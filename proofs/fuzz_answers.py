@@ -35,7 +35,6 @@ from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json, document
 from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.page import page
-from tokenwire.report.playback import playbacks
 from tokenwire.report.sarif import sarif
 from tokenwire.report.terminal import print_report
 from tokenwire.report.trace import trace
@@ -225,7 +224,7 @@ def examine_capture(data: bytes) -> None:
     if crc32(data) % _TOLD_IN_FULL == 0:
         for form in (sarif, badge, step_summary, workflow_commands):
             form(report)
-        page(report, playbacks(violated))
+        page(report, violated)
         trace("damaged", violated)
         console = make_console()
         console.file = io.StringIO()

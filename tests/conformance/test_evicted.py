@@ -31,7 +31,7 @@ from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import FACTS, Answer, ChoiceFacts, Finish, Stream
 from tokenwire.replay import replay
 from tokenwire.report.document import document
-from tokenwire.report.playback import playbacks
+from tokenwire.report.page import page
 from tokenwire.report.subject import Subject
 from tokenwire.report.trace import trace
 from tokenwire.requirement import load_requirements
@@ -51,8 +51,7 @@ HELD_TOGETHER = FIXTURES / "sglang" / "0.5.12.post1" / "live-cumulative.jsonl.gz
 def report(subject: Subject, judgements: list[Judgement]) -> tuple[object, ...]:
     """What all its forms are made from."""
     written = document(subject, judgements, 0)
-    violated = [judgement for judgement in judgements if judgement.violations]
-    return written, playbacks(violated), trace("all", judgements)
+    return written, page(written, judgements), trace("all", judgements)
 
 
 def nothing_held(jobs: int = 1) -> AnswerStore:

@@ -20,7 +20,6 @@ from tokenwire.replay import replay
 from tokenwire.report import tally_file
 from tokenwire.report.document import as_json, document
 from tokenwire.report.page import page
-from tokenwire.report.playback import playbacks
 from tokenwire.report.tally_file import Replayed, Selection, merged, read_tally, write_tally
 from tokenwire.requirement import load_requirements
 from tokenwire.usage_error import UsageError
@@ -55,7 +54,7 @@ def report(replayed: Replayed) -> dict[str, Any]:
     written = document(replayed.subject, judgements, 1)
     return {
         "document": as_json(written),
-        "page": page(written, playbacks(judgements)),
+        "page": page(written, judgements),
         "bodies": [
             judgement.run.by_exchange[judgement.violations[0].place.exchange]
             for judgement in judgements

@@ -18,7 +18,6 @@ from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.junit import fold
 from tokenwire.report.overview import title
 from tokenwire.report.page import page
-from tokenwire.report.playback import playbacks
 from tokenwire.report.reproduction import body_file, body_of
 from tokenwire.report.sarif import sarif
 from tokenwire.report.trace import trace
@@ -61,15 +60,6 @@ class Outputs:
         yield from filter(None, vars(self).values())
 
 
-def _shown(report: Mapping[str, Any]) -> set[int]:
-    """The indices of the failures that a report shows: not those that follow from another, nor known ones."""
-    return {
-        position
-        for position, row in enumerate(report["verdicts"])
-        if "exhibit" in row and "follows_from" not in row and not row.get("known")
-    }
-
-
 def write_reports(
     report: Mapping[str, Any], outputs: Outputs, judgements: Sequence[Judgement] = ()
 ) -> list[str]:
@@ -81,7 +71,7 @@ def write_reports(
     junit = outputs.junit if outputs.junit and unfinished(outputs.junit).exists() else None
     forms: list[tuple[Path | None, Callable[[Path], str]]] = [
         (outputs.json, lambda _: as_json(report)),
-        (outputs.html, lambda _: page(report, playbacks(judgements, _shown(report)))),
+        (outputs.html, lambda _: page(report, judgements)),
         (outputs.sarif, lambda _: json.dumps(sarif(report), ensure_ascii=False, indent=1) + "\n"),
         (outputs.badge, lambda _: json.dumps(badge(report), ensure_ascii=False) + "\n"),
         (outputs.trace, lambda _: trace(title(report), judgements)),

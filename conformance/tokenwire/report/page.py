@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -18,13 +19,16 @@ from urllib.parse import quote
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
+from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.report.overview import Row, overview
-from tokenwire.report.playback import Playback
+from tokenwire.report.playback import Playback, playback_of
 from tokenwire.report.plot import Plot, plot
 from tokenwire.report.templates import template
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
+_MOST_LETTERS = 3_000_000
+"""Of all playbacks of a page; those beyond are skipped, and the page says so."""
 _KINDS = {"PR": "pull", "issue": "issues"}
 _COLOURS = {ExitStatus.CONFORMS: Verdict.PASS, ExitStatus.VIOLATION: Verdict.FAIL}
 
@@ -76,26 +80,25 @@ def policy(script: str) -> str:
     return f"{allowed}; script-src 'sha256-{digest}'"
 
 
-def _data(failures: list[_Failure]) -> Markup:
-    """The data of the script, as JSON in which nothing ends the element that holds it."""
-    embedded = [failure.playback.embedded() for failure in failures if failure.playback is not None]
-    return htmlsafe_json_dumps(embedded, separators=(",", ":"))
-
-
-def page(report: Mapping[str, Any], playbacks: Mapping[int, Playback] | None = None) -> str:
-    """A JSON report as an HTML document. `playbacks` are by the index of their row in `verdicts`."""
+def page(report: Mapping[str, Any], judgements: Sequence[Judgement] = ()) -> str:
+    """A JSON report as an HTML document. It plays failures only of `judgements`, from which it was made."""
     view = overview(report)
-    play = playbacks or {}
-    positions = {id(row): position for position, row in enumerate(report["verdicts"])}
-    played: list[_Failure] = []
+    judged = {id(row): judgement for row, judgement in zip(report["verdicts"], judgements, strict=False)}
+    played: list[dict[str, Any]] = []
+    room = _MOST_LETTERS
 
     def failure(row: Row) -> _Failure:
+        nonlocal room
         if "exhibit" not in row:
             return _Failure(row)
-        playback = play.get(positions[id(row)])
-        made = _Failure(row, _plot(row) if playback is None else None, playback, len(played))
-        played.extend([made] if playback is not None else [])
-        return made
+        playback = playback_of(judged[id(row)]) if id(row) in judged and room > 0 else None
+        if playback is not None:
+            embedded = playback.embedded()
+            room -= len(json.dumps(embedded))
+            if room > 0:
+                played.append(embedded)
+                return _Failure(row, None, playback, len(played) - 1)
+        return _Failure(row, _plot(row))
 
     bad = [(summary, [failure(row) for row in summary.shown]) for summary in view.shown]
     script = player() if played else ""
@@ -119,7 +122,7 @@ def page(report: Mapping[str, Any], playbacks: Mapping[int, Playback] | None = N
         crashed=Verdict.HARNESS_ERROR,
         policy=policy(script),
         script=Markup(script),
-        played=_data(played),
+        played=htmlsafe_json_dumps(played, separators=(",", ":")),
         unplayed=sum(failure.playback is None for _, failures in bad for failure in failures)
         if played
         else 0,

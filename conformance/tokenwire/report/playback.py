@@ -6,7 +6,7 @@ All of it is computed here, in bounded size; the script of the page only shows i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, takewhile
 from statistics import median
@@ -34,8 +34,6 @@ from tokenwire.wire.inert import inert
 
 _MOST_EVENTS = 60
 """Of a longer stream, as many around the first illegal event; the staircase shows the same."""
-_MOST_LETTERS = 3_000_000
-"""Of all playbacks of a page; those beyond are skipped, and the page says so."""
 _LONGEST_VALUE = 90
 _LONGEST_TAIL = 60
 _LAST_IDS = 8
@@ -94,25 +92,6 @@ class Playback:
     def embedded(self) -> dict[str, Any]:
         """The data of the script, as JSON."""
         return {"first": self.first, "steps": list(map(asdict, self.steps)), "ribbons": self.ribbons}
-
-
-def playbacks(
-    judgements: Iterable[Judgement], positions: Container[int] | None = None
-) -> dict[int, Playback]:
-    """Playbacks by the index of their judgement, as many as a page has room for.
-
-    `positions` are the indices to consider; all if None.
-    """
-    found: dict[int, Playback] = {}
-    room = _MOST_LETTERS
-    for position, judgement in enumerate(judgements):
-        wanted = judgement.violations and (positions is None or position in positions)
-        playback = playback_of(judgement) if wanted and room > 0 else None
-        if playback is not None:
-            room -= len(json.dumps(playback.embedded()))
-            if room > 0:
-                found[position] = playback
-    return found
 
 
 def playback_of(judgement: Judgement) -> Playback | None:
