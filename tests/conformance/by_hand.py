@@ -14,7 +14,7 @@ import httpx
 
 from tokenwire.asking.run import Plan, reach
 from tokenwire.inspecting.bench import TARGET
-from tokenwire.inspecting.inspector import Inspected, Inspector
+from tokenwire.inspecting.inspector import Inspector
 from tokenwire.settings import Settings
 
 DIALECT = "sglang-generate"
@@ -76,7 +76,7 @@ def inspected(
             for name, known in reached.items()
         }
         async with contextlib.AsyncExitStack() as open_:
-            address = await open_.enter_async_context(Inspector(Inspected(plans[TARGET], targets, folder)))
+            address = await open_.enter_async_context(Inspector(plans[TARGET], targets, folder))
             client = httpx.AsyncClient(verify=False, trust_env=False, timeout=120)
             await talk(Page(address, await open_.enter_async_context(client)))
 

@@ -29,7 +29,6 @@ from tokenwire.wire.inert import inert
 
 _VIOLATED = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 _EVALUATED = (*_VIOLATED, Verdict.INFO, Verdict.PASS)
-_NOT_EVALUATED = "not evaluated"
 _MOST_NAMED = 3
 
 
@@ -175,5 +174,5 @@ def _line(name: str, was: _Outcome | None, now: _Outcome | None, evidence: Obser
 
 def _in_words(outcome: _Outcome | None) -> str:
     if outcome is None:
-        return _NOT_EVALUATED
+        return "not evaluated"
     return f"{outcome.verdict} ({len(outcome.exchanges)})" if outcome.exchanges else str(outcome.verdict)

@@ -18,7 +18,7 @@ from tokenwire.asking.planning import planned
 from tokenwire.asking.run import Plan, Reached, reach
 from tokenwire.commands.command import command, has_desktop
 from tokenwire.inspecting.bench import TARGET, TWIN, WORKER
-from tokenwire.inspecting.inspector import Inspected, Inspector
+from tokenwire.inspecting.inspector import Inspector
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
 from tokenwire.settings import Settings
@@ -45,7 +45,7 @@ async def _until_ended(plan: Plan, folder: Path, *, show: bool) -> None:
         targets[TWIN] = await _reached(planned(replace(plan.settings, target=twin, file_headers=())))
     known = targets[TARGET]
     parrot = await find_parrot(known.found, known.sender, plan.tokenizer)
-    async with Inspector(Inspected(plan, targets, folder, parrot)) as url:
+    async with Inspector(plan, targets, folder, parrot) as url:
         console = make_console()
         console.print(Text(f"the page, for you alone: {url}"), soft_wrap=True)
         console.print(Text(f"what you keep goes to {folder}; Ctrl-C ends it"), soft_wrap=True)

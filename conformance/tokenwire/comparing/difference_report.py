@@ -99,10 +99,6 @@ class DifferenceReport:
         return ExitStatus.CONFORMS if self.requirements or self.exchanges else ExitStatus.NOTHING_EVALUATED
 
 
-def _by_name(stream: Answer) -> tuple[str, str]:
-    return "", stream.exchange.name
-
-
 def _gathered(found: Iterator[Difference]) -> Iterator[Finding]:
     """Differences grouped by kind and subject; those without a subject are findings of their own."""
     groups: dict[tuple[str, str, str], list[Difference]] = {}
@@ -167,7 +163,7 @@ def compare_sides(first: Side, second: Side) -> DifferenceReport:
     """Compare two sides."""
     pairs: list[AnswerPair] = []
     for run in first.runs.keys() & second.runs.keys():
-        pairs += side_by_side(first.runs[run], second.runs[run], _by_name)
+        pairs += side_by_side(first.runs[run], second.runs[run], lambda answer: ("", answer.exchange.name))
     scenarios = [
         {
             (run, stream.exchange.name): stream.exchange.scenario

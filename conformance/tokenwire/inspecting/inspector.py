@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -34,24 +33,18 @@ _PULSE_S = 0.1
 _pulse = asyncio.sleep
 
 
-@dataclass(frozen=True)
-class Inspected:
-    """What is inspected, and where is written what is kept."""
-
-    plan: Plan
-    targets: Mapping[str, Reached]
-    """The target; the worker behind it, and its twin, where they are named."""
-    folder: Path
-    parrot: Speaker | None = None
-    """Makes prompts for a target that is a parrot; None for others."""
-
-
 class Inspector:
-    """Serves the page as long as it is open; an async context manager."""
+    """Serves the page as long as it is open; an async context manager.
 
-    def __init__(self, inspected: Inspected) -> None:
-        self._inspected = inspected
-        self._reached = inspected.targets[TARGET]
+    targets: the target; the worker behind it, and its twin, where they are named. folder: where is written
+    what is kept. parrot: makes prompts for a target that is a parrot.
+    """
+
+    def __init__(
+        self, plan: Plan, targets: Mapping[str, Reached], folder: Path, parrot: Speaker | None = None
+    ) -> None:
+        self._plan, self._targets, self._folder, self._parrot = plan, targets, folder, parrot
+        self._reached = targets[TARGET]
         self._server = PageServer(
             {
                 "": self._page,
@@ -65,17 +58,17 @@ class Inspector:
 
     async def __aenter__(self) -> str:
         """The address of the page. Raises OSError."""
-        found, tokenizer = self._reached.found, self._inspected.plan.tokenizer
+        found, tokenizer = self._reached.found, self._plan.tokenizer
         known = tokenizer.known.words if isinstance(tokenizer, LocalTokenizer) else None
-        words = parrot.words if (parrot := self._inspected.parrot) is not None else known
+        words = parrot.words if (parrot := self._parrot) is not None else known
         bench = Bench(
             {dialect.name: dialect for dialect in found.asked},
-            {name: reached.found.advertised for name, reached in self._inspected.targets.items()},
+            {name: reached.found.advertised for name, reached in self._targets.items()},
             tokenizer,
             words.pieces if words is not None else (),
         )
-        self._exchanges = Exchanges(self._inspected.targets, bench)
-        settings = self._inspected.plan.settings
+        self._exchanges = Exchanges(self._targets, bench)
+        settings = self._plan.settings
         self._rehearsing = Helper(lambda _: presets(found, parrot, settings))
         await self._server.listen()
         return self._server.url
@@ -95,9 +88,9 @@ class Inspector:
         found = self._reached.found
         data = {"forms": [form(dialect, found.model) for dialect in found.asked]}
         page = template("tokenwire.inspecting", "page.html.jinja").render(
-            target=self._inspected.plan.settings.target,
+            target=self._plan.settings.target,
             server=found.advertised,
-            targets=self._inspected.targets,
+            targets=self._targets,
             dialects=[dialect.name for dialect in found.asked],
             policy=policy(script) + LOCAL,
             script=Markup(script),
@@ -127,16 +120,16 @@ class Inspector:
 
     async def _keep(self, wanted: Mapping[str, Any]) -> list[str]:
         kept = [self._exchanges.known[int(number)] for number in wanted["numbers"]]
-        urls = {name: reached.found.url for name, reached in self._inspected.targets.items()}
+        urls = {name: reached.found.url for name, reached in self._targets.items()}
         exchanges = [(asked.exchange, urls[asked.to]) for asked in kept]
         checked = [urls[name] for name in (TARGET, TWIN) if any(asked.to == name for asked in kept)]
         return await asyncio.to_thread(
             keep,
-            self._inspected.folder,
+            self._folder,
             str(wanted["name"]),
             exchanges,
             checked or [urls[TARGET]],
-            self._inspected.plan.asked_with,
+            self._plan.asked_with,
         )
 
     async def _events(self, wanted: Mapping[str, str]) -> AsyncIterator[Any]:

@@ -14,7 +14,7 @@ from tokenwire.parrot.encoding import Encode, chat_text, encoder
 from tokenwire.parrot.law import LEAST_DISTANCE, Law, Parrot, Repeater, positions_of
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import Vocabulary, Words, words_of
-from tokenwire.record import Answer, ChoiceFacts, Stream, fact
+from tokenwire.record import Answer, Stream, fact
 
 Ids = tuple[int, ...]
 
@@ -176,17 +176,10 @@ class _EndedText:
     """The text of an answer that came to its end."""
 
     stream: Answer
-    choice: ChoiceFacts
     text: str
 
 
-def _ended_texts(streams: Iterable[Answer], *, with_ids: bool) -> list[_EndedText]:
-    return nsmallest(
-        _MOST_TEXTS, _texts(streams, with_ids=with_ids), key=lambda answer: -len(set(answer.text))
-    )
-
-
-def _texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_EndedText]:
+def _ended_texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_EndedText]:
     for stream in streams:
         asked = stream.asked
         if not stream.answered or not asked.likeliest or asked.echo or asked.n * asked.prompts != 1:
@@ -195,12 +188,12 @@ def _texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_EndedText]
         known = isinstance(text, str) and len(text) >= _LEAST_TEXT and len(set(text)) > _LEAST_TEXT // 2
         known = known and (not with_ids or bool(stream.choices[0].output_ids))
         if known and finish is not None and finish.type in {"stop", "length"}:
-            yield _EndedText(stream, stream.choices[0], text or "")
+            yield _EndedText(stream, text or "")
 
 
 def _is_spelled(words: Words, answer: _EndedText) -> bool:
     """Whether ids spell a text, up to a stop."""
-    ids = _as_ids(answer.choice.output_ids) or ()
+    ids = _as_ids(answer.stream.choices[0].output_ids) or ()
     skip = words.special if answer.stream.asked.skip_special_tokens else frozenset()
     if not all(0 <= token < len(words.pieces) for token in ids):
         return False
@@ -229,7 +222,8 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
     """The model behind answers, where it is a parrot and its vocabulary one of ours, or that of `other`."""
     streams = list(streams)
     first = next(_known_answers(streams), None)
-    reported = _ended_texts(streams, with_ids=first is not None)
+    ended = _ended_texts(streams, with_ids=first is not None)
+    reported = nsmallest(_MOST_TEXTS, ended, key=lambda answer: -len(set(answer.text)))
     candidates: Sequence[tuple[Law, str]]
     if first is not None:
         found = _law(lambda: _known_answers(streams), foreign=other is not None)
