@@ -214,16 +214,16 @@ class Conversation:
 
     def recall(self, exchange: Exchange) -> None:
         """Add an exchange of an earlier run."""
-        call = self.control.read(exchange) if self.control is not None else None
-        if call is not None:
+        if (call := self.control.read(exchange)) is not None:
             self.transcript.calls.append(call)
         else:
             self._read(exchange)
 
     @property
-    def control(self) -> Control | None:
-        """The control endpoints of the target's family; None if none are known."""
-        return load_controls().get(self.dialect.family)
+    def control(self) -> Control:
+        """The control endpoints of the target's family, as far as any are known."""
+        family = self.dialect.family
+        return load_controls().get(family, Control(family, {}))
 
     async def call(self, label: str, request: HttpRequest) -> ControlCall | None:
         """Send a request to a control endpoint, at once, however many others are under way.
@@ -236,8 +236,7 @@ class Conversation:
         except NotAsked as reason:
             self.transcript.not_asked[name] = str(reason)
             return None
-        call = self.control.read(exchange) if self.control is not None else None
-        if call is not None:
+        if (call := self.control.read(exchange)) is not None:
             self.transcript.calls.append(call)
         return call
 
@@ -251,7 +250,7 @@ class Conversation:
         carry it or as it was sent; None if the family has no way to, for this endpoint.
         """
         named = request_id if as_sent else f"{self.id_prefix}{request_id}"
-        request = self.control.abort_request(named, self.dialect.endpoint.path) if self.control else None
+        request = self.control.abort_request(named, self.dialect.endpoint.path)
         if request is None:
             self.transcript.not_asked[self.name_of(label)] = f"{self.dialect.name} has no abort by id"
             return None

@@ -19,8 +19,7 @@ def long_ask(talk: Conversation, max_new_tokens: int) -> Ask:
 
 
 def can_abort(talk: Conversation) -> bool:
-    request = talk.control.abort_request("nobody", talk.dialect.endpoint.path) if talk.control else None
-    return request is not None
+    return talk.control.abort_request("nobody", talk.dialect.endpoint.path) is not None
 
 
 async def abort_after(

@@ -110,7 +110,7 @@ async def _ask_around(talk: Conversation, label: str, call: HttpRequest, **field
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _flushed_cache(talk: Conversation) -> None:
     """A prompt that nobody has sent, twice, and once more when the cache was flushed."""
-    flush = talk.control.plain_request(Action.FLUSH) if talk.control is not None else None
+    flush = talk.control.plain_request(Action.FLUSH)
     if flush is None:
         return
     await _ask_around(talk, "flush", flush)
@@ -123,7 +123,7 @@ async def _updated_weights(talk: Conversation) -> None:
     updates of its weights.
     """
     weights = talk.advertised.weights if WEIGHT_UPDATES in talk.declared else ""
-    update = talk.control.update_request(weights) if talk.control is not None and weights else None
+    update = talk.control.update_request(weights) if weights else None
     if update is None:
         return
     ask = await _ask_around(talk, "update", update, logprobs=True, top_logprobs=2)

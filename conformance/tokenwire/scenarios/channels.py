@@ -65,11 +65,9 @@ class _Script:
         """A request that is answered with a text; None if this one cannot be said. A parrot says it in the
         tokens of its tokenizer, or one for each byte.
         """
-        if self.way is not None and self.talk.dialect.request.says is not None:
-            user, raw = (
-                ({"role": "user", "content": "hi"},),
-                self.talk.dialect.request.says.body(text, self.way),
-            )
+        says = self.talk.dialect.request.says
+        if self.way is not None and says is not None:
+            user, raw = ({"role": "user", "content": "hi"},), says.body(text, self.way)
             budget = self.talk.fitting(_ROOM, _PROMPT)
             return Ask(messages=user, max_new_tokens=budget, logprobs=True, raw=raw)
         speaker = self.talk.parrot

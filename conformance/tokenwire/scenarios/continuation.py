@@ -46,8 +46,7 @@ async def _session(talk: Conversation) -> None:
     """Two turns in a session, and a stream that branches off; the second twice, as a turn and spelled out."""
     session, first, history = new_id(), new_id(), talk.dialect.request.history
     field = str(history[-1]) if history else ""
-    start = talk.control.session_request(Action.OPEN, session) if talk.control is not None else None
-    end = talk.control.session_request(Action.CLOSE, session) if talk.control is not None else None
+    start, end = (talk.control.session_request(action, session) for action in (Action.OPEN, Action.CLOSE))
     opened = await talk.call("open", start) if start is not None and field else None
     if opened is None or not opened.done or end is None:
         return

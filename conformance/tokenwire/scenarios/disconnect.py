@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tokenwire.ask import Budget
 from tokenwire.asking.scenario import Conversation, scenario, together
@@ -22,28 +22,18 @@ _PATIENCE_S = 10.0
 """How long the last of what was left may take to be cleared away."""
 
 
+@dataclass
 class _LoadReader:
-    """Asks a server for its load, at the first of its endpoints that tells one."""
+    """Asks a server for its load."""
 
-    def __init__(self, talk: Conversation) -> None:
-        self._talk = talk
-        self._request: HttpRequest | None = None
-        self.asked = 0
-
-    async def find(self) -> bool:
-        """Whether there is such an endpoint."""
-        for request in self._talk.control.load_requests if self._talk.control else ():
-            call = await self._talk.call(f"door{request.path.replace('/', '-')}", request)
-            if call is not None and call.load is not None:
-                self._request = request
-                return True
-        return False
+    talk: Conversation
+    request: HttpRequest
+    asked: int = 0
 
     async def ask_load(self, when: str) -> Load | None:
         """The load now; None if the answer holds none."""
-        assert self._request is not None
         self.asked += 1
-        call = await self._talk.call(f"load-{self.asked}-{when}", self._request)
+        call = await self.talk.call(f"load-{self.asked}-{when}", self.request)
         return call.load if call is not None else None
 
     async def until_live(self, count: int, when: str) -> None:
@@ -57,9 +47,18 @@ class _LoadReader:
             wait = min(2 * wait, 1.0)
 
 
+async def _load_reader(talk: Conversation) -> _LoadReader | None:
+    """At the first endpoint that tells the load; None if there is no such endpoint."""
+    for request in talk.control.load_requests:
+        call = await talk.call(f"door{request.path.replace('/', '-')}", request)
+        if call is not None and call.load is not None:
+            return _LoadReader(talk, request)
+    return None
+
+
 async def _leave(talk: Conversation, *, stream: bool) -> None:
-    loads = _LoadReader(talk)
-    if not await loads.find():
+    loads = await _load_reader(talk)
+    if loads is None:
         return
     ask = replace(long_ask(talk, _LONG), stream=stream)
     beside = replace(long_ask(talk, _BESIDE), stream=True)

@@ -44,7 +44,7 @@ async def _abort_of_everything(talk: Conversation) -> None:
     """Streams and whole answers at once, more than a small server runs; when the first stream has begun,
     everything is aborted: each is given back with what it has.
     """
-    request = talk.control.abort_of_everything if talk.control is not None else None
+    request = talk.control.abort_of_everything
     if request is None:
         return
     ask = long_ask(talk, _LONG)
@@ -61,8 +61,6 @@ async def _pause_and_continue(talk: Conversation) -> None:
     stream that a pause takes back, while the cache is flushed, and as one that a pause ends.
     """
     control = talk.control
-    if control is None:
-        return
     go_on, flush = (control.plain_request(action) for action in (Action.CONTINUE, Action.FLUSH))
     asked = {effect: control.pause_request(effect) for effect in ("keeps", "retracts", "ends")}
     pauses = {effect: request for effect, request in asked.items() if request is not None}
