@@ -17,7 +17,7 @@ from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
-from tokenwire.target.tokenizer import Question, RemoteTokenizer, tokenizer_of
+from tokenwire.target.tokenizer import Question, RemoteTokenizer, tokenizer_of, ways_of
 from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 SCENARIO = "detokenize"
@@ -105,11 +105,6 @@ def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpReque
             yield way.request(many[start : start + size], skip_special_tokens=skip)
 
 
-def _ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
-    """How a server that speaks these dialects may be asked for texts, each way once."""
-    return list(dict.fromkeys(way for dialect in dialects if (way := dialect.detokenize) is not None))
-
-
 def _most_requests(way: Detokenize) -> int:
     """How many requests at most ask for texts."""
     return _MOST_BATCHES if way.batches else MOST_REQUESTS
@@ -119,7 +114,7 @@ async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
 ) -> RemoteTokenizer | None:
     """Ask the server for the text of what it wrote; None if no endpoint does that, or it answered nothing."""
-    for way in _ways_of(speaks):
+    for way in ways_of(speaks):
 
         async def ask(number: int, request: HttpRequest, way: Detokenize = way) -> Exchange:
             return await sender.send(exchange_name(SCENARIO, f"{way.name}-{number}"), SCENARIO, request)
@@ -143,7 +138,7 @@ async def ask_for_texts(
 
 async def rehearse_texts(sender: Sender, speaks: Iterable[Dialect]) -> None:
     """Send as many requests as `ask_for_texts` does at most. Raises NotAsked if the run may not."""
-    for way in _ways_of(speaks)[:1]:
+    for way in ways_of(speaks)[:1]:
         for number in range(_most_requests(way)):
             request = way.request([PROMPT], skip_special_tokens=False)
             await sender.send(exchange_name(SCENARIO, f"{way.name}-{number}"), SCENARIO, request)

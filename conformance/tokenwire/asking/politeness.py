@@ -92,10 +92,9 @@ class _Purse:
     requests: int = 0
     cost: float = 0.0
 
-    def spend(self, tokens: int, prompt_tokens: int = 0) -> None:
+    def spend(self, tokens: int, cost: float) -> None:
         """Pay for one more request. Raises NotAsked if less is left."""
         limits = self.limits
-        cost = limits.price.of(prompt_tokens, tokens) if limits.price else 0.0
         if limits.max_tokens is not None and self.spent + tokens > limits.max_tokens:
             raise NotAsked(
                 f"it asks for {tokens} output tokens, and {self.spent} of --max-tokens {limits.max_tokens} "
@@ -111,10 +110,10 @@ class _Purse:
         self.requests += 1
         self.cost += cost
 
-    def give_back(self, tokens: int, prompt_tokens: int = 0) -> None:
+    def give_back(self, tokens: int, cost: float) -> None:
         """A refusal costs nothing but the request."""
         self.spent -= tokens
-        self.cost -= self.limits.price.of(prompt_tokens, tokens) if self.limits.price else 0.0
+        self.cost -= cost
 
     def words(self) -> str:
         """How much of each limit is used up."""
@@ -208,10 +207,11 @@ class PoliteSender:
         limits = self._purse.limits
         counted = limits.max_tokens is not None or limits.price is not None
         tokens = tokens_asked(request, self._dialects, self._context_length) if counted else 0
-        prompt = prompt_tokens(request, self._dialects) if limits.price is not None else 0
+        price = limits.price
+        cost = price.of(prompt_tokens(request, self._dialects), tokens) if price is not None else 0.0
         try:
             if self._dialects:
-                self._purse.spend(tokens, prompt)
+                self._purse.spend(tokens, cost)
         except NotAsked:
             self._not_asked.append(name)
             raise
@@ -221,7 +221,7 @@ class PoliteSender:
         async with self._slots:
             exchange = await self._insist(name, scenario, request, how)
         if exchange.status is not None and exchange.status != 200:
-            self._purse.give_back(tokens, prompt)
+            self._purse.give_back(tokens, cost)
         return exchange
 
     async def _insist(self, name: str, scenario: str, request: HttpRequest, how: dict[str, Any]) -> Exchange:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 from tokenwire.report.wording import cut
 from tokenwire.wire.exchange import Exchange, HttpRequest
@@ -18,20 +17,11 @@ def _body(request: HttpRequest) -> str:
     return cut(json.dumps(request.body), _LONGEST_BODY) if request.body is not None else ""
 
 
-def _wire_line(exchange: Exchange) -> str:
-    """An exchange in one line: when it went out, what was asked, and what came back."""
+def wire_line(exchange: Exchange) -> str:
+    """An exchange in one printable line: when it went out, what was asked, and what came back."""
     request = exchange.request
     sent = " ".join(filter(None, (exchange.started, request.method, request.path, _body(request))))
     status = "no status" if exchange.status is None else exchange.status
     came = f"{len(exchange.body)} B in {len(exchange.reads)} reads, {exchange.duration:.3f} s"
-    return f"{sent} -> {status} {exchange.ending}, {came}, {exchange.name}"
-
-
-def wire_log(write: Callable[[str], object]) -> Callable[[Exchange], None]:
-    """A callback for exchanges that writes each on a line."""
-
-    def log(exchange: Exchange) -> None:
-        line = _wire_line(exchange)
-        write(line if line.isprintable() else ascii(line)[1:-1])
-
-    return log
+    line = f"{sent} -> {status} {exchange.ending}, {came}, {exchange.name}"
+    return line if line.isprintable() else ascii(line)[1:-1]

@@ -9,7 +9,7 @@ import typer
 
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
 from tokenwire.asking.terminal_progress import TerminalProgress
-from tokenwire.asking.wire_log import wire_log
+from tokenwire.asking.wire_log import wire_line
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
@@ -19,7 +19,7 @@ def ask(plan: Plan, *, verbosity: int) -> Subject | Unreached:
     """Ask everything, with a progress bar or a wire log on the terminal. Raises UsageError."""
     console = make_console(stderr=True)
     if verbosity > 0:
-        plan = replace(plan, on_exchange=wire_log(lambda line: typer.echo(line, err=True)))
+        plan = replace(plan, on_exchange=lambda exchange: typer.echo(wire_line(exchange), err=True))
     if verbosity:
         return asyncio.run(interrogate(plan, Progress()))
     with TerminalProgress(console) as progress:

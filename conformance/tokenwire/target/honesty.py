@@ -55,12 +55,11 @@ class Honesty:
 
     def remarks(self) -> list[str]:
         """What a reader of the verdicts should know, one line for each thing that is ignored."""
-        lines = []
-        for unknown, words in _WORDS.items():
-            if dialects := self.ignored.get(unknown):
-                line = f"{words} are ignored, not refused ({', '.join(dialects)})"
-                lines.append(line)
-        return lines
+        return [
+            f"{words} are ignored, not refused ({', '.join(self.ignored[unknown])})"
+            for unknown, words in _WORDS.items()
+            if unknown in self.ignored
+        ]
 
 
 def honesty(streams: Iterable[Answer]) -> Honesty:

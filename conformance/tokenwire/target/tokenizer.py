@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tokenwire.dialects.detokenize import Detokenize, Ids
-from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.parrot.recognition import KnownModel, OtherTokenizer
 from tokenwire.parrot.vocabulary import Words, words_in
 from tokenwire.usage_error import UsageError
@@ -183,19 +183,20 @@ def detokenizer_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tok
     return KnownVocabulary(model.words) if model is not None else tokenizer
 
 
-def _ways() -> set[Detokenize]:
-    return {way for dialect in load_dialects().values() if (way := dialect.detokenize) is not None}
+def ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
+    """How a server that speaks these dialects may be asked for texts, each way once."""
+    return list(dict.fromkeys(way for dialect in dialects if (way := dialect.detokenize) is not None))
 
 
 def way_of(request: RequestHead) -> Detokenize | None:
     """The way in which a request asks for the text of ids; None for any other request."""
-    return next((way for way in _ways() if way.is_asked_by(request)), None)
+    return next((way for way in ways_of(load_dialects().values()) if way.is_asked_by(request)), None)
 
 
 def tokenizer_of(exchanges: Iterable[ExchangeHead]) -> RemoteTokenizer | None:
     """The server's own tokenizer, from what it answered; None where it told no text at all."""
     texts: dict[Question, str] = {}
     for exchange in exchanges:
-        for way in _ways():
+        for way in ways_of(load_dialects().values()):
             texts |= way.texts(exchange)
     return RemoteTokenizer(texts) if texts else None
