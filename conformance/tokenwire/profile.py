@@ -10,6 +10,7 @@ from typing import Any
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import Basis, Level, Requirement, load_requirements
 from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import typed
 
 _FOLDER = spec_root() / "profiles"
 
@@ -36,11 +37,6 @@ def known_profiles() -> dict[str, tuple[str, ...]]:
     return {**load_profiles(), **named}
 
 
-def _version_of(name: str) -> int:
-    """The version that the name of a profile means."""
-    return int(name.partition("@")[2] or VERSION)
-
-
 @dataclass(frozen=True)
 class _Level:
     """What a profile promises, and what a server needs for it (`spec/profiles/levels.yaml`)."""
@@ -58,12 +54,7 @@ def levels() -> dict[str, _Level]:
     """The level of each profile, by its name."""
     written = read_yaml(_FOLDER / "levels.yaml")
     return {
-        name: _Level(
-            written["date"],
-            level["title"],
-            level["means"],
-            {need: frozenset(capabilities) for need, capabilities in level["needs"].items()},
-        )
+        name: typed(_Level, {"date": written["date"], **level}, f"level {name!r}")
         for name, level in written["levels"].items()
     }
 
@@ -102,7 +93,7 @@ def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[st
 
     `families`: those whose dialects the server speaks.
     """
-    subject = name.partition("@")[0]
+    subject, _, version = name.partition("@")
     known, level = load_requirements(), levels()[subject]
     judged = {member: verdicts[member] for member in known_profiles()[name] if member in verdicts}
     evident = {
@@ -122,7 +113,7 @@ def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[st
     applying = [member for member, verdict in musts.items() if verdict is not Verdict.UNSUPPORTED]
     return Standing(
         subject,
-        _version_of(name),
+        int(version or VERSION),
         level.date,
         level.title,
         level.means,

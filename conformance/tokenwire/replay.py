@@ -129,9 +129,9 @@ def silent(streams: Iterable[Answer]) -> str:
         reasons.setdefault(reason, []).append(exchange.name)
     if not reasons:
         return ""
-    words = []
-    for reason, names in reasons.items():
-        words.append(f"{len(names)} with {reason} ({first_few(names, _MOST_NAMED)})")
+    words = (
+        f"{len(names)} with {reason} ({first_few(names, _MOST_NAMED)})" for reason, names in reasons.items()
+    )
     return "exchanges that gave no record: " + "; ".join(words)
 
 

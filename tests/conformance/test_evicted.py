@@ -26,7 +26,7 @@ from tokenwire.checks.reading.fields import bringing
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.evicted import AnswerStore, EvictedAnswer
-from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.judge import Judgement, combined, judge, judge_runs
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import FACTS, Answer, ChoiceFacts, Finish, Stream
 from tokenwire.replay import replay
@@ -240,7 +240,7 @@ def test_processes_that_share_the_reading_make_the_same_report(tmp_path: Path, f
     for jobs in (1, 2):
         subject = replay([path], store=nothing_held(jobs))
         assert all(isinstance(stream, EvictedAnswer) for run in subject.runs for stream in run.streams)
-        reports.append(report(subject, judge(subject.runs, rows, jobs=jobs)))
+        reports.append(report(subject, combined(judge_runs(subject.runs, rows, jobs=jobs))))
     assert reports[0] == reports[1]
 
 

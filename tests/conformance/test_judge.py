@@ -15,7 +15,7 @@ from tokenwire.ask import Asked
 from tokenwire.checks.check import CHECKS, Answers, Check, Target, once_per_run, select
 from tokenwire.checks.evidence import Observation, condition_seen, expect
 from tokenwire.judging import reasons
-from tokenwire.judging.judge import judge
+from tokenwire.judging.judge import combined, judge, judge_runs
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
@@ -358,7 +358,7 @@ def test_processes_that_share_the_work_give_the_same_verdicts() -> None:
     subject = replay([FIXTURES / "sglang" / "0.5.23" / name for name in names])
     rows = list(load_requirements().values())[::5]
     alone = judge(subject.runs, rows)
-    shared = judge(subject.runs, iter(rows), jobs=2)
+    shared = combined(judge_runs(subject.runs, rows, jobs=2))
     assert shared == alone
     assert [item.message for item in shared] == [item.message for item in alone]
     assert all(item.run is other.run for item, other in zip(shared, alone, strict=True))
@@ -372,7 +372,7 @@ def test_a_process_that_is_killed_ends_the_judging(register) -> None:
 
     register(observe=kills_its_process)
     with pytest.raises(BrokenProcessPool):
-        judge([Run((ids_stream([1]),))], [row()], jobs=2)
+        judge_runs([Run((ids_stream([1]),))], [row()], jobs=2)
 
 
 @pytest.fixture

@@ -221,21 +221,14 @@ ByRun = Sequence[Sequence[Sequence[Judgement]]]
 """The verdicts of each run on each requirement."""
 
 
-def judge(
-    runs: Sequence[Run],
-    requirements: Iterable[Requirement] | None = None,
-    *,
-    jobs: int = 1,
-    on_done: OnDone = lambda _count, _name: None,
-) -> list[Judgement]:
+def judge(runs: Sequence[Run], requirements: Iterable[Requirement] | None = None) -> list[Judgement]:
     """The verdicts on all requirements, or on some, in the order of the specification.
 
     Each run is judged by itself. A requirement of which a run says nothing has a verdict only where all are
-    silent. So many processes share the answers; the verdicts are the same. Where a system cannot fork, there
-    is one. Raises BrokenProcessPool where one of them was killed.
+    silent.
     """
     wanted = list(load_requirements().values() if requirements is None else requirements)
-    return combined(judge_runs(runs, wanted, jobs=jobs, on_done=on_done))
+    return combined(judge_runs(runs, wanted))
 
 
 def judge_runs(
@@ -245,7 +238,9 @@ def judge_runs(
     jobs: int = 1,
     on_done: OnDone = lambda _count, _name: None,
 ) -> ByRun:
-    """As `judge`, run by run."""
+    """As `judge`, run by run. So many processes share the answers; the verdicts are the same. Where a system
+    cannot fork, there is one. Raises BrokenProcessPool where one of them was killed.
+    """
     with few_collections():
         at_once = [[_judged_at_once(row, run) for row in wanted] for run in runs]
         left = [
