@@ -67,12 +67,6 @@ class _Table:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no name; write small letters, digits and hyphens")
 
-    def steps(self, talk: Conversation) -> Iterator[Asks]:
-        """What an endpoint is asked: all at once."""
-        requests = {label: sent.request for label, sent in self.requests.items()}
-        here = {label: sent for label, sent in requests.items() if sent in talk.dialect.endpoint}
-        yield {**self.asks, **here}
-
 
 @cache
 def load_scenario_file(path: str) -> str:
@@ -85,17 +79,19 @@ def load_scenario_file(path: str) -> str:
         raise UsageError(f"--scenario-file {path} is no scenario: {error}") from error
     if not (table.asks or table.requests):
         raise UsageError(f"--scenario-file {path} asks nothing; give it a table of asks or of requests")
-    for label, sent in table.requests.items():
-        if not dialects_at(sent.request):
+    requests = {label: sent.request for label, sent in table.requests.items()}
+    for label, request in requests.items():
+        if not dialects_at(request):
             raise UsageError(
-                f"--scenario-file {path}: no dialect has {sent.method} {sent.path}, which {label!r} asks; "
-                "`tokenwire list dialects` tells all"
+                f"--scenario-file {path}: no dialect has {request.method} {request.path}, which {label!r} "
+                "asks; `tokenwire list dialects` tells all"
             )
     if table.scenario in load_scenarios():
         raise UsageError(f"--scenario-file {path}: there is a scenario {table.scenario!r}; name it otherwise")
 
     def steps(talk: Conversation) -> Iterator[Asks]:
-        return table.steps(talk)
+        here = {label: request for label, request in requests.items() if request in talk.dialect.endpoint}
+        yield {**table.asks, **here}
 
     steps.__name__, steps.__doc__ = table.scenario, table.provokes
     scenario()(steps)
