@@ -28,13 +28,7 @@ from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.resumption import Notes
-from tokenwire.asking.scenario import (
-    Conversation,
-    NotAsked,
-    Scenario,
-    Transcript,
-    load_scenarios,
-)
+from tokenwire.asking.scenario import Conversation, NotAsked, Scenario, Transcript, load_scenarios
 from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.vital_signs import Revival, VitalSigns
 from tokenwire.dialects.dialect import Dialect, load_dialects, named_dialects

@@ -11,14 +11,7 @@ from tokenwire.ask import Ask
 from tokenwire.asking.run import Plan, reach
 from tokenwire.asking.scenario import Asks, Conversation, Transcript, only_choice, together
 from tokenwire.comparing.twin import SEEDED, Scoring, Text, TwinSide, TwinTally, common, tally_twins
-from tokenwire.dialects.logprobs import (
-    PROMPT,
-    PROMPT_TOP,
-    RANKED,
-    Position,
-    prompt_series,
-    reported_along,
-)
+from tokenwire.dialects.logprobs import PROMPT, PROMPT_TOP, RANKED, Position, prompt_series, reported_along
 from tokenwire.record import Stream
 from tokenwire.usage_error import UsageError
 

@@ -3,15 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import (
-    PROMPT,
-    Conversation,
-    Steps,
-    only_choice,
-    scenario,
-    text_of,
-    token_ids,
-)
+from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, scenario, text_of, token_ids
 from tokenwire.record import Stream
 from tokenwire.scenarios.forms import forms, intervals_taken
 from tokenwire.scenarios.stop import NEVER, is_plain, stop_across_tokens

@@ -231,14 +231,8 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         ),
         "no answer carries the logprobs of chosen ids that were asked for",
     ),
-    "prompt-logprobs": (
-        _any(lambda e: any(e.prompt_series.values())),
-        "no answer carries prompt logprobs",
-    ),
-    "chat-logprobs": (
-        lambda s: is_chat(s) and _filled("logprobs")(s),
-        "no chat answer carries logprobs",
-    ),
+    "prompt-logprobs": (_any(lambda e: any(e.prompt_series.values())), "no answer carries prompt logprobs"),
+    "chat-logprobs": (lambda s: is_chat(s) and _filled("logprobs")(s), "no chat answer carries logprobs"),
     "chat-token-bytes": (
         lambda s: is_chat(s) and _tells_all_bytes(s),
         "no chat answer has logprobs that tell the bytes of every token",
@@ -284,10 +278,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "stop-strings": (_ended_by_stop_string, "no answer was ended as by a stop string"),
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
-    "chat-meta-info": (
-        lambda s: is_chat(s) and _holds_meta_info(s),
-        "no chat answer carries meta_info",
-    ),
+    "chat-meta-info": (lambda s: is_chat(s) and _holds_meta_info(s), "no chat answer carries meta_info"),
     "chat-streams-without-ids": (
         lambda s: is_chat(s) and policy_of(s).tito_stream_refused,
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
@@ -307,10 +298,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         _held("output_token_sampling_mask", lambda e: e.series.get("output_token_sampling_mask")),
         "no answer carries the sampling masks that were asked for",
     ),
-    "weight-versions": (
-        _filled("weight_versions"),
-        "no answer tells which weights made which tokens",
-    ),
+    "weight-versions": (_filled("weight_versions"), "no answer tells which weights made which tokens"),
     "token-arrays": (
         lambda s: any(_filled(rule.name)(s) for rule in arrays_of(s)),
         "no answer carries an array of rows for tokens, such as routed experts",
@@ -322,10 +310,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "item-streams": (lambda s: _items_of(s) != "" and _is_stream(s), "no stream of typed items was answered"),
     "responses": (lambda s: _items_of(s) == "responses", "no request to /v1/responses was answered"),
     "messages": (lambda s: _items_of(s) == "messages", "no request to /v1/messages was answered"),
-    "response-token-ids": (
-        lambda s: is_chat(s) and _has_ids(s),
-        "no chat answer carries output ids",
-    ),
+    "response-token-ids": (lambda s: is_chat(s) and _has_ids(s), "no chat answer carries output ids"),
 }
 
 
