@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -24,8 +24,8 @@ from tokenwire.checks.reading.channels import (
     tokens_of,
     written,
 )
-from tokenwire.checks.reading.fields import count_of, end_place, start_place
-from tokenwire.checks.usage import part_of
+from tokenwire.checks.reading.fields import end_place, start_place, total_count
+from tokenwire.checks.usage import reasoning_tokens
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import as_object
 from tokenwire.record import CallPiece, Choice, Delivery, Emission, Stream, integer
@@ -440,13 +440,12 @@ def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Ob
     finished = list(_finished(stream))
     if not any(channels.choice.parsed for channels in finished) or len(finished) != len(stream.choices):
         return
-    reported = integer(stream.usage.get("completion_tokens")) if isinstance(stream.usage, Mapping) else None
+    due = total_count(stream, [channels.choice for channels in finished])
     for what, counts in (
         ("output_ids", [_length(channels.choice.output_ids) for channels in finished]),
         ("logprobs_content", [_length(tokens_of(channels.choice)) for channels in finished]),
     ):
         known = [count for count in counts if count is not None]
-        due = reported if reported is not None else _counted(stream, finished)
         if due is not None and known and len(known) == len(counts):
             name = "output ids" if what == "output_ids" else "entries of logprobs"
             message = f"the answer has {sum(known)} {name} for {due} completion tokens"
@@ -456,11 +455,6 @@ def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Ob
 
 def _length(entries: list[Any] | None) -> int | None:
     return None if entries is None else len(entries)
-
-
-def _counted(stream: Stream, finished: list[Channels]) -> int | None:
-    counts = [count_of(stream, channels.choice) for channels in finished]
-    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 @check("choices-are-parsed-alone", _TAKEN_APART)
@@ -481,22 +475,13 @@ def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observ
             yield expect(theirs.place("text"), written(ours), written(theirs), holds=True)
 
 
-def _reasoning_tokens(stream: Stream) -> int | None:
-    usage = stream.usage
-    return (
-        integer(part_of(usage, "completion_tokens", "reasoning_tokens"))
-        if isinstance(usage, Mapping)
-        else None
-    )
-
-
 @compare("reasoning-tokens-equal-whole")
 def _reasoning_tokens_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """A stream counts as much reasoning as the same request answered whole."""
     ours, theirs = comparison.baseline, comparison.other
     if not _with_whole(comparison) or not (ended(ours) and ended(theirs)):
         return
-    expected, actual = _reasoning_tokens(ours), _reasoning_tokens(theirs)
+    expected, actual = reasoning_tokens(ours), reasoning_tokens(theirs)
     if expected is None or actual is None or not _reasons(ours, theirs):
         return
     pairs: list[tuple[Choice, Choice]] = list(zip(ours.choices, theirs.choices, strict=False))
@@ -517,7 +502,7 @@ def _reasons(*streams: Stream) -> bool:
 @check("reasoning-is-counted")
 def _reasoning_is_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Usage that tells of reasoning_tokens counts those of reasoning that is there."""
-    count = _reasoning_tokens(stream)
+    count = reasoning_tokens(stream)
     if count is not None and ended(stream) and _reasons(stream):
         place = stream.usage_place or end_place(stream)
         message = f"reasoning_tokens is {count} beside reasoning"

@@ -8,7 +8,6 @@ from typing import Any
 from tokenwire.checks.about import about, is_error
 from tokenwire.checks.check import Target, check, check_finished
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.fields import carries
 from tokenwire.dialects.logprobs import SAMPLED, joined_series
 from tokenwire.record import Choice, Delivery, Stream, as_list
 
@@ -75,11 +74,9 @@ def _chat_meta_info_only_on_request(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """Where meta_info was not asked for there is not even the key."""
-    last = choice.emissions[-1]
+    place, actual = choice.last_at("meta_info"), choice.emissions[-1].details.get("meta_info")
     message = f"choice {choice.index} has a meta_info key that was not asked for"
-    place = last.at("meta_info")
-    actual = last.details.get("meta_info")
-    yield expect(place, "no meta_info key", actual, message, holds=not carries(last, "meta_info"))
+    yield expect(place, "no meta_info key", actual, message, holds=not choice.ends_with("meta_info"))
 
 
 def _logprob_ids(choice: Choice) -> list[Any] | None:

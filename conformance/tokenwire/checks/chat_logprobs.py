@@ -11,8 +11,8 @@ from tokenwire.checks.check import Target, check, check_choices, check_finished
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import taken_apart
-from tokenwire.checks.reading.fields import count_of, details, end_place
-from tokenwire.checks.usage import part_of
+from tokenwire.checks.reading.fields import details, end_place, total_count, usage_count
+from tokenwire.checks.usage import reasoning_tokens
 from tokenwire.dialects.dialect import has_items, policy_of
 from tokenwire.dialects.logprobs import (
     CONTENT,
@@ -111,14 +111,9 @@ def _unlisted(stream: Stream) -> int:
         return 0
     longest = max((len(stop.encode(errors="surrogatepass")) for stop in stream.asked.stop), default=0)
     stopped = sum(1 for choice in stream.choices if choice.finish and choice.finish.type != "length")
-    usage = stream.usage if isinstance(stream.usage, Mapping) else {}
-    thoughts = integer(part_of(usage, "completion_tokens", "reasoning_tokens"))
-    if thoughts is None:  # as many as there are, where nothing counts them
-        thoughts = (
-            integer(usage.get("completion_tokens"))
-            if any(choice.reasoning for choice in stream.choices)
-            else 0
-        )
+    thoughts = reasoning_tokens(stream)
+    if thoughts is None and any(choice.reasoning for choice in stream.choices):
+        thoughts = usage_count(stream)  # as many as there are, where nothing counts them
     return max(1, longest) * stopped + (thoughts or 0)
 
 
@@ -133,15 +128,10 @@ def _chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator
     contents = [joined_series(choice, CONTENT) for choice in choices]
     if len(choices) < len(stream.choices) or all(content is None for content in contents):
         return
-    entries = sum(map(_entries, choices))
-    counts = [count_of(stream, choice) for choice in choices]
-    usage = stream.usage if isinstance(stream.usage, Mapping) else {}
-    due = integer(usage.get("completion_tokens"))
-    if due is None and None not in counts:
-        due = sum(count or 0 for count in counts)
+    entries, due = sum(map(_entries, choices)), total_count(stream, choices)
     if due is None:
         return
-    place = stream.usage_place if "completion_tokens" in usage else None
+    place = stream.usage_place if "completion_tokens" in (stream.usage or {}) else None
     holds = due - _unlisted(stream) <= entries <= due
     message = f"the logprobs have {entries} entries for {due} completion tokens"
     yield expect(place or end_place(stream), due, entries, message, holds=holds)

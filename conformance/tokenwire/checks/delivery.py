@@ -18,10 +18,10 @@ from tokenwire.checks.check import (
 )
 from tokenwire.checks.evidence import Observation, Row, condition_seen, expect, expect_equal
 from tokenwire.checks.lockstep import lockstep
-from tokenwire.checks.reading.fields import read_once, untold_count
+from tokenwire.checks.reading.fields import read_once, untold_count, usage_count
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.dialects.logprobs import LISTS
-from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
+from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, fact
 
 LONG_ANSWER = 50
 """Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
@@ -215,7 +215,7 @@ def _reported_count(stream: Stream, choice: Choice) -> int | None:
     """
     count = choice.counter("completion_tokens")
     if count is None and len(stream.choices) == 1 and choice.output_ids is not None:
-        count = integer((stream.usage or {}).get("completion_tokens"))
+        count = usage_count(stream)
     return count
 
 

@@ -13,7 +13,7 @@ from tokenwire.checks.about import ANSWERED, EVENTS, ended, finished_choices
 from tokenwire.checks.check import Relation, Target, check, check_rows, check_run, select
 from tokenwire.checks.evidence import Observation, Row, equal, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.channels import Channels, differences, offered
-from tokenwire.checks.reading.fields import end_place
+from tokenwire.checks.reading.fields import end_place, usage_count
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.dialects.dialect import dialect_of, has_items, policy_of
 from tokenwire.dialects.event_grammar import EventGrammar, Rule, Walk
@@ -308,8 +308,8 @@ def _endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> 
 
 def _same_prompt(first: Answer, second: Answer, where: str) -> Iterator[Observation]:
     """Whether two prompts have as many tokens, by the usage of their answers."""
-    due, count = ((answer.usage or {}).get("prompt_tokens") for answer in (first, second))
-    if type(due) is int and type(count) is int:
+    due, count = (usage_count(answer, "prompt_tokens") for answer in (first, second))
+    if due is not None and count is not None:
         place = second.load().usage_place or end_place(second)
         yield expect(place, due, count, f"the prompt has {count} tokens, and {due} {where}")
 

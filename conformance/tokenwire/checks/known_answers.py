@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import finalize
 
@@ -195,11 +195,8 @@ def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observa
             if stated is not None:
                 yield _counted(last.at(name), name, number, stated)
     uncounted = sum(_may_not_count_its_end(stream, known) for known in every)
-    usage = stream.usage
-    if (
-        isinstance(usage, Mapping)
-        and len(every) == len(stream.choices) == stream.asked.n * stream.asked.prompts
-    ):
+    usage = stream.usage or {}
+    if len(every) == len(stream.choices) == stream.asked.n * stream.asked.prompts:
         total = {
             "completion_tokens": sum(len(ids_due(stream, known.right)) for known in every),
             "prompt_tokens": sum(len(known.prompt) for known in every) // max(stream.asked.n, 1),

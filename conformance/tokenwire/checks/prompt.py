@@ -13,7 +13,14 @@ from tokenwire.checks.check import Target, check, check_run, compare, select
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.chance import DRIFT, goes_apart, sampled_logprobs
-from tokenwire.checks.reading.fields import count_of, first_of_prompt, names_of_prompt, prompt_of, told_prompt
+from tokenwire.checks.reading.fields import (
+    count_of,
+    first_of_prompt,
+    names_of_prompt,
+    prompt_of,
+    told_prompt,
+    usage_count,
+)
 from tokenwire.checks.rescoring import Pair, observe_agreement
 from tokenwire.checks.round_trips import Ids, Whole, related_streams
 from tokenwire.dialects.dialect import is_chat, policy_of
@@ -430,10 +437,9 @@ def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator
     asked = stream.asked
     if is_chat(stream) or not (asked.echo and asked.logprobs and asked.top_logprobs > 0 and ended(stream)):
         return
-    usage = stream.usage if isinstance(stream.usage, Mapping) else {}
     for choice in finished_choices(stream):
         prompt, made = _prompt_ids(stream, choice), count_of(stream, choice)
-        size = len(prompt) if prompt is not None else integer(usage.get("prompt_tokens"))
+        size = len(prompt) if prompt is not None else usage_count(stream, "prompt_tokens")
         if size is None or made is None or (prompt is None and asked.prompts > 1):
             continue
         entries = sum(len(part) for part in _raw_lists(choice, NAMED))

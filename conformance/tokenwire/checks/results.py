@@ -11,9 +11,9 @@ from typing import Any
 from tokenwire.checks.about import ANSWERED
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.fields import end_place
+from tokenwire.checks.reading.fields import end_place, usage_count
 from tokenwire.dialects.dialect import gives_results, is_ranked
-from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact, integer
+from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.wire.json_pointer import parse
 
@@ -113,7 +113,7 @@ def _truncated_inputs_are_counted(streams: tuple[Answer, ...], _target: Target) 
         for run in (ids[0], ids[0][:keep], ids[0][-keep:]):
             if (same := first.get(_key(answer, run, None))) is not None:
                 known[_distance(_vector(same), _vector(choice))] = run, same
-        count = choice.counter("prompt_tokens") or integer((answer.usage or {}).get("prompt_tokens"))
+        count = choice.counter("prompt_tokens") or usage_count(answer, "prompt_tokens")
         if not known or count is None or (nearest := min(known)) > _APART:
             continue
         run, same = known[nearest]

@@ -15,7 +15,7 @@ from tokenwire.checks.difference import first_difference, observe_sequence, obse
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.chance import DRIFT, LoadedPair, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.reading.channels import CALLED, taken_apart
-from tokenwire.checks.reading.fields import bringing, end_place
+from tokenwire.checks.reading.fields import bringing, end_place, usage_count
 from tokenwire.dialects.dialect import has_items
 from tokenwire.dialects.logprobs import CONTENT, NAMED_TOP, TOP
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
@@ -204,7 +204,7 @@ def same_usage(
     place = theirs.usage_place or end_place(theirs)
     related = (ours.usage_place or end_place(ours),)
     for name in names:
-        expected, actual = (integer((stream.usage or {}).get(name)) for stream in (ours, theirs))
+        expected, actual = (usage_count(stream, name) for stream in (ours, theirs))
         if expected is not None and actual is not None:
             message = f"{name} is {actual} in the usage, but {expected} in {source}"
             by_chance = name != "prompt_tokens" and expected != actual and any(map(goes_apart, pairs))

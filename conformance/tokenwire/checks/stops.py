@@ -9,7 +9,7 @@ from tokenwire.ask import Asked
 from tokenwire.checks.about import about, finished_choices, streamed
 from tokenwire.checks.check import Target, check_finished, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.fields import SHOWN, asked_alike, start_place, texts_so_far
+from tokenwire.checks.reading.fields import SHOWN, asked_alike, running_texts, start_place
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.same_answers import same_finish, same_ids, same_text
@@ -161,12 +161,12 @@ def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iter
             ended = choice.text or ""
             if not (ended.startswith(text) or text.startswith(ended)):
                 continue  # whole answers and streams say different things here: no stop took that away
-            for position, shown in texts_so_far(choice):
+            for emission, shown in running_texts(choice):
                 # Text that goes on behind the right end shows the stop; other text may be another answer, by
                 # chance.
                 if shown:
                     yield expect(
-                        choice.emissions[position].at("text"),
+                        emission.at("text"),
                         f"a beginning of {text[-80:]!r}",
                         shown[-80:],
                         f"{shown[-40:]!r} was shown; the text before {stop!r} ends {text[-40:]!r}",

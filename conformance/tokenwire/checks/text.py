@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tokenwire.checks.about import about
+from tokenwire.checks.about import about, is_error
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import observe_legal_text
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import offered
-from tokenwire.checks.reading.fields import texts_so_far
+from tokenwire.checks.reading.fields import running_texts
 from tokenwire.checks.reading.legal_text import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.record import BROKEN, Emission, Stream
 
@@ -57,10 +57,10 @@ def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a client holds after each emission is a beginning of what all ids say."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
-        for position, shown in texts_so_far(decoding.choice) if legal else ():
+        for emission, shown in running_texts(decoding.choice) if legal else ():
             if shown:
                 holds = any(decoding.begins(text, shown) for text in legal)
-                yield _observed(decoding, decoding.choice.emissions[position], shown, legal, holds=holds)
+                yield _observed(decoding, emission, shown, legal, holds=holds)
 
 
 @check("text-keeps-up-with-its-ids", replace(_DECODED, streamed=True))
@@ -72,10 +72,8 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
         return
     for decoding in decoded(stream, target.tokenizer):
         held_back = max([len(stop) - 1 for stop in decoding.asked.stop if stop], default=0)
-        shown = dict(texts_so_far(decoding.choice))
-        for emission in decoding.choice.delivered:
-            text, after = shown.get(emission.position), emission.after
-            inner = text is not None and emission.finish is None and emission.counted
+        for emission, text in running_texts(decoding.choice):
+            after, inner = emission.after, emission.finish is None and emission.counted
             if not inner or not 0 < after <= len(decoding.ids):
                 continue
             # The finish may come in an event of its own: what ended the choice is complete, and never shown.
@@ -88,9 +86,9 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
             stated = (decoding.decode(decoding.ids[: after - by_id]) or "").lstrip(BROKEN)
             if not stated or stated.endswith(BROKEN):
                 continue
-            least, actual = decoding.size(stated) - may_wait, decoding.size(text or "")
+            least, actual = decoding.size(stated) - may_wait, decoding.size(text)
             message = (
-                f"the text of choice {decoding.choice.index} lags: it ends {(text or '')[-24:]!r}, and "
+                f"the text of choice {decoding.choice.index} lags: it ends {text[-24:]!r}, and "
                 f"the {after} ids delivered say {stated[-24:]!r}"
             )
             expected = f"at least {least} characters after {after} ids"
@@ -102,13 +100,14 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
 def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     """Between emissions, no more of the right text is shown than the ids delivered make."""
     for decoding in decoded(stream, target.tokenizer):
-        legal, shown = legal_texts(decoding), dict(texts_so_far(decoding.choice))
+        legal = legal_texts(decoding)
         alone = decoding.size(decoding.decode(decoding.ids) or "")
         # The prompt may be what gives the output its first space, or the rest of a character.
         beyond = max([decoding.size(text) - alone for text in decoding.readings(decoding.ids)], default=0)
-        for emission in decoding.choice.delivered:
-            text, after = shown.get(emission.position), emission.after
-            if not text or not emission.counted or not 0 < after < len(decoding.ids):
+        for emission, text in running_texts(decoding.choice):
+            after = emission.after
+            inner = emission.counted and not is_error(emission.finish)
+            if not text or not inner or not 0 < after < len(decoding.ids):
                 continue
             stated = decoding.decode(decoding.ids[:after])
             if stated is not None and any(decoding.begins(right, text) for right in legal):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tokenwire.checks.about import FINISHED, about, finished_choices, streamed
@@ -17,10 +17,11 @@ from tokenwire.checks.reading.fields import (
     prompt_sent,
     start_place,
     told_prompt,
+    usage_count,
 )
 from tokenwire.checks.reading.refusals import was_refused, words_of
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Answer, Choice, Stream, integer
+from tokenwire.record import Answer, Choice, Stream
 
 FIELD = "prompt_token_ids"
 REQUEST = "the input_ids of the request"
@@ -72,12 +73,11 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
             count, place = counting.counters["prompt_tokens"], counting.at("prompt_tokens")
             message = f"prompt_tokens is {count!r} for {len(sent)} input_ids"
             yield expect(place, len(sent), count, message)
-    prompts, usage = stream.asked.input_ids, stream.usage
-    if counted or not prompts or not all(prompts) or not isinstance(usage, Mapping):
+    prompts, usage = stream.asked.input_ids, stream.usage or {}
+    if counted or not prompts or not all(prompts):
         return  # no ids are no prompt, and to be refused: what was run instead is not counted here
-    if not stream.answered or stream.error is not None:  # usage on the way may count one choice
-        return
-    if "prompt_tokens" in usage:
+    # Usage on the way may count one choice.
+    if stream.answered and stream.error is None and "prompt_tokens" in usage:
         total = sum(map(len, prompts))
         message = f"usage counts {usage['prompt_tokens']!r} prompt_tokens for {total} input_ids"
         place = stream.usage_place or end_place(stream)
@@ -87,12 +87,12 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
 @check_finished("prompt-ids-match-their-count")
 def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many prompt ids as prompt_tokens says."""
-    if not (stream.asked.n > 0):
+    if stream.asked.n < 1:
         return
     reported = first_prompt_ids(choice)
     count = choice.counter("prompt_tokens")
-    if count is None and stream.asked.prompts == 1 and isinstance(stream.usage, Mapping):
-        count = integer(stream.usage.get("prompt_tokens"))
+    if count is None and stream.asked.prompts == 1:
+        count = usage_count(stream, "prompt_tokens")
     if reported is not None and count is not None and _ran(stream, choice):
         emission, ids = reported
         if list(ids) == list(prompt_of(stream, choice.index) or ()) and len(ids) != count:
@@ -105,8 +105,7 @@ def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Targe
 def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice of a batch, and no sample of a prompt, goes without the ids of its prompt."""
     asked = stream.asked
-    several = asked.prompts * asked.n > 1
-    if not several:
+    if asked.prompts * asked.n <= 1:
         return
     of_prompt: dict[int, list[Any]] = {}
     for choice in finished_choices(stream):

@@ -13,7 +13,7 @@ from tokenwire.checks.about import FINISHED, finished_choices
 from tokenwire.checks.agreement import choice_pairs
 from tokenwire.checks.check import Target, check, check_finished, check_run, compare, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.fields import prompt_of
+from tokenwire.checks.reading.fields import prompt_of, usage_count
 from tokenwire.dialects.arrays import Array, ArrayRule, Rows
 from tokenwire.dialects.dialect import arrays_of
 from tokenwire.dialects.logprobs import MASK, MASK_LOGPROBS, TOP, joined_series
@@ -106,7 +106,7 @@ def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
     """
     counted = integer(emission.counters.get("completion_tokens"))
     if counted is None and len(stream.choices) == 1:
-        counted = integer((stream.usage or {}).get("completion_tokens"))
+        counted = usage_count(stream)
     # The ids of a stream do not stand for the count: some may have been lost, which other rows tell.
     if counted is None and emission.counted and stream.delivery is Delivery.WHOLE:
         return emission.after

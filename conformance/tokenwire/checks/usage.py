@@ -41,7 +41,7 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     Without ids, several choices that all came to the end of their budget have as many.
     """
     usage, place = stream.usage, stream.usage_place or end_place(stream)
-    if not isinstance(usage, Mapping) or "completion_tokens" not in usage:
+    if usage is None or "completion_tokens" not in usage:
         return
     with_choice = {emission.event.index for choice in stream.choices for emission in choice.emissions}
     if stream.asked.continuous_usage and len(stream.choices) > 1 and place.event in with_choice:
@@ -61,7 +61,12 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     yield expect(place, count, stated, message)
 
 
-def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
+def reasoning_tokens(stream: Stream) -> int | None:
+    """How many tokens of reasoning the usage of an answer counts."""
+    return integer(_part_of(stream.usage or {}, "completion_tokens", "reasoning_tokens"))
+
+
+def _part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
     """A part of a count: beside it, or among its details; None where the usage does not tell it."""
     details = counts.get(f"{whole}_details")
     nested = details.get(part) if isinstance(details, Mapping) else None
@@ -88,7 +93,7 @@ def _observe_within(row: _Within, stream: Stream, _target: Target) -> Iterator[O
 
     in_usage = []
     for usage in stream.usages if stream.answered else ():
-        count, most = part_of(usage.counts, whole, part), integer(usage.counts.get(whole))
+        count, most = _part_of(usage.counts, whole, part), integer(usage.counts.get(whole))
         if count is not None:
             message = f"{part} is {count!r} and {whole} {most}"
             in_usage.append(expect(usage.place, expected(most), count, message, holds=holds(count, most)))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from tokenwire.checks.reading.fields import count_of
+from tokenwire.checks.reading.fields import count_of, usage_count
 from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
 from tokenwire.dialects.logprobs import CONTENT, joined_series
 from tokenwire.dialects.markup import (
@@ -298,10 +298,9 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
     """Whether there is an entry, or an id, for each token: some families leave out what is not shown, and
     where one was lost, the others say another text.
     """
-    reported, usage = len(tokens_of(choice) or choice.output_ids or ()), stream.usage
-    count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    reported, count = len(tokens_of(choice) or choice.output_ids or ()), usage_count(stream)
     # Usage counts the tokens of all choices together.
-    if len(stream.choices) == 1 and type(count) is int:
+    if len(stream.choices) == 1 and count is not None:
         return reported == count
     return reported == count_of(stream, choice) or policy_of(stream).hidden_in_logprobs
 

@@ -63,17 +63,12 @@ def counts_its_ids(choice: ChoiceFacts) -> bool:
 
 def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
     """The text that a client holds after each emission that carries text."""
-    return [(choice.emissions[position], held) for position, held in texts_so_far(choice)]
-
-
-def texts_so_far(choice: Choice) -> list[tuple[int, str]]:
-    """The same, with the position of each emission."""
-    texts: list[tuple[int, str]] = []
+    texts: list[tuple[Emission, str]] = []
     held = ""
-    for position, text in enumerate(emission.text for emission in choice.emissions):
-        if text is not None:
-            held = held + text if choice.text_is_incremental else text
-            texts.append((position, held))
+    for emission in choice.emissions:
+        if emission.text is not None:
+            held = held + emission.text if choice.text_is_incremental else emission.text
+            texts.append((emission, held))
     return texts
 
 
@@ -143,6 +138,11 @@ def names_of_prompt(choice: Choice) -> frozenset[str]:
     return frozenset(name for emission in choice.emissions for name in emission.prompt_series)
 
 
+def usage_count(stream: Answer, name: str = "completion_tokens") -> int | None:
+    """A count in the usage of an answer, where it is an integer."""
+    return integer((stream.usage or {}).get(name))
+
+
 def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
     """How many output ids a choice has: its ids counted, else completion_tokens, else the answer's usage.
 
@@ -153,9 +153,15 @@ def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
         return len(ids)
     count = choice.counter("completion_tokens")
     alone = len(stream.choices) == 1 and stream.asked.prompts * stream.asked.n == 1
-    if count is None and alone and isinstance(stream.usage, Mapping):
-        count = integer(stream.usage.get("completion_tokens"))
-    return count
+    return usage_count(stream) if count is None and alone else count
+
+
+def total_count(stream: Answer, choices: Iterable[ChoiceFacts]) -> int | None:
+    """How many output ids the choices of an answer have together, by its usage; else counted."""
+    if (stated := usage_count(stream)) is not None:
+        return stated
+    counts = [count_of(stream, choice) for choice in choices]
+    return None if None in counts else sum(filter(None, counts))
 
 
 def untold_count(stream: Stream, choice: Choice) -> int | None:
@@ -166,16 +172,6 @@ def untold_count(stream: Stream, choice: Choice) -> int | None:
     if choice.output_ids is not None or not spent or stream.asked.echo or len(stream.choices) != 1:
         return None
     return count_of(stream, choice) or None
-
-
-def carries(emission: Emission, name: str) -> bool:
-    """Whether a key stands in the emission, be it with the value null."""
-    return (
-        name in emission.pointers
-        or getattr(emission, name, None) is not None
-        or name in emission.details
-        or name in emission.series
-    )
 
 
 def prompt_of(stream: Answer, choice: int) -> list[int] | None:
