@@ -13,12 +13,13 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.chance import goes_apart
 from tokenwire.checks.reading.channels import (
     CALLED,
+    CHANNEL_WORDS,
     SPENT,
     Channels,
-    Difference,
     MarkedText,
     differences,
     offered,
+    piece_place,
     said_of,
     taken_apart,
     tokens_of,
@@ -28,7 +29,7 @@ from tokenwire.checks.reading.fields import end_place, start_place, total_count
 from tokenwire.checks.usage import reasoning_tokens
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import as_object
-from tokenwire.record import CallPiece, Choice, Delivery, Emission, Stream, integer
+from tokenwire.record import CallPiece, Choice, Delivery, Place, Stream, ToolCall, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 
@@ -99,11 +100,10 @@ def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[O
     for pair in _pairs(comparison):
         if _disputed_pair(comparison, pair, target):
             continue
-        found = list(differences(*pair))
-        for difference in found:
-            yield _difference(pair, difference, source, by_chance=_by_chance(comparison, pair, target))
+        ours, theirs = pair
+        found = observe_differences(ours, theirs, source, by_chance=_by_chance(comparison, pair, target))
+        yield from found
         if not found:
-            ours, theirs = pair
             place = theirs.place(CALLED if theirs.calls else "reasoning")
             yield expect(place, written(ours), written(theirs), holds=True)
 
@@ -116,22 +116,22 @@ def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: 
     return not same and goes_apart((pair[0].choice, pair[1].choice))
 
 
-def _difference(
-    pair: tuple[Channels, Channels], difference: Difference, source: str, *, by_chance: bool = False
-) -> Observation:
-    ours, theirs = pair
-    message = difference.message(source)
-    place = theirs.place(difference.channel)
-    related = (ours.place(difference.channel),)
-    return expect(
-        place,
-        difference.expected,
-        difference.actual,
-        message,
-        holds=False,
-        related=related,
-        by_chance=by_chance,
-    )
+def observe_differences(
+    ours: Channels, theirs: Channels, source: str, *, by_chance: bool = False
+) -> list[Observation]:
+    """Look where two choices were taken apart otherwise."""
+    return [
+        expect(
+            theirs.place(found.channel),
+            found.expected,
+            found.actual,
+            found.message(source),
+            holds=False,
+            related=(ours.place(found.channel),),
+            by_chance=by_chance,
+        )
+        for found in differences(ours, theirs)
+    ]
 
 
 def _with_whole(comparison: Comparison) -> bool:
@@ -168,7 +168,7 @@ def _disputed_markup_may_differ(comparison: Comparison, target: Target) -> Itera
     for pair in _pairs(comparison):
         disputed = _disputed_pair(comparison, pair, target)
         if disputed:
-            found = [_difference(pair, difference, source) for difference in differences(*pair)]
+            found = observe_differences(*pair, source)
             for seen in found:
                 yield seen._replace(message=f"{disputed}: {seen.message}")
             if not found:
@@ -182,15 +182,13 @@ def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterato
         return
     for pair in _pairs(comparison):
         ours, theirs = pair
-        if list(differences(*pair)):
+        if any(differences(*pair)):
             continue
         for channel, expected, actual in (
             ("reasoning", ours.reasoning, theirs.reasoning),
             ("text", ours.content, theirs.content),
         ):
-            message = (
-                f"the {'content' if channel == 'text' else channel} is {actual!r}, with other white space"
-            )
+            message = f"the {CHANNEL_WORDS[channel]} is {actual!r}, with other white space"
             yield expect(theirs.place(channel), expected, actual, message, related=(ours.place(channel),))
 
 
@@ -202,11 +200,10 @@ def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observ
         if stated is None or not stated.settled or not channels.choice.parsed:
             continue
         markers = target.markup.markers(thoughts=bool(channels.reasoning), calls=bool(channels.calls))
-        for channel, text in (
-            (("reasoning", channels.reasoning), ("text", channels.content)) if markers else ()
-        ):
+        parts = (("reasoning", channels.reasoning), ("text", channels.content))
+        for channel, text in parts if markers else ():
             shown = next((marker for marker in markers if marker in text), None)
-            message = f"the {'content' if channel == 'text' else channel} holds the marker {shown!r}"
+            message = f"the {CHANNEL_WORDS[channel]} holds the marker {shown!r}"
             yield expect(channels.place(channel), "no marker", text, message, holds=shown is None)
 
 
@@ -228,11 +225,8 @@ def _has_markup(stated: MarkedText, channels: Channels) -> bool:
 
 def _held(channels: Channels, stated: MarkedText) -> Observation:
     reading = stated.reading
-    due = [
-        reading.reasoning,
-        "".join(reading.contents),
-        [[call.name, call.arguments] for call in reading.calls],
-    ]
+    calls = [[call.name, call.arguments] for call in reading.calls]
+    due = [reading.reasoning, "".join(reading.contents), calls]
     reported = [channels.reasoning, channels.content, written(channels)]
     unlike = (name for name, a, b in zip(_CHANNELS, due, reported, strict=True) if not _alike(a, b))
     differing = next(unlike, "")
@@ -240,8 +234,7 @@ def _held(channels: Channels, stated: MarkedText) -> Observation:
     if reading.cut:
         message = f"no channel holds what the text ends in: {reading.cut!r}"
     if differing:
-        position = _CHANNELS.index(differing)
-        channel = {"text": "content", CALLED: "tool calls"}.get(differing, differing)
+        position, channel = _CHANNELS.index(differing), CHANNEL_WORDS[differing]
         message = (
             f"the tokens say {due[position]!r} for the {channel}, and the channel "
             f"holds {reported[position]!r}"
@@ -269,40 +262,36 @@ def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Ob
             yield _held(channels, stated)
 
 
-def _pieces(stream: Stream) -> Iterator[tuple[Emission, CallPiece, bool]]:
-    """The pieces of tool calls of a stream, each with whether it is the first of its call."""
+def _pieces(stream: Stream) -> Iterator[tuple[Place, CallPiece, bool]]:
+    """The pieces of tool calls of a stream, each with its place and whether it is the first of its call."""
     for choice in stream.choices:
         for call in choice.calls:
             for position, (emission, piece) in enumerate(call.pieces):
-                yield emission, piece, position == 0
+                yield piece_place(emission, piece), piece, position == 0
 
 
 @check("call-opens-with-its-name", _CALLS)
 def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who a call is, and what it calls, stands in its first piece."""
-    for emission, piece, first in _pieces(stream):
+    for place, piece, first in _pieces(stream):
         if first:
-            reported = {"index": piece.index, "id": piece.id, "type": piece.type, "name": piece.name}
-            lacks = [
-                name
-                for name in ("id", "type", "name")
-                if not isinstance(reported[name], str) or not reported[name]
-            ]
-            lacks = [*(["index"] if integer(piece.index) is None else []), *lacks]
+            named = {"id": piece.id, "type": piece.type, "name": piece.name}
+            lacks = ["index"] if integer(piece.index) is None else []
+            lacks += [name for name, value in named.items() if not isinstance(value, str) or not value]
+            reported = {"index": piece.index, **named}
             message = f"the first piece of a tool call has no {' and no '.join(lacks)}"
             expected = "index, id, type and name"
-            yield expect(emission.event.place.at(piece.pointer), expected, reported, message, holds=not lacks)
+            yield expect(place, expected, reported, message, holds=not lacks)
 
 
 @check("call-is-named-once", _CALLS)
 def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Clients join what pieces bring: a name or an id that comes twice is another one."""
-    for emission, piece, first in _pieces(stream):
+    for place, piece, first in _pieces(stream):
         if not first:
-            again = [name for name, value in (("id", piece.id), ("name", piece.name)) if value]
-            message = f"a later piece of a tool call brings {' and '.join(again)} again"
-            place = emission.event.place.at(piece.pointer)
             actual = {"id": piece.id, "name": piece.name}
+            again = [name for name, value in actual.items() if value]
+            message = f"a later piece of a tool call brings {' and '.join(again)} again"
             yield expect(place, "arguments alone", actual, message, holds=not again)
 
 
@@ -314,8 +303,7 @@ def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation
             emission, piece = call.pieces[0]
             if streamed(stream) or piece.index is not None:
                 message = f"tool call {due} of choice {choice.index} has the index {piece.index!r}"
-                place = emission.event.place.at(piece.pointer)
-                yield expect(place, due, piece.index, message)
+                yield expect(piece_place(emission, piece), due, piece.index, message)
 
 
 @check("call-ids-are-unique", about(chat=True))
@@ -324,10 +312,9 @@ def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
     held: set[str] = set()
     for choice in stream.choices:
         for call in choice.calls:
-            emission, piece = call.pieces[0]
             call_id = call.id if isinstance(call.id, str) else ""
             yield expect(
-                emission.event.place.at(piece.pointer),
+                piece_place(*call.pieces[0]),
                 "an id of its own",
                 call.id,
                 f"tool call {call.index} of choice {choice.index} has the id {call.id!r}"
@@ -335,6 +322,12 @@ def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
                 holds=bool(call_id) and call_id not in held,
             )
             held.add(call_id)
+
+
+def observe_arguments(call: ToolCall, message: str) -> Observation:
+    """Look whether the arguments of a call are a JSON object."""
+    holds = as_object(call.arguments) is not None
+    return expect(piece_place(*call.pieces[-1]), "a JSON object", call.arguments, message, holds=holds)
 
 
 @check("arguments-are-json", _TAKEN_APART)
@@ -347,11 +340,8 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
         if stated is not None and not stated.settled:
             continue
         for call in channels.calls:
-            emission, piece = call.pieces[-1]
             message = f"the arguments of {call.name!r} are no JSON object: {call.arguments[-60:]!r}"
-            place = emission.event.place.at(piece.pointer)
-            holds = as_object(call.arguments) is not None
-            seen = expect(place, "a JSON object", call.arguments, message, holds=holds)
+            seen = observe_arguments(call, message)
             # A model may write what is no JSON, and where nothing tells its tokens, it may have.
             yield seen if stated is not None else seen._replace(level=Level.MAY)
 
@@ -384,26 +374,16 @@ def _finish_of_calls_has_a_call(stream: Stream, _target: Target) -> Iterator[Obs
     """Who is told to call finds what to call."""
     for channels in _finished(stream):
         if channels.called:
-            message = "the choice finished with tool_calls, and has none"
-            yield expect(
-                channels.place("finish"),
-                "a tool call",
-                written(channels),
-                message,
-                holds=bool(channels.calls),
-            )
+            message, calls = "the choice finished with tool_calls, and has none", written(channels)
+            yield expect(channels.place("finish"), "a tool call", calls, message, holds=bool(calls))
 
 
 @check("calls-finish-as-calls", _TAKEN_APART)
 def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A choice that comes to its end with calls that are complete says so."""
     asked = stream.asked
-    if (
-        (asked.tools is not None and asked.tools.name)
-        or asked.stop
-        or asked.stop_regex
-        or asked.stop_token_ids
-    ):
+    named = asked.tools is not None and asked.tools.name
+    if named or asked.stop or asked.stop_regex or asked.stop_token_ids:
         return
     for channels in _finished(stream):
         finish = channels.choice.finish
@@ -469,7 +449,7 @@ def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observ
         if not (ours.choice.parsed or theirs.choice.parsed):
             continue
         source = f"and in choice {ours.choice.index}, which says the same,"
-        found = [_difference((ours, theirs), difference, source) for difference in differences(ours, theirs)]
+        found = observe_differences(ours, theirs, source)
         yield from found
         if not found:
             yield expect(theirs.place("text"), written(ours), written(theirs), holds=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokenwire.checks.about import ANY, about
+from tokenwire.checks.channels import observe_arguments
 from tokenwire.checks.check import Target, check_finished, check_rows
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.channels import CALLED, SPENT, Channels, said_of, taken_apart
+from tokenwire.checks.reading.channels import CALLED, SPENT, Channels, piece_place, said_of, taken_apart
 from tokenwire.checks.refusals import Refused, observe_refusal
 from tokenwire.constraint import Constraint, UntoldError
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.dialects.markup import as_object
 from tokenwire.record import Choice, Place, Stream
 
 _WHOLE = about(finished=True, ended=True)
@@ -61,10 +61,8 @@ def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
 def _constraint(choice: Choice, stream: Stream) -> Constraint | None:
     """Of what the text of a choice is a word; None where it calls a tool, or shows more than its text."""
     asked = stream.asked
-    shows_more = asked.echo or not asked.skip_special_tokens
-    return (
-        asked.constraints[0] if len(asked.constraints) == 1 and not (choice.has_calls or shows_more) else None
-    )
+    shows_more = choice.has_calls or asked.echo or not asked.skip_special_tokens
+    return asked.constraints[0] if len(asked.constraints) == 1 and not shows_more else None
 
 
 def _cut_by_its_request(choice: Choice, stream: Stream) -> bool:
@@ -110,10 +108,8 @@ def _cut_text_begins_a_word(choice: Choice, stream: Stream, target: Target) -> I
 
 def _bad_constraint(stream: Stream, _target: Target) -> str:
     asked = stream.asked
-    faults = [
-        *(constraint.fault for constraint in asked.constraints),
-        *(asked.tools.faults if asked.tools else ()),
-    ]
+    faults = [constraint.fault for constraint in asked.constraints]
+    faults += asked.tools.faults if asked.tools else ()
     fault = next(filter(None, faults), "")
     return f"a request in which {fault} was" if fault else ""
 
@@ -158,11 +154,8 @@ def _demanded_arguments_are_an_object(
     if rule is None or rule.demand != "required" or channels is None:
         return
     for call in channels.calls:
-        emission, piece = call.pieces[-1]
         message = f"the arguments of {call.name!r}, which had to be called, are {call.arguments[:60]!r}"
-        holds = as_object(call.arguments) is not None
-        place = emission.event.place.at(piece.pointer)
-        yield expect(place, "a JSON object", call.arguments, message, holds=holds)
+        yield observe_arguments(call, message)
 
 
 @check_finished("strict-arguments-fit", _CHAT)
@@ -172,5 +165,4 @@ def _strict_arguments_fit(choice: Choice, stream: Stream, _target: Target) -> It
     for call in channels.calls if rule is not None and channels is not None else ():
         schema = rule.parameters.get(call.name) if rule is not None and call.name in rule.strict else None
         if schema is not None:
-            emission, piece = call.pieces[-1]
-            yield from _held(emission.event.place.at(piece.pointer), schema, call.arguments)
+            yield from _held(piece_place(*call.pieces[-1]), schema, call.arguments)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANSWERED, EVENTS, ended, finished_choices
+from tokenwire.checks.channels import observe_differences
 from tokenwire.checks.check import Relation, Target, check, check_rows, check_run, select
 from tokenwire.checks.evidence import Observation, Row, equal, expect, expect_each, in_wire_order
-from tokenwire.checks.reading.channels import Channels, differences, offered
+from tokenwire.checks.reading.channels import CALLED, SPENT, Channels, offered, piece_place
 from tokenwire.checks.reading.fields import end_place, usage_count
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.dialects.dialect import dialect_of, has_items, policy_of
@@ -21,8 +22,6 @@ from tokenwire.dialects.markup import as_object
 from tokenwire.record import Answer, Choice, Stream, as_list, fact
 from tokenwire.requirement import Level
 from tokenwire.wire.json_pointer import ABSENT, find, gather, parse
-
-_CUT = "length"
 
 
 def _grammar(stream: Answer) -> EventGrammar | None:
@@ -205,7 +204,7 @@ def _cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observa
     for choice in finished_choices(stream):
         emission = choice.emissions[-1]
         items = find(emission.event.data, parse(pointer))
-        if choice.finish is not None and choice.finish.type == _CUT and isinstance(items, list) and items:
+        if choice.finish is not None and choice.finish.type == SPENT and isinstance(items, list) and items:
             place = emission.event.at(f"{pointer}/{len(items) - 1}/status")
             status = find(items[-1], ("status",))
             message = f"the budget cut the last item, and its status is {status!r}"
@@ -217,11 +216,10 @@ def _call_input_is_an_object(stream: Stream, _target: Target) -> Iterator[Observ
     """The input of a call in a message that ends with calls is one JSON object, once it is joined."""
     grammar = _grammar(stream)
     for choice in finished_choices(stream) if grammar is not None and grammar.once else ():
-        called = choice.finish is not None and choice.finish.type == "tool_calls"
+        called = choice.finish is not None and choice.finish.type == CALLED
         for call in choice.calls if called else ():
-            emission, piece = call.pieces[-1]
-            holds = not call.arguments or as_object(call.arguments) is not None
-            place, text = emission.event.at(piece.pointer), call.arguments
+            place, text = piece_place(*call.pieces[-1]), call.arguments
+            holds = not text or as_object(text) is not None
             message = f"the input of {call.name} joins to {text!r}, which is no JSON object"
             yield expect(place, "one JSON object", text, message, holds=holds)
 
@@ -278,17 +276,11 @@ def _endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -
     for first, second in _across_endpoints(greedy, lambda answer: (_conversation(answer), _limits(answer))):
         whole = (first.load(), second.load())
         (ours,), (theirs,) = ([Channels.of(stream, choice) for choice in stream.choices] for stream in whole)
-        found = list(differences(ours, theirs))
-        for difference in found:
-            yield expect(
-                theirs.place(difference.channel),
-                difference.expected,
-                difference.actual,
-                difference.message(f"and at {first.exchange.request.path}"),
-                holds=False,
-                related=(ours.place(difference.channel),),
-                by_chance=_texts_go_apart(ours.choice, theirs.choice),
-            )
+        by_chance = _texts_go_apart(ours.choice, theirs.choice)
+        found = observe_differences(
+            ours, theirs, f"and at {first.exchange.request.path}", by_chance=by_chance
+        )
+        yield from found
         if not found:
             yield expect(theirs.place("text"), ours.content, theirs.content, holds=True)
 

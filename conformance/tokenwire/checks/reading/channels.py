@@ -21,15 +21,22 @@ from tokenwire.dialects.markup import (
     load_markup,
     read_markup,
 )
-from tokenwire.record import BROKEN, Answer, Choice, Place, Stream, ToolCall
+from tokenwire.record import BROKEN, Answer, CallPiece, Choice, Emission, Place, Stream, ToolCall
 from tokenwire.target.tokenizer import Tokenizer
 
 CALLED = "tool_calls"
 """The finish of a choice that ends in tool calls."""
 SPENT = "length"
+CHANNEL_WORDS = {"reasoning": "reasoning", "text": "content", CALLED: "tool calls", "finish": "finish"}
+"""What users call the channels, and the finish."""
 
 _END = re.compile(r"<\|[^|]*\|>|</s>|<eos>|<end_of_turn>")
 """The text of a token that ends an answer."""
+
+
+def piece_place(emission: Emission, piece: CallPiece) -> Place:
+    """Where a piece of a tool call stands."""
+    return emission.event.at(piece.pointer)
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,7 @@ class Channels:
     def place(self, channel: str) -> Place:
         """Where the last of a channel stands; the last emission of all if nothing does."""
         if channel == CALLED and self.calls:
-            emission, piece = self.calls[-1].pieces[-1]
-            return emission.event.place.at(piece.pointer)
+            return piece_place(*self.calls[-1].pieces[-1])
         carrying = [e for e in self.choice.emissions if getattr(e, channel, None)]
         return (carrying or self.choice.emissions)[-1].at(channel)
 
@@ -95,8 +101,8 @@ class Difference:
     actual: Any
 
     def message(self, source: str) -> str:
-        what = {"text": "content", CALLED: "tool calls"}.get(self.channel, self.channel)
         verb = "are" if self.channel == CALLED else "is"
+        what = CHANNEL_WORDS[self.channel]
         return f"the {what} {verb} {_short(self.actual)}, {source} {_short(self.expected)}"
 
 
@@ -123,10 +129,8 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
     if calls[0] != calls[1]:
         yield Difference(CALLED, written(ours), written(theirs))
     if ours.called != theirs.called:
-        types = [
-            channels.choice.finish.type if channels.choice.finish else None for channels in (ours, theirs)
-        ]
-        yield Difference("finish", *types)
+        finishes = ours.choice.finish, theirs.choice.finish
+        yield Difference("finish", *(finish.type if finish else None for finish in finishes))
 
 
 def written(channels: Channels) -> list[list[Any]]:
@@ -348,9 +352,8 @@ def taken_apart(stream: Stream, choice: Choice) -> bool:
 
 def _says_markup(text: str, *, thoughts: bool, calls: bool) -> bool:
     """Whether a text holds a marker of any kind that is known, or how a call begins that has none."""
-    return (thoughts and bool(_every_marker()[0].search(text))) or (
-        calls and bool(_every_marker()[1].search(text))
-    )
+    wanted = zip((thoughts, calls), _every_marker(), strict=True)
+    return any(is_wanted and markers.search(text) for is_wanted, markers in wanted)
 
 
 @cache
@@ -393,11 +396,7 @@ def _is_shown(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokeniz
     if stated is None or stated.disputed:
         return False
     if markup.form is None:
-        return (
-            bool(stated.reading.reasoning.strip())
-            and stated.reading.reasoning.strip() == (choice.reasoning or "").strip()
-        )
-    first, calls = stated.reading.calls[:1], choice.calls
-    return (
-        bool(first and calls) and first[0].name == calls[0].name and first[0].is_told_by(calls[0].arguments)
-    )
+        thoughts = stated.reading.reasoning.strip()
+        return bool(thoughts) and thoughts == (choice.reasoning or "").strip()
+    pairs = list(zip(stated.reading.calls, choice.calls, strict=False))[:1]
+    return any(due.name == call.name and due.is_told_by(call.arguments) for due, call in pairs)
