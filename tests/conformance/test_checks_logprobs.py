@@ -29,7 +29,7 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
-from tokenwire.checks.rescoring import Pair, observe_agreement
+from tokenwire.checks.prompt import Pair, observe_agreement
 from tokenwire.dialects.logprobs import (
     CONTENT,
     NAMED,

@@ -23,7 +23,7 @@ from tokenwire.checks.reading.refusals import put_off
 from tokenwire.checks.reading.times import Timeline, began, delivered_at, over, overlap
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
-from tokenwire.record import Answer, Choice, Delivery, Stream, as_list, integer
+from tokenwire.record import Answer, Choice, Delivery, Stream, integer
 from tokenwire.requirement import tolerance
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
@@ -93,16 +93,19 @@ def _observe_aborted(row: _Aborted, stream: Stream, target: Target) -> Iterator[
     call = _abort_under_way(stream, target, name)
     if call is None:
         return
+    how = row.words.format(name=name)
+    message = f"the request was aborted early{how}, and went on to the end of its budget"
     for choice in finished_choices(stream):
-        if choice.finish is not None and choice.finish.type in {"abort", "length"}:
-            count = count_of(stream, choice)
-            if choice.finish.type == "length" and not _came_as_made(stream, over(call.exchange) or 0.0):
-                continue
-            how = row.words.format(name=name)
-            message = f"the request was aborted early{how}, and went on to the end of its budget"
-            actual = f"{choice.finish.type} after {'all' if count is None else count} tokens"
-            holds = choice.finish.type == "abort"
-            yield expect(choice.last_at("finish"), "an end before the budget", actual, message, holds=holds)
+        if was_aborted(choice) or _came_as_made(stream, over(call.exchange) or 0.0):
+            yield from early_end(stream, choice, message)
+
+
+def early_end(stream: Stream, choice: Choice, message: str) -> Iterator[Observation]:
+    """Look whether a choice that was aborted early left its budget unspent; one that stopped says nothing."""
+    finish, count = choice.finish, count_of(stream, choice)
+    if finish is not None and finish.type in {"abort", "length"}:
+        actual, holds = f"{finish.type} after {'all' if count is None else count} tokens", was_aborted(choice)
+        yield expect(choice.last_at("finish"), "an end before the budget", actual, message, holds=holds)
 
 
 check_rows(
@@ -153,25 +156,17 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
     count = integer(last.counters.get("completion_tokens"))
     if not fault and count is not None and count != len(ids):
         fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"
-    for name in sorted(choice.series_names):
-        entries = as_list(choice.series(name))
-        if (
-            not fault
-            and name in _per_token_series(choice)
-            and entries is not None
-            and len(entries) != len(ids)
-        ):
+    # These have an entry for each output id wherever they are told.
+    per_token = {name for name in choice.series_names if "logprob" in name} | choice.customized
+    for name in sorted(per_token):
+        entries = choice.series(name)
+        if not fault and entries is not None and len(entries) != len(ids):
             fault = f"{name} has {len(entries)} entries for {len(ids)} output ids"
     if not fault and not ids:
         return
     expected = "all ids that were delivered, counted"
     place = last.at("output_ids")
     yield expect(place, expected, fault or f"{len(ids)} output ids, counted", fault, holds=not fault)
-
-
-def _per_token_series(choice: Choice) -> frozenset[str]:
-    """The series that have an entry for each output id wherever they are told."""
-    return frozenset(name for name in choice.series_names if "logprob" in name) | choice.customized
 
 
 def _undisturbed(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Answer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tokenwire.checks.abort import named_by_clients
+from tokenwire.checks.abort import early_end, named_by_clients
 from tokenwire.checks.about import about, ended, finished_choices, is_error, was_aborted
 from tokenwire.checks.check import Target, check, check_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
@@ -26,12 +26,12 @@ _COUNTERS = ("prompt_tokens", "completion_tokens")
 @read_once
 def _reported_ids(stream: Stream) -> dict[int, str]:
     """The request id that each choice began with, by its index."""
-    every = ((choice.index, choice.details("request_id")) for choice in stream.choices)
-    first = (
-        (index, next((value for value in ids if isinstance(value, str) and value), None))
-        for index, ids in every
-    )
-    return {index: name for index, name in first if name is not None}
+    reported: dict[int, str] = {}
+    for choice in stream.choices:
+        for name in choice.details("request_id"):
+            if isinstance(name, str) and name:
+                reported.setdefault(choice.index, name)
+    return reported
 
 
 def _aborts(stream: Stream, target: Target) -> list[ControlCall]:
@@ -74,11 +74,15 @@ def _aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Obs
         yield expect(end_place(stream), "what was made before the abort", actual, message, holds=not error)
 
 
+def _is_empty_abort(choice: ChoiceFacts) -> bool:
+    """Whether a choice was aborted before its first token."""
+    return was_aborted(choice) and not choice.output_ids and not choice.text
+
+
 @select
 def _aborted_empty(stream: Stream) -> bool:
     """The answers of which a choice was aborted before its first token."""
-    empty = (choice for choice in finished_choices(stream) if was_aborted(choice))
-    return ended(stream) and any(not choice.output_ids and not choice.text for choice in empty)
+    return ended(stream) and any(map(_is_empty_abort, finished_choices(stream)))
 
 
 @check_run("empty-abort-is-an-answer")
@@ -92,13 +96,11 @@ def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> I
         usual = whole.get(_kind(stream))
         if usual is None:
             continue
-        for choice in finished_choices(stream):
-            if was_aborted(choice) and not choice.output_ids and not choice.text:
-                fault = _lack(choice, usual.choices[0])
-                message = f"the request was aborted before its first token, and its answer has {fault}"
-                expected = "no ids, and every counter"
-                place = choice.last_at("finish")
-                yield expect(place, expected, fault or "no ids, and every counter", message, holds=not fault)
+        for choice in filter(_is_empty_abort, finished_choices(stream)):
+            fault = _lack(choice, usual.choices[0])
+            message = f"the request was aborted before its first token, and its answer has {fault}"
+            place, expected = choice.last_at("finish"), "no ids, and every counter"
+            yield expect(place, expected, fault or expected, message, holds=not fault)
 
 
 def _kind(stream: Answer) -> tuple[object, ...]:
@@ -117,13 +119,13 @@ def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
     return "no list of output ids" if usual.output_ids is not None and not reported else ""
 
 
-def _early(stream: Stream, calls: Sequence[ControlCall], share: int = 4) -> bool:
-    """Whether an abort was answered when tokens had come, of each choice less than a part of its budget."""
+def _early(stream: Stream, calls: Sequence[ControlCall]) -> bool:
+    """Whether an abort was answered when tokens had come, of each choice below a quarter of its budget."""
     budget = stream.asked.max_new_tokens
     for call in calls if budget is not None else ():
         sent, answered = began(call.exchange), over(call.exchange)
         if sent is not None and answered is not None and delivered_at(stream, sent):
-            return (delivered_at(stream, answered) or 0) * share <= (budget or 0)
+            return (delivered_at(stream, answered) or 0) * 4 <= (budget or 0)
     return False
 
 
@@ -137,12 +139,8 @@ def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observa
     if not _early(stream, calls):
         return
     for choice in finished_choices(stream):
-        if choice.finish is not None and choice.finish.type in {"abort", "length"}:
-            count = count_of(stream, choice)
-            message = f"request {name!r} was aborted early, and its choice {choice.index} went on"
-            expected = "an end before the budget"
-            actual = f"{choice.finish.type} after {'all' if count is None else count} tokens"
-            yield expect(choice.last_at("finish"), expected, actual, message, holds=was_aborted(choice))
+        message = f"request {name!r} was aborted early, and its choice {choice.index} went on"
+        yield from early_end(stream, choice, message)
 
 
 @check("abort-of-a-choice-is-of-that-alone", about(ended=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from tokenwire.dialects.dialect import has_items, is_chat
 from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Finish, Stream
@@ -161,26 +161,13 @@ _WORDS = {
 """Fields of `Traits` in words: if they are true, and if not."""
 
 
-def about(
-    *asked: str,
-    unasked: Collection[str] = (),
-    answered: bool | None = None,
-    streamed: bool | None = None,
-    delivery: Delivery | None = None,
-    finished: bool | None = None,
-    ended: bool | None = None,
-    chat: bool | None = None,
-    items: bool | None = None,
-    event_stream: bool | None = None,
-) -> About:
-    """`About` for requests that hold some wishes, and not others. Raises ValueError for an unknown one."""
+def about(*asked: str, unasked: Collection[str] = (), **due: Any) -> About:
+    """`About` for requests that hold some wishes, and not others; `due`: its other fields. Raises ValueError
+    for an unknown wish.
+    """
     if unknown := {*asked, *unasked} - set(WISHES):
         raise ValueError(f"{sorted(unknown)[0]!r} is none of the wishes {', '.join(WISHES)}")
-    return About(
-        *(answered, streamed, delivery, finished, ended, chat, items, event_stream),
-        asked=frozenset(asked),
-        unasked=frozenset(unasked),
-    )
+    return About(asked=frozenset(asked), unasked=frozenset(unasked), **due)
 
 
 ANY = About()

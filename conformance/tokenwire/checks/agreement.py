@@ -56,10 +56,13 @@ def _asked_alike(baseline: Side, other: Side) -> bool:
     return asked[0] == asked[1] and asked[0][0]
 
 
-def _same_sampled(pair: Pair, upto: slice, source: str) -> Iterator[Observation]:
-    """Look whether the sampled ids have the same logprobs, in whatever shape either answer tells them."""
-    ours, theirs = (sampled_logprobs(choice)[upto] for choice in pair)
-    if not ours or len(ours) != len(theirs):
+def same_sampled(pair: Pair, source: str, upto: slice = slice(None)) -> Iterator[Observation]:
+    """Look whether two choices have the same logprobs where their ids are the same, in whatever shape either
+    answer tells them.
+    """
+    ids = [(choice.output_ids or [])[upto] for choice in pair]
+    ours, theirs = (sampled_logprobs(choice)[upto] for choice in pair) if ids[0] == ids[1] else ([], [])
+    if not ids[0] or not ours or len(ours) != len(theirs):
         return
     places = [choice.last_at() for choice in pair]
     yield observe_sequence(
@@ -72,13 +75,6 @@ def _same_sampled(pair: Pair, upto: slice, source: str) -> Iterator[Observation]
         related=(places[0],),
         by_chance=True,
     )
-
-
-def same_sampled(pair: Pair, source: str) -> Iterator[Observation]:
-    """Look whether two choices of the same ids have the same logprobs of these."""
-    ids = pair[0].output_ids
-    if ids and ids == pair[1].output_ids:
-        yield from _same_sampled(pair, slice(None), source)
 
 
 def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
@@ -121,7 +117,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
         yield from _same_text(pair, source, by_chance=False)
     upto = common if end is None else slice(end)
     if told_apart and not _asked_alike(baseline, other):
-        yield from _same_sampled(pair, upto, source)
+        yield from same_sampled(pair, source, upto)
     for name in sorted(_comparable_series(baseline, other)):
         expected, actual = baseline[1].series(name) or [], other[1].series(name) or []
         if len(expected) != len(ours) or len(actual) != len(theirs):

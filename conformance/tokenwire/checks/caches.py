@@ -1,4 +1,4 @@
-"""Checks of whose cache is used: what is counted ran under the same key, and since the last flush."""
+"""Checks of isolation: whose cache, adapter and rank a request is run with."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from operator import eq
 from typing import Any
 
 from tokenwire.checks.about import ANSWERED, ANY
-from tokenwire.checks.check import Relation, Target, check, check_run_rows
+from tokenwire.checks.check import Relation, Target, check, check_choices, check_rows, check_run_rows
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import prompt_sent, start_place
 from tokenwire.checks.reading.refusals import ABOUT_ACCESS_OR_LOAD, words_of
 from tokenwire.checks.reading.times import began, over
+from tokenwire.checks.refusals import Refused, observe_refusal
 from tokenwire.dialects.control import Action
-from tokenwire.record import Answer, Stream, fact, integer
+from tokenwire.record import Answer, Choice, Stream, fact, integer
 from tokenwire.requirement import tolerance
 
 Side = Callable[[Answer], Hashable]
@@ -218,3 +219,23 @@ def _answer_names_its_adapter(stream: Stream, target: Target) -> Iterator[Observ
         reported = emission.details["model"]
         message = f"the adapter {name!r} was asked, and the answer names {reported!r}"
         yield expect(emission.at("model"), name, reported, message)
+
+
+@check_choices("rank-is-the-asked-one", ANY)
+def _rank_is_the_asked_one(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Whose prefix a client knows to be cached on one rank finds it there."""
+    due = stream.asked.rank
+    emission = choice.delivered[-1]
+    rank = integer(emission.details.get("dp_rank"))
+    if due is not None and rank is not None:
+        message = f"rank {due} was asked for, and rank {rank} ran the request"
+        yield expect(emission.at("dp_rank"), due, rank, message)
+
+
+def _no_such_rank(stream: Stream, target: Target) -> str:
+    rank, size = stream.asked.rank, target.advertised.dp_size
+    known = rank is None or size is None or 0 <= rank < size
+    return "" if known else f"rank {rank} was asked for, of {size} that there are, and that was"
+
+
+check_rows(observe_refusal, Refused("unknown-rank-refused", ANY, _no_such_rank))

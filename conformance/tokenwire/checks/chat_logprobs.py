@@ -25,16 +25,11 @@ from tokenwire.dialects.logprobs import (
     id_in_text,
     joined_series,
 )
-from tokenwire.record import Choice, Emission, Stream, integer
+from tokenwire.record import Choice, Stream, integer
 
 FIELD = "logprobs"
 _BROKEN = re.compile("�+")
 _BYTE = range(256)
-
-
-def _object(emission: Emission) -> Any:
-    """The logprobs object of an emission as it stands on the wire; None where it is null or absent."""
-    return emission.details.get(FIELD)
 
 
 def _tells(stream: Stream) -> bool:
@@ -87,7 +82,7 @@ def _fault_in_content(reported: object) -> str:
 def _chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Chat's own shape: content with one object for each token, not the lists of completions."""
     for emission in stream.emissions() if _tells(stream) else ():
-        reported = _object(emission)
+        reported = emission.details.get(FIELD)
         if reported is not None:
             fault = _fault_in_content(reported)
             expected = "null, or content with token, logprob, bytes and top_logprobs"
@@ -214,12 +209,8 @@ def _plain(text: str) -> str:
 @check_finished("tokens-of-logprobs-are-shown")
 def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing that the tokens spell is missing from the text; spaces and bytes are the tokenizer's own."""
-    if (
-        choice.finish is None
-        or choice.finish.type != "length"
-        or stream.asked.echo
-        or taken_apart(stream, choice)
-    ):
+    finish = choice.finish
+    if finish is None or finish.type != "length" or stream.asked.echo or taken_apart(stream, choice):
         return
     names = [name for part in choice.details(FIELD) for name in _lists(part).get(NAMES, [])]
     names = names or [
@@ -286,14 +277,9 @@ def _may_follow_a_part(text: str | None, begin: int, position: int | None, name:
     """
     if position is None or position < begin:
         return False
-    if (
-        position <= begin + 1
-        or text is None
-        or not (isinstance(name, str) and name)
-        or text.find(name, begin) < 0
-    ):
+    if position <= begin + 1 or text is None or not isinstance(name, str) or not name:
         return True
-    return text.startswith((name, f" {name}"), position)
+    return text.find(name, begin) < 0 or text.startswith((name, f" {name}"), position)
 
 
 @check("text-offsets-add-up", about(chat=False))

@@ -170,13 +170,9 @@ def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterato
     for emission in choice.delivered:
         inner = emission.before > 0 and emission.after < every  # the finish may come in an event of its own
         if inner and emission.output_ids is not None and emission.finish is None and emission.new > 0:
-            expected, message = (
-                f"at least {interval} new ids",
-                f"{emission.new} new output ids at a stream_interval of {interval}",
-            )
-            yield expect(
-                emission.at("output_ids"), expected, emission.new, message, holds=emission.new >= interval
-            )
+            message = f"{emission.new} new output ids at a stream_interval of {interval}"
+            place, expected = emission.at("output_ids"), f"at least {interval} new ids"
+            yield expect(place, expected, emission.new, message, holds=emission.new >= interval)
 
 
 @check_each("no-idle-emissions", STREAMED, "the emission brings no new id, no new text and no finish reason")
@@ -199,14 +195,16 @@ def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Itera
     """A long whole answer still has all its ids and entries, counted by its completion_tokens."""
     if stream.asked.max_new_tokens == 0:
         return
-    count, untold = _reported_count(stream, choice), untold_count(stream, choice)
-    if count is None and untold is not None:  # lists of completions have entries for all of them
-        count, names = untold, LISTS & choice.series_names
-    else:
-        names = choice.series_names
-    for seen in _whole_lists(choice, count, names):
-        if (count or 0) > LONG_ANSWER or not seen.holds:
-            yield seen
+    count, names, emission = _reported_count(stream, choice), choice.series_names, choice.emissions[-1]
+    if count is None:
+        # Lists of completions have entries for all of them.
+        count, names = untold_count(stream, choice), LISTS & names
+    series = {name: value for name, value in emission.series.items() if name in names}
+    for name, value in {"output_ids": emission.output_ids, **series}.items() if count is not None else ():
+        entries = as_list(value)
+        if entries is not None and count is not None and (count > LONG_ANSWER or len(entries) != count):
+            message = f"{name} holds {len(entries)} entries of an answer of {count} tokens"
+            yield expect(emission.at(name), count, len(entries), message)
 
 
 def _reported_count(stream: Stream, choice: Choice) -> int | None:
@@ -217,17 +215,6 @@ def _reported_count(stream: Stream, choice: Choice) -> int | None:
     if count is None and len(stream.choices) == 1 and choice.output_ids is not None:
         count = usage_count(stream)
     return count
-
-
-def _whole_lists(choice: Choice, count: int | None, names: frozenset[str]) -> Iterator[Observation]:
-    emission = choice.emissions[-1]
-    series = {name: value for name, value in emission.series.items() if name in names}
-    lists = {"output_ids": emission.output_ids, **series}
-    for name, value in lists.items():
-        entries = as_list(value)
-        if entries is not None and count is not None:
-            message = f"{name} holds {len(entries)} entries of an answer of {count} tokens"
-            yield expect(emission.at(name), count, len(entries), message)
 
 
 @check("coalescing-keeps-all", STREAMED)
@@ -246,10 +233,9 @@ def _coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observatio
             yield condition_seen(place, f"an emission of {size} ids at interval {interval}")
             count = emission.counter("completion_tokens")
             if count is not None:
-                message = (
-                    f"the joined emission counts {count} tokens, but {emission.after} ids were delivered"
-                )
-                yield expect(emission.at("completion_tokens"), emission.after, count, message)
+                after = emission.after
+                message = f"the joined emission counts {count} tokens, but {after} ids were delivered"
+                yield expect(emission.at("completion_tokens"), after, count, message)
             yield from lockstep([emission], names)
 
 
@@ -282,15 +268,10 @@ def _first_emissions(streams: tuple[Answer, ...], target: Target) -> Iterator[tu
 @fact(Stream)
 def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
     """Of each choice where its first ids stand, how many they are, and how many there are in the end."""
-    firsts = (
-        (
-            next((emission for emission in choice.delivered if emission.output_ids and emission.new), None),
-            choice.delivered[-1].after,
-        )
-        for choice in stream.delivering_as_begun
-    )
     return tuple(
-        (emission.at("output_ids"), emission.new, end) for emission, end in firsts if emission is not None
+        (first.at("output_ids"), first.new, choice.delivered[-1].after)
+        for choice in stream.delivering_as_begun
+        for first in [emission for emission in choice.delivered if emission.output_ids and emission.new][:1]
     )
 
 

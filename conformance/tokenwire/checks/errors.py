@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from tokenwire.checks.about import EVENTS, about
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.bad_values import (
-    bad_values,
-)
+from tokenwire.checks.reading.bad_values import bad_values
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, was_refused, words_of
 from tokenwire.dialects.dialect import dialect_of, policy_of
@@ -38,14 +36,9 @@ def _choice_in_error(event: Event) -> int | None:
 
 def _events_of(stream: Stream, choice: int) -> set[int]:
     """The positions of the events that speak of a choice, errors among them."""
-    of_choice = {
-        e.event.index
-        for choice_read in stream.choices
-        if choice_read.index == choice
-        for e in choice_read.emissions
-    }
-    failed = [event for event in stream.events if event.error is not None]
-    return of_choice | {event.index for event in failed if _choice_in_error(event) in (choice, None)}
+    of_choice = {emission.index for emission in stream.emissions() if emission.choice == choice}
+    failed = (event for event in stream.error_events if _choice_in_error(event) in (choice, None))
+    return of_choice | {event.index for event in failed}
 
 
 @check("stream-errors-are-final", EVENTS)
@@ -111,6 +104,5 @@ def _ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observati
     if any(bad_values(stream, target)) or was_refused(stream):
         return
     carried = any(choice.output_ids is not None for choice in stream.choices)
-    message = f"a request of token ids got no ids (status {stream.exchange.status})"
-    actual = "a record with output ids" if carried else stream.exchange.status
-    yield expect(end_place(stream), "a record with output ids", actual, message, holds=carried)
+    message, expected = f"a request of token ids got no ids (status {status})", "a record with output ids"
+    yield expect(end_place(stream), expected, expected if carried else status, message, holds=carried)

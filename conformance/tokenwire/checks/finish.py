@@ -7,7 +7,7 @@ from operator import eq, itemgetter
 
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.fields import asked_alike, count_of, end_place, start_place
+from tokenwire.checks.reading.fields import EXTRAS, asked_alike, count_of, end_place, start_place
 from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.stops import stop_string_of
@@ -56,16 +56,13 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
                 continue
             if unsure and budget == position:
                 continue
-            expected = "stop" if budget >= position else "length"
-            message = (
-                f"finished with {finish.type} at a budget of {budget}; the stop comes at token {position}"
-            )
+            expected, kind = "stop" if budget >= position else "length", finish.type
+            message = f"finished with {kind} at a budget of {budget}; the stop comes at token {position}"
             yield expect(
                 whole.choice.last_at("finish"),
                 expected,
-                finish.type,
+                kind,
                 message,
-                holds=finish.type == expected,
                 related=(most.choice.last_at("finish"),),
                 by_chance=not _begins_alike(whole, most),
             )
@@ -87,15 +84,8 @@ def _begins_alike(whole: Whole, other: Whole) -> bool:
 
 def _asks_for_more(stream: Answer) -> bool:
     """Whether a request asks for anything that may be refused for a reason of its own."""
-    asked = stream.asked
-    extras = (
-        asked.return_prompt_token_ids,
-        asked.return_token_ids,
-        asked.return_meta_info,
-        asked.logprobs,
-        asked.stop,
-    )
-    return any(extras) or asked.n * asked.prompts != 1 or asked.echo or bool(asked.other_sampling)
+    asked, extras = stream.asked, (*EXTRAS, "logprobs", "stop", "echo", "other_sampling")
+    return asked.n * asked.prompts != 1 or any(getattr(asked, name) for name in extras)
 
 
 @check_run("one-length-rule")
@@ -125,6 +115,5 @@ def _one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Ob
             f"{size[0]} prompt tokens and a budget of {size[1]} were {words[refused]}, "
             f"and {words[before]} in {other.exchange.name}"
         )
-        place = end_place(stream)
         related = (start_place(other),)
-        yield expect(place, words[before], words[refused], message, holds=refused == before, related=related)
+        yield expect(end_place(stream), words[before], words[refused], message, related=related)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from tokenwire.checks.about import ended, is_error
 from tokenwire.checks.check import Target, check_run
@@ -54,12 +55,8 @@ def _failed(stream: Answer) -> bool:
     """Whether an answer failed as the request itself may have caused, was given up by this suite, or was put
     off by the target.
     """
-    failures = (is_error(choice.finish) for choice in stream.choices)
-    return (
-        any(failures)
-        or put_off(stream)
-        or stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
-    )
+    given_up = stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
+    return given_up or put_off(stream) or any(is_error(choice.finish) for choice in stream.choices)
 
 
 @check_run("refused-request-harms-nobody")
@@ -80,15 +77,13 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
     for key, delivered, stream in good:
         disturbed = stream.exchange.name in after_bad
         reported[key, delivered, disturbed] += 1
-        if (
-            reported[key, delivered, disturbed] <= 2
-        ):  # a control, and the first beside it: others tell no more
+        # A control, and the first beside it: others tell no more.
+        if reported[key, delivered, disturbed] <= 2:
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:
             results[key].append(known_by([(choice.output_ids, choice.text) for choice in stream.choices]))
-    repeats = bool(target.repeated) and target.contradicted <= {
-        candidate.asked.key for _, candidate in controls
-    }
+    of_controls = {control.asked.key for _, control in controls}
+    repeats = bool(target.repeated) and target.contradicted <= of_controls
     for bad, control in controls:
         twins = [answer for answer in answers.get(control.asked.key, ()) if answer is not control]
         before = [candidate for candidate in twins if candidate.exchange.name not in after_bad]
@@ -105,10 +100,8 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
         yield expect(place, "an answer", control.exchange.status, message, holds=holds, related=related)
         before_refusal = results.get(control.asked.key)
         steady = before_refusal is None or (len(before_refusal) > 1 and len(set(before_refusal)) == 1)
-        alike = next(
-            (candidate for candidate in (*before, *twins) if _delivered(candidate) == _delivered(control)),
-            None,
-        )
+        delivered = _delivered(control)
+        alike = next((answer for answer in (*before, *twins) if _delivered(answer) == delivered), None)
         if holds and repeats and steady:
             observations = list(_as_before(control, alike or twin))
             # What was delivered in another way can show only that nothing was harmed.
@@ -116,10 +109,8 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
                 compared.append(observations)
     changed = sum(not all(candidate.holds for candidate in observations) for observations in compared)
     chance = changed < _NO_CHANCE or 2 * changed < len(compared)
-    for observations in compared:
-        yield from (
-            candidate._replace(by_chance=candidate.by_chance and chance) for candidate in observations
-        )
+    for seen in chain.from_iterable(compared):
+        yield seen._replace(by_chance=seen.by_chance and chance)
 
 
 _NO_CHANCE = 3
@@ -176,9 +167,8 @@ def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Targe
         yield expect(place, "a record or a refusal", DIED, death.words, holds=False)
     looked_at = []
     for stream in streams:
-        if stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
-            continue
-        if stream.exchange.status in _OF_A_WORKER:
+        given_up = stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}
+        if given_up or stream.exchange.status in _OF_A_WORKER:
             continue
         failed = failure(stream)
         if failed or stream.answered or was_refused(stream):

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
 from statistics import median
 
 from tokenwire.checks.about import ANY, INCREMENTAL, ended, finished_choices
@@ -144,11 +143,6 @@ def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer 
                 yield alone, stream, f"the answer without the {crowd} others beside it"
 
 
-def _most(stream: Answer, counter: str) -> int:
-    """The highest value of a counter in an answer."""
-    return _highest(stream).get(counter, 0)
-
-
 @fact(Stream)
 def _highest(stream: Stream) -> dict[str, int]:
     """The highest value of each counter in an answer."""
@@ -160,25 +154,22 @@ def _highest(stream: Stream) -> dict[str, int]:
     return highest
 
 
-def _with_and_without(
-    streams: tuple[Answer, ...], shows: Callable[[Answer], int], *, less: bool
-) -> Iterator[tuple[Answer, Answer]]:
-    """Each answer in which something happened, behind one that begins alike in which it did not, or less."""
+def _with_and_without(streams: tuple[Answer, ...], counter: str) -> Iterator[tuple[Answer, Answer, int]]:
+    """Each answer that counted something, behind one that begins alike and counted less, and that count."""
     for group in beginnings(streams):
-        baseline = min(group, key=shows)
-        least = shows(baseline)
-        if least and not less:
-            continue
-        for stream in group:
-            if shows(stream) > least:
+        counts = [_highest(stream).get(counter, 0) for stream in group]
+        least = min(counts)
+        baseline = group[counts.index(least)]
+        for stream, count in zip(group, counts, strict=True):
+            if count > least:
                 baseline = baseline.load()  # read once for all that are held against it
-                yield baseline, stream
+                yield baseline, stream, least
 
 
 def _cold_and_warm(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
     """A prompt computed, and the same from the cache."""
-    for cold, warm in _with_and_without(streams, lambda s: _most(s, "cached_tokens"), less=True):
-        yield cold, warm, f"the answer with {_most(cold, 'cached_tokens')} cached tokens"
+    for cold, warm, count in _with_and_without(streams, "cached_tokens"):
+        yield cold, warm, f"the answer with {count} cached tokens"
 
 
 def _under_other_keys(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
@@ -190,32 +181,21 @@ def _under_other_keys(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | No
 
 
 def _calm_and_preempted(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    for calm, preempted in _with_and_without(streams, lambda s: _most(s, "num_retractions"), less=False):
-        yield calm, preempted, "the answer without preemption"
-
-
-def _details_asked(stream: Answer) -> tuple[object, ...]:
-    """What a request asks to be told, beside its result."""
-    return asked_alike(stream, *LOGPROBS, *EXTRAS)
-
-
-def _most_asked(stream: Answer) -> tuple[int, int]:
-    return stream.asked.top_logprobs, stream.asked.max_new_tokens or 0
+    for calm, preempted, least in _with_and_without(streams, "num_retractions"):
+        if not least:
+            yield calm, preempted, "the answer without preemption"
 
 
 def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
     """The whole answer that was asked to tell most, and others; streams are held against one of these."""
     for beginning in beginnings(streams):
-        group = [
-            (_details_asked(answer), _most_asked(answer), answer)
-            for answer in beginning
-            if not answer.asked.stream
-        ]
+        group = [answer for answer in beginning if not answer.asked.stream]
         if len(group) < 2:
             continue
-        all_details, _, most = max(group, key=itemgetter(1))
-        for reported, _, stream in group:
-            if reported != all_details:
+        most = max(group, key=lambda a: (a.asked.top_logprobs, a.asked.max_new_tokens or 0))
+        all_fields = asked_alike(most, *LOGPROBS, *EXTRAS)
+        for stream in group:
+            if asked_alike(stream, *LOGPROBS, *EXTRAS) != all_fields:
                 most = most.load()  # read once for all that are held against it
                 yield most, stream, f"the answer of {most.exchange.name}, which only asked for more fields"
 
@@ -289,11 +269,8 @@ def _events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation
     """
     if len(stream.choices) != 1:
         return
-    inner = [
-        emission
-        for emission in stream.choices[0].delivered
-        if emission.position > 0 and emission.finish is None
-    ]
+    every = stream.choices[0].delivered
+    inner = [emission for emission in every if emission.position > 0 and emission.finish is None]
     counts = [emission.new for emission in inner]
     usual = max(set(counts), key=counts.count, default=0)
     alike = [emission.event.place for emission in inner if emission.new == usual]

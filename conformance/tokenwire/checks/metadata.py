@@ -10,16 +10,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tokenwire.ask import Wanted
-from tokenwire.checks.about import ANSWERED, ANY, FINISHED, about, ended, finished_choices
+from tokenwire.checks.about import ANSWERED, ANY, FINISHED, about, finished_choices
 from tokenwire.checks.check import Target, check, check_choices, check_each, check_equal, check_run
 from tokenwire.checks.difference import observe_sequence, observe_sequences
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each
-from tokenwire.checks.reading.fields import (
-    first_of_prompt,
-    first_prompt_ids,
-    names_of_prompt,
-    prompt_of,
-)
+from tokenwire.checks.reading.fields import first_of_prompt, first_prompt_ids, names_of_prompt, prompt_of
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.dialects.dialect import dialect_of, has_items, is_chat, policy_of
 from tokenwire.dialects.logprobs import (
@@ -135,9 +130,8 @@ def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
             answers.setdefault(stream.dialect, []).extend(_varying(stream))
     for reported in answers.values():
         tokens = {token for series in reported for token in series.sure}
-        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all(
-            len(series.sure) == series.ids for series in reported
-        )
+        all_sure = all(len(series.sure) == series.ids for series in reported)
+        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all_sure
         for series in reported:
             if series.ids < _ENOUGH_IDS or (len(series.sure) == series.ids and not all_zero):
                 continue
@@ -298,10 +292,8 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
         numbers = [entry.value for entry in top if type(entry.value) in {int, float}]
         if numbers and not alike(max(numbers), value):
             if reported.by_text and sampled.text in [entry.text for entry in top]:
-                return (
-                    f"gives {sampled.text!r} another logprob than the sampled token's {value!r}: "
-                    "two tokens share a key"
-                )
+                another = f"another logprob than the sampled token's {value!r}: two tokens share a key"
+                return f"gives {sampled.text!r} {another}"
             return f"is headed by {max(numbers)!r}, but greedy sampling chose {value!r}"
     elif top[0].id != sampled.id and not (same is not None and alike(top[0].value, value)):
         return f"is headed by id {top[0].id!r}, but greedy sampling chose {sampled.id!r}"
@@ -387,11 +379,9 @@ def _prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterat
                 source=f"the prompt from position {start}",
             )
         elif (count := choice.counter("prompt_tokens")) is not None:
-            message = (
-                f"{PROMPT} holds {len(entries)} entries for a prompt of {count} tokens from position {start}"
-            )
-            expected = max(0, count - start)
-            yield expect(emission.at(PROMPT), expected, len(entries), message)
+            size, due = len(entries), max(0, count - start)
+            message = f"{PROMPT} holds {size} entries for a prompt of {count} tokens from position {start}"
+            yield expect(emission.at(PROMPT), due, size, message)
 
 
 @check("prompt-logprobs-null-only-first", FINISHED)
@@ -418,26 +408,21 @@ def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterato
 def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No logprobs where none were asked for, and no top or chosen ones where others were."""
     asked = stream.asked
-    unasked: list[Callable[[str], bool]] = []
-    if not asked.uniform:
-        return
-    if not asked.logprobs:
-        unasked.append(is_logprob_series)
-    if not asked.top_logprobs:
-        unasked.append(lambda name: name == TOP)
-    if not asked.chosen_ids:
-        unasked.append(lambda name: name == CHOSEN)
-    for choice in stream.delivering_as_begun if unasked else ():
-        members = (
+
+    def is_unasked(name: str) -> bool:
+        if not asked.logprobs and is_logprob_series(name):
+            return True
+        return (name == TOP and not asked.top_logprobs) or (name == CHOSEN and not asked.chosen_ids)
+
+    all_asked = asked.logprobs and asked.top_logprobs and asked.chosen_ids
+    for choice in stream.delivering_as_begun if asked.uniform and not all_asked else ():
+        found = (
             (emission, name)
             for emission in choice.delivered
             for name, value in sorted(
                 {**emission.series, **emission.prompt_series}.items(), key=itemgetter(0)
             )
-            if value is not None and name not in choice.customized
-        )
-        found = (
-            (emission, name) for emission, name in members if any(is_unasked(name) for is_unasked in unasked)
+            if value is not None and name not in choice.customized and is_unasked(name)
         )
         emission, name = next(found, (choice.delivered[-1], ""))
         message = f"{name} stands in an answer whose request did not ask for it"
@@ -449,24 +434,16 @@ def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Obser
 def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No array of any kind that a request may ask for and this one does not."""
     known = dialect_of(stream)
-    unasked = (
-        [
-            capability
-            for capability in known.request.wanted.values()
-            if capability.names and capability not in stream.asked.wanted
-        ]
-        if known
-        else []
-    )
-    for choice in stream.choices if unasked else ():
-        held = [name for capability in unasked for name in capability.names if name in choice.held]
+    wanted = known.request.wanted.values() if known else ()
+    names = [name for array in wanted if array not in stream.asked.wanted for name in array.names]
+    for choice in stream.choices if names else ():
+        held = [name for name in names if name in choice.held]
         members = ((emission, name) for emission in choice.emissions for name in held)
-        found = next(((emission, name) for emission, name in members if _holds(emission, name)), None)
-        emission, name = found or (choice.emissions[-1], "")
+        found = ((emission, name) for emission, name in members if _holds(emission, name))
+        emission, name = next(found, (choice.emissions[-1], ""))
         message = f"{name} stands in an answer whose request did not ask for it"
-        yield expect(
-            emission.at(name), "nothing that was not asked for", name or "none", message, holds=not name
-        )
+        place, expected = emission.at(name), "nothing that was not asked for"
+        yield expect(place, expected, name or "none", message, holds=not name)
 
 
 def _has_logprobs(choice: Choice) -> bool:
@@ -513,10 +490,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
     if asked.return_token_ids:
         yield "output_ids", lambda c: c.output_ids is not None
     if asked.return_meta_info:
-        yield (
-            "meta_info",
-            lambda c: any(isinstance(detail, Mapping) for detail in c.details("meta_info")),
-        )
+        yield ("meta_info", lambda c: any(isinstance(detail, Mapping) for detail in c.details("meta_info")))
     for wanted in asked.wanted:
         yield (wanted.names or wanted.pointers)[0], partial(_carries_wanted, stream, wanted)
     if not asked.uniform:
@@ -557,8 +531,6 @@ def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterato
 @check("asked-or-refused", about(finished=True, ended=True))
 def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What was asked for is in every choice. A refusal is honest, and is not looked at here."""
-    if not ended(stream):
-        return
     for choice in finished_choices(stream):
         if has_items(stream) and not choice.text:
             continue  # logprobs stand beside the text that they are of

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -21,7 +22,6 @@ from tokenwire.checks.reading.fields import (
     told_prompt,
     usage_count,
 )
-from tokenwire.checks.rescoring import Pair, observe_agreement
 from tokenwire.checks.round_trips import Ids, Whole, related_streams
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.logprobs import (
@@ -38,7 +38,7 @@ from tokenwire.dialects.logprobs import (
     prompt_series,
 )
 from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Emission, Place, Stream, as_list, integer
-from tokenwire.requirement import Level
+from tokenwire.requirement import Level, tolerance
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
@@ -230,6 +230,57 @@ def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, dict[int
     emission, series = carried
     known = ((position, entry) for position, entry in enumerate(tokens, first) if position and entry)
     return emission.at(series.name), {position: entry.value for position, entry in known}
+
+
+# When two computations of one logprob agree: kernels, batches and rounding move it a little, faults far. A
+# single position may lie far off without a fault, where a low-precision model is torn between two states. So
+# the share of positions that do is judged, not the greatest difference.
+
+TOLERANCE = tolerance("rescoring")
+"""In nats. Half-precision models with a quantised cache stay below it nearly everywhere."""
+OUTLIERS = tolerance("rescoring_outliers")
+"""The share of positions that may lie further apart."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One position, by its index, and the logprob that each of two computations gives it."""
+
+    position: int
+    first: Any
+    second: Any
+
+    @property
+    def agrees(self) -> bool:
+        first, second = number_of(self.first), number_of(self.second)
+        return first is not None and second is not None and abs(first - second) <= TOLERANCE
+
+
+def observe_agreement(
+    place: Place,
+    pairs: Sequence[Pair],
+    *,
+    what: str,
+    source: str,
+    related: tuple[Place, ...] = (),
+    sure: int = 0,
+) -> Observation:
+    """Look whether two computations agree but for outliers; show the first position where they do not.
+
+    `what` names the logprob that is looked at with its position left out, `source` the other computation. So
+    many positions at the beginning as `sure` says may be no outliers.
+    """
+    apart = [pair for pair in pairs if not pair.agrees]
+    holds = len(apart) <= OUTLIERS * len(pairs) and not any(pair.position < sure for pair in apart)
+    if holds:
+        size = f"{len(pairs)} logprobs within {TOLERANCE}"
+        return expect(place, size, size, holds=True, related=related)
+    pair = apart[0]
+    message = (
+        f"{what} {pair.position} is {pair.first!r}, but {pair.second!r} {source}; "
+        f"so are {len(apart)} of {len(pairs)}"
+    )
+    return expect(place, pair.second, pair.first, message, holds=False, related=related)
 
 
 _SOME_PROMPTS = 3

@@ -47,21 +47,22 @@ class Whole:
         return finished_choices(self.stream)[0]
 
     @property
+    def _facts(self) -> tuple[Ids | None, Ids | None, int]:
+        return _related(self.stream) or (None, None, 0)
+
+    @property
     def prompt(self) -> Ids | None:
         """The ids that were sent, or that came back for a text; None where neither is known."""
-        related = _related(self.stream)
-        return related[0] if related else None
+        return self._facts[0]
 
     @property
     def ids(self) -> Ids | None:
-        related = _related(self.stream)
-        return related[1] if related else None
+        return self._facts[1]
 
     @property
     def content_group(self) -> int:
         """Equal for answers to one request that say the same: what holds of one holds of each."""
-        related = _related(self.stream)
-        return related[2] if related else 0
+        return self._facts[2]
 
     @property
     def sent_ids(self) -> bool:
@@ -74,14 +75,8 @@ class Whole:
     @property
     def limits(self) -> tuple[object, ...]:
         """All that ends a result."""
-        asked = self.stream.asked
-        return (
-            asked.max_new_tokens,
-            asked.min_new_tokens,
-            asked.stop,
-            asked.stop_token_ids,
-            asked.ignore_eos,
-        )
+        fields = ("max_new_tokens", "min_new_tokens", "stop", "stop_token_ids", "ignore_eos")
+        return tuple(getattr(self.stream.asked, name) for name in fields)
 
 
 def _hashable(values: Sequence[Any] | None) -> Ids | None:
@@ -144,19 +139,13 @@ def _text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> 
 @check_run("output-ids-continue")
 def _output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Prompt and first output ids, sent as ids, are continued by the other output ids."""
-    plain = [
-        answer
-        for answer in related_streams(streams)
-        if not (answer.stream.asked.min_new_tokens or answer.sampling)
-    ]
-    wholes = [whole for whole in plain if whole.prompt and whole.ids]
+    complete = (whole for whole in related_streams(streams) if whole.prompt and whole.ids)
+    wholes = [whole for whole in complete if not (whole.stream.asked.min_new_tokens or whole.sampling)]
     by_prompt: dict[tuple[int, str], list[Whole]] = {}
-    lengths: set[int] = set()
     for whole in wholes:
-        if whole.sent_ids and whole.prompt:
+        if whole.sent_ids:
             by_prompt.setdefault((hash(whole.prompt), whole.sampling), []).append(whole)
-            lengths.add(len(whole.prompt))
-    sizes = sorted(lengths)
+    sizes = sorted({len(whole.prompt or ()) for whole in wholes if whole.sent_ids})
     for first, times in _firsts_of(wholes):
         prompt, ids = first.prompt or (), first.ids or ()
         for k in (size - len(prompt) for size in sizes if 0 < size - len(prompt) < len(ids)):
@@ -227,9 +216,8 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterat
     sizes: set[int] = set()
     for answer in related_streams(streams):
         if answer.prompt and answer.ids:
-            made.setdefault(hash(answer.prompt), {}).setdefault(
-                hash(answer.ids), answer
-            )  # what was repeated, once
+            of_prompt = made.setdefault(hash(answer.prompt), {})
+            of_prompt.setdefault(hash(answer.ids), answer)  # what was repeated, once
             sizes.add(len(answer.prompt))
 
     def goes_on(sent: Ids) -> bool:
@@ -273,12 +261,8 @@ def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target
         answer for answer in related_streams(streams) if answer.prompt and answer.ids and answer.sent_ids
     ]
     turns = _firsts_of(wholes)
-    known: set[int] = set()
-    sizes: set[int] = set()
-    for whole, _ in turns:
-        turn = _turn(whole)
-        known.add(hash(turn))
-        sizes.add(len(turn))
+    known = {hash(_turn(whole)) for whole, _ in turns}
+    sizes = {len(_turn(whole)) for whole, _ in turns}
     begun_by: dict[int, list[int]] = {}
     next_ones: dict[Ids, list[Whole]] = {}
     for whole in wholes:
@@ -376,11 +360,9 @@ def _null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target)
 
 def _sees_media(asked: Whole, wholes: list[Whole]) -> bool:
     """Whether media made the prompt of an answer longer than its text alone."""
-    text = _text_of(asked.stream)
-    alone = [
-        whole.prompt for whole in wholes if not whole.stream.asked.media and _text_of(whole.stream) == text
-    ]
-    return any(prompt is not None and len(prompt) < len(asked.prompt or ()) for prompt in alone)
+    text, size = _text_of(asked.stream), len(asked.prompt or ())
+    alone = (whole for whole in wholes if not whole.stream.asked.media and _text_of(whole.stream) == text)
+    return any(len(whole.prompt) < size for whole in alone if whole.prompt is not None)
 
 
 def _text_of(stream: Answer) -> str:

@@ -18,7 +18,7 @@ from tokenwire.checks.reading.channels import CALLED, taken_apart
 from tokenwire.checks.reading.fields import bringing, end_place, usage_count
 from tokenwire.dialects.dialect import has_items
 from tokenwire.dialects.logprobs import CONTENT, NAMED_TOP, TOP
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, integer
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
@@ -31,13 +31,10 @@ _HOLD_TOP = frozenset({TOP, CONTENT, NAMED_TOP})
 
 
 def _without(choice: Choice, names: frozenset[str]) -> Choice:
-    emissions = (
-        replace(
-            emission, series={name: value for name, value in emission.series.items() if name not in names}
-        )
-        for emission in choice.emissions
-    )
-    return replace(choice, emissions=tuple(emissions))
+    def rest(emission: Emission) -> Emission:
+        return replace(emission, series={n: value for n, value in emission.series.items() if n not in names})
+
+    return replace(choice, emissions=tuple(map(rest, choice.emissions)))
 
 
 def _without_bytes(choice: Choice) -> Choice:
@@ -139,11 +136,7 @@ def same_series(pair: LoadedPair, source: str, rounding_of: Rounding = _close) -
     """
     customized = pair[0].customized & pair[1].customized
     for name in sorted(pair[0].series_names & pair[1].series_names):
-        ours, theirs, rounding = (
-            as_list(pair[0].series(name)),
-            as_list(pair[1].series(name)),
-            rounding_of(name),
-        )
+        ours, theirs, rounding = pair[0].series(name), pair[1].series(name), rounding_of(name)
         same = partial(alike, tolerance=rounding)
         if ours is None or theirs is None:
             continue
@@ -281,7 +274,7 @@ def _customized_info_in_streams(comparison: Comparison, target: Target) -> Itera
     for ours, theirs in found.choices if (found := _with_whole(comparison, target)) else ():
         if not theirs.output_ids:
             continue
-        for name in sorted(name for name in ours.customized if as_list(ours.series(name))):
+        for name in sorted(name for name in ours.customized if ours.series(name)):
             place, related = _places((ours, theirs), name)
             message = f"no emission carries {name}, which stands in the whole answer"
             expected = f"{name}, as in the whole answer"

@@ -425,9 +425,8 @@ def _asks_for_logprobs(stream: Stream) -> bool:
 
 def _but_for_both(stream: Answer) -> tuple[object, ...]:
     """What a request says beside its stops and what it asks of logprobs."""
-    asked = stream.asked
-    sampling = (asked.temperature, asked.seed, asked.min_new_tokens, asked.ignore_eos, asked.other_sampling)
-    return (stream.dialect, asked.prompt_key, asked.stream, asked.n, asked.max_new_tokens, *sampling)
+    sampling = ("temperature", "seed", "min_new_tokens", "ignore_eos", "other_sampling")
+    return asked_alike(stream, "prompt_key", "stream", "n", "max_new_tokens", *sampling)
 
 
 @check_run("stops-and-logprobs-go-together")

@@ -61,11 +61,7 @@ def _mask_logprob_is_among_the_mask(choice: Choice, stream: Stream, _target: Tar
     if stream.asked.temperature != 1 or not ids or not masks or not logprobs or top is None:
         return
     for token, mask, logprob, entries in zip(ids, masks, logprobs, top.positions, strict=False):
-        known = {
-            token_id.id: token_id.value
-            for token_id in entries or ()
-            if token_id and _is_number(token_id.value)
-        }
+        known = {entry.id: entry.value for entry in entries or () if _is_number(entry.value)}
         if isinstance(mask, list) and token in mask and known.keys() >= {*mask} and _is_number(logprob):
             due = known[token] - math.log(sum(math.exp(known[token_id]) for token_id in mask))
             message = f"the sampling logprob is {logprob}, and {due:.4f} by the top logprobs of the mask"
@@ -203,14 +199,14 @@ def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> 
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
     reported = [
-        (stream, source, source.read())
+        (widths[stream.dialect, source.rule.name], source, source.read())
         for stream in _with_arrays(streams)
         for source in _arrays(stream.load())
     ]
-    for stream, source, array in reported:
+    for seen, source, array in reported:
         if isinstance(array, Array) and not array.shaped and source.due:
-            widths[stream.dialect, source.rule.name][len(array.rows[0]) / source.due] += 1
-    for stream, source, array in reported:
+            seen[len(array.rows[0]) / source.due] += 1
+    for seen, source, array in reported:
         expected, message = f"{source.due} rows", ""
         if isinstance(array, str):
             holds, actual, message = False, array, f"{source.rule.name}: {array}"
@@ -218,15 +214,11 @@ def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> 
             holds, actual = len(array.rows) == source.due, f"{len(array.rows)} rows"
         else:
             numbers = len(array.rows[0])
-            usual = max(
-                widths[stream.dialect, source.rule.name].items(), key=lambda item: (item[1], -item[0])
-            )[0]
-            wide = usual.is_integer() and usual > 0
-            holds = (
-                numbers == usual * source.due if wide else numbers % max(source.due, 1) == 0 and numbers > 0
-            )
-            expected = f"{source.due} rows of {usual:g} numbers" if wide else expected
-            actual = f"{numbers} numbers"
+            usual, _ = max(seen.items(), key=lambda item: (item[1], -item[0]))
+            holds, actual = numbers % max(source.due, 1) == 0 and numbers > 0, f"{numbers} numbers"
+            if usual.is_integer() and usual > 0:
+                holds = numbers == usual * source.due
+                expected = f"{source.due} rows of {usual:g} numbers"
         message = message or f"{source.rule.name} holds {actual}, and {expected} are due"
         yield expect(source.place, expected, actual, message, holds=holds)
 
@@ -319,7 +311,7 @@ def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Obs
                 continue
             why = "" if comparison.repeats else "the server was not seen to repeat it"
             why = why or ("" if ours.output_ids == theirs.output_ids else "two answers have other ids")
-            if why or _cached(ours) != _cached(theirs):
+            if why or ours.counter("cached_tokens") != theirs.counter("cached_tokens"):
                 yield left_out(pair[1][0].at(rule.name), why or "less of one prompt came from the cache")
                 continue
             (emission, expected), (other, actual) = pair[0], pair[1]
@@ -333,10 +325,6 @@ def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Obs
                 related=(emission.at(rule.name),),
                 by_chance=True,
             )
-
-
-def _cached(choice: Choice) -> int | None:
-    return choice.counter("cached_tokens")
 
 
 def _last(rule: ArrayRule, choice: Choice) -> tuple[Emission, Array] | None:

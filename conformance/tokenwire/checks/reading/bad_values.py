@@ -50,10 +50,6 @@ def _integer_like(value: object) -> bool:
     return isinstance(value, int) or _is_number_word(value)
 
 
-def _number_like(value: object) -> bool:
-    return isinstance(value, (int, float)) or _is_number_word(value)
-
-
 def _boolean_like(value: object) -> bool:
     if isinstance(value, str):
         return value.lower() in _WORDS_FOR_BOOLEANS
@@ -72,18 +68,14 @@ def _ids_like(value: object) -> bool:
     return _integer_like(value)
 
 
-def _request_id_like(value: object) -> bool:
-    return not isinstance(value, Mapping)
-
-
 _KINDS: Mapping[Kind, tuple[Callable[[object], bool], str]] = {
     "integer": (_integer_like, "is not an integer"),
-    "number": (_number_like, "is not a number"),
+    "number": (lambda value: isinstance(value, (int, float)) or _is_number_word(value), "is not a number"),
     "boolean": (_boolean_like, "is not a boolean"),
     "flag or number": (_boolean_like, "is neither a boolean nor a number"),
     "strings": (_strings_like, "is no string and no list of strings"),
     "ids": (_ids_like, "is not a list of token ids"),
-    "name": (_request_id_like, "is not a string"),
+    "name": (lambda value: not isinstance(value, Mapping), "is not a string"),
 }
 _TYPES = {name: _KINDS[rule.kind] for name, rule in RULES.items() if rule.judged}
 _LEAST = {name: rule.least for name, rule in RULES.items() if rule.least is not None}
@@ -216,17 +208,12 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
 
 
 def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
-    """All that is wrong with the values of a request."""
-    yield from unknown_ids(stream, target)
-    yield from impossible_ones(stream)
-
-
-def unknown_ids(stream: Answer, target: Target) -> Iterator[BadValue]:
-    """The ids in a request that the target does not have."""
+    """All that is wrong with the values of a request, ids that the target does not have among them."""
     asked, vocabulary = stream.asked, target.advertised.vocab_size
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
     yield from unknown_parameter_ids(stream, vocabulary)
+    yield from impossible_ones(stream)
 
 
 @fact(Stream)
