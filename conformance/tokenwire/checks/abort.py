@@ -20,7 +20,7 @@ from tokenwire.checks.check import (
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import count_of, end_place
 from tokenwire.checks.reading.refusals import put_off
-from tokenwire.checks.reading.times import Timeline, began, delivered_at, over, overlap
+from tokenwire.checks.reading.times import began, delivered_at, over, overlap, timeline
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Answer, Choice, Delivery, Stream, integer
@@ -209,12 +209,10 @@ def named_by_clients(stream: Stream) -> bool:
 def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Requests beside an aborted one, that no abort names, are not ended by it."""
     nearby: dict[str, list[ControlCall]] = {}
-    ids: dict[str, set[str]] = {}
     for call in target.calls:
         if call.aborts:
             nearby.setdefault(call.exchange.scenario, []).append(call)
-            ids.setdefault(call.exchange.name, set()).update(call.ids)
-    sent = {scenario: Timeline(c.exchange for c in calls) for scenario, calls in nearby.items()}
+    sent = {scenario: timeline((c.exchange, c) for c in calls) for scenario, calls in nearby.items()}
     named = {
         scenario: frozenset().union(*(call.ids for call in calls))
         for scenario, calls in nearby.items()
@@ -224,9 +222,9 @@ def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterato
         name, scenario = known_as(stream), stream.exchange.scenario
         if name is None or scenario not in named or named[scenario] & names_of(stream):
             continue
-        beside = sent[scenario].during(stream.exchange)
+        beside = sent[scenario].during(began(stream.exchange), over(stream.exchange))
         for choice in finished_choices(stream) if beside and _single(stream) and ended(stream) else ():
-            aborted = sorted({request_id for call in beside for request_id in ids[call.name]})
+            aborted = sorted({request_id for call in beside for request_id in call.ids})
             others = [request_id for request_id in aborted if name.startswith(request_id)] or aborted
             message = f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}"
             place = choice.last_at("finish")

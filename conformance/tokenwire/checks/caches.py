@@ -61,8 +61,7 @@ def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
     if other.refused or (start is not None and end is not None and start > end):
         return False
     if not (ours := answer.asked.input_ids) or not (theirs := other.asked.input_ids):
-        alike = _worded(answer) == _worded(other)
-        return alike or _length(other) >= count
+        return _worded(answer) == _worded(other) or _length(other) >= count
     # What is shorter and the same may have gone on as the prompt does.
     return any(_shared(prompt, ours[0]) >= min(count, len(prompt)) for prompt in theirs)
 
@@ -116,11 +115,8 @@ def _of_same_side(
     if count is None or _preempted(answer):
         return
     # Who counts fewer ran the others; who counts any shows that the prompt is cached at all.
-    counted = ((earlier, _cached(earlier)) for earlier in before)
-    shown = (
-        earlier for earlier, other in counted if other is not None and (other < count if count else other > 0)
-    )
-    other = next(shown, None)
+    counted = ((earlier, found) for earlier in before if (found := _cached(earlier)) is not None)
+    other = next((earlier for earlier, found in counted if (found < count if count else found > 0)), None)
     others = (candidate for candidate in same_side if candidate is not answer)
     if other is None or (count and any(_may_have_run(candidate, answer, count) for candidate in others)):
         return
@@ -197,14 +193,14 @@ ADAPTERS, UNKNOWN = "adapters", "unknown"
 @check("unknown-adapters-are-refused")
 def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """By any 4xx status, that of a model that is not found among them, and in words that name it."""
-    exchange, adapter = stream.exchange, stream.asked.adapter
-    if adapter is None or (exchange.scenario, exchange.label) != (ADAPTERS, UNKNOWN):
+    status, adapter = stream.exchange.status, stream.asked.adapter
+    if adapter is None or (stream.exchange.scenario, stream.exchange.label) != (ADAPTERS, UNKNOWN):
         return
-    if exchange.status is None or exchange.status in ABOUT_ACCESS_OR_LOAD:
+    if status is None or status in ABOUT_ACCESS_OR_LOAD:
         return
     words = words_of(stream.error)[:200]
-    holds = 400 <= exchange.status < 500 and str(adapter.values[0]) in words
-    message = f"an adapter that is not there was asked for, and answered with status {exchange.status}"
+    holds = 400 <= status < 500 and str(adapter.values[0]) in words
+    message = f"an adapter that is not there was asked for, and answered with status {status}"
     yield expect(start_place(stream), "a 4xx status and its name", words, message, holds=holds)
 
 

@@ -22,7 +22,7 @@ from tokenwire.checks.check import (
 )
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import EXTRAS, LOGPROBS, SHOWN, STOPS, asked_alike, end_place
-from tokenwire.checks.reading.times import Timeline, began
+from tokenwire.checks.reading.times import began, timeline
 from tokenwire.record import Answer, Stream, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import known_by
@@ -55,11 +55,11 @@ def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
     for stream in streams:
         if stream.answered:
             by_prompt.setdefault(stream.asked.prompt_key, []).append(stream.exchange)
-    everyone = Timeline(chain.from_iterable(by_prompt.values()))
-    alike = {prompt: Timeline(exchanges) for prompt, exchanges in by_prompt.items()}
+    alike = {prompt: timeline((e, e) for e in exchanges) for prompt, exchanges in by_prompt.items()}
+    everyone = timeline((e, e) for e in chain.from_iterable(by_prompt.values()))
 
     def beside(exchange: ExchangeHead, prompt: str) -> int:
-        return everyone.beside(exchange) - alike[prompt].beside(exchange)
+        return everyone.count(exchange) - alike[prompt].count(exchange)
 
     return beside
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from weakref import finalize
 
 from tokenwire.checks.about import ANSWERED, STREAMED, about, is_error
@@ -72,12 +73,10 @@ def known_choices(stream: Stream, target: Target) -> tuple[Known, ...]:
 
 def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Known]:
     asked = stream.asked
-    longest = min(
-        (known for known in (target.advertised.context_length, model.longest) if known is not None),
-        default=None,
-    )
     if not asked.likeliest:
         return
+    limits = (target.advertised.context_length, model.longest)
+    longest = min((limit for limit in limits if limit is not None), default=inf)
     prompts, size = model.prompts(stream), len(model.words.pieces)
     for choice in stream.choices:
         position, wants = choice.index // max(asked.n, 1), asked.of(choice.index)
@@ -85,7 +84,7 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
         budget, kind = wants.max_new_tokens, choice.finish.type if choice.finish is not None else None
         if prompt is None or budget is None or is_error(choice.finish):
             continue
-        if longest is not None and len(prompt) + budget > longest:
+        if len(prompt) + budget > longest:
             continue  # a server may refuse that, or give less
         if kind not in {"stop", "length", "abort", None} or not all(0 <= token < size for token in prompt):
             continue
@@ -173,10 +172,8 @@ def _script_match_is_right(stream: Stream, target: Target) -> Iterator[Observati
         if known.finished and finish is not None and finish.matched is not None:
             legal = frozenset().union(*(right.matched for right in known.readings))
             named = finish.matched if isinstance(finish.matched, (int, str)) else repr(finish.matched)
-            expected = sorted(legal, key=str) or "no stop"
-            message = (
-                f"choice {known.choice.index} was ended by {named!r}, says the server; by {expected} it is"
-            )
+            expected, index = sorted(legal, key=str) or "no stop", known.choice.index
+            message = f"choice {index} was ended by {named!r}, says the server; by {expected} it is"
             place = _last_finish(known.choice).at("finish")
             yield expect(place, expected, named, message, holds=named in legal)
 

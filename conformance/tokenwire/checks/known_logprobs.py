@@ -92,17 +92,11 @@ def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
             yield name, [_reported(entry) if entry else [value] for value, entry in both]
 
 
-def _numbers_of(target: Target) -> Parrot | None:
-    """The law of the model, where its logprobs are known."""
-    law = target.model.law if target.model is not None else None
-    return law if isinstance(law, Parrot) else None
-
-
 def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Right]]:
     """The choices whose logprobs are known and complete; thoughts may have taken theirs along."""
-    law = _numbers_of(target)
+    law = target.model.law if target.model is not None else None
     rounding_of = partial(target.noise.rounding, stream)
-    if law is not None and stream.asked.uniform:
+    if isinstance(law, Parrot) and stream.asked.uniform:
         for known in known_choices(stream, target):
             if not known.choice.parsed and not known.right.barred:
                 names = known.choice.series_names | names_of_prompt(known.choice)
@@ -125,10 +119,8 @@ def _due(stream: Stream, known: Known, reported: int, name: str) -> Ids | None:
 def _shown(known: Known) -> int:
     """How many ids it takes to say the final text."""
     right = known.right
-    return next(
-        (position for position, text in enumerate(right.texts, 1) if text.startswith(right.text)),
-        len(right.ids),
-    )
+    sizes = (size for size, text in enumerate(right.texts, 1) if text.startswith(right.text))
+    return next(sizes, len(right.ids))
 
 
 def _observed_series(
@@ -207,9 +199,9 @@ class _Position:
         stands = law.logprob(self.sampled, self.token)
         for entry in entries:
             token = integer(entry.id)
-            if token is not None and not (
-                0 <= token < law.vocab_size and is_right(law.logprob(self.sampled, token), entry.value)
-            ):
+            if token is not None and not 0 <= token < law.vocab_size:
+                return False
+            if token is not None and not is_right(law.logprob(self.sampled, token), entry.value):
                 return False
         if len(known) < len(entries) or not known:
             return False
@@ -229,14 +221,10 @@ class _Position:
         return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.sampled, self.count)]
 
 
-def _same_ranked(due: _Position, reported: Logprobs | None) -> bool:
-    return due.is_right_for(reported)
-
-
 def _observed_ranks(
     place: Place, name: str, due: Sequence[_Position], reported: Sequence[Logprobs | None]
 ) -> Observation:
-    position = first_difference(due, reported, _same_ranked)
+    position = first_difference(due, reported, _Position.is_right_for)
     if position is None:
         words = f"the likeliest at each of {len(due)} positions"
         return expect(place, words, words, holds=True)
@@ -256,7 +244,8 @@ def _script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[O
             ids = _due(stream, known, len(reported), name)
             if ids:
                 due = [_Position(right, token, token, count) for token in ids]
-                place = bringing(known.choice, name, first_difference(due, reported, _same_ranked))
+                wrong = first_difference(due, reported, _Position.is_right_for)
+                place = bringing(known.choice, name, wrong)
                 yield _observed_ranks(place, name, due, reported)
 
 
@@ -285,9 +274,8 @@ def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
     asked = stream.asked.chosen_in_top
     for known, right in _with_logprobs(stream, target) if asked else ():
         law = right.law
-        for name, rows in (
-            _ranked(known.choice) if all(0 <= token < law.vocab_size for token in asked) else ()
-        ):
+        in_vocabulary = all(0 <= token < law.vocab_size for token in asked)
+        for name, rows in _ranked(known.choice) if in_vocabulary else ():
             reported = [list(map(_reported, row or ())) for row in rows]
             ids = _due(stream, known, len(reported), name)
             if ids:
@@ -304,16 +292,12 @@ def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterato
         if carried is not None and carried[1]:
             place, reported = carried
             positions = sorted(position for position in reported if 0 < position < len(known.prompt))
-            due = [
-                law.logprob(known.prompt[position - law.lag(position)], known.prompt[position])
-                for position in positions
-            ]
-            actual = [reported[position] for position in positions]
+            ids = known.prompt
             yield observe_sequence(
                 place,
                 "the logprob of prompt id",
-                expected=due,
-                actual=actual,
+                expected=[law.logprob(ids[p - law.lag(p)], ids[p]) for p in positions],
+                actual=[reported[position] for position in positions],
                 source=SOURCE,
                 same=right.number,
                 numbers=positions,

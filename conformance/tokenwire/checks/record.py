@@ -109,17 +109,12 @@ def _content(emission: Emission) -> str | None:
 def _finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing of a choice comes after its finish reason; emissions without content may."""
     for choice in stream.choices:
-        finish = next((position for position, e in enumerate(choice.emissions) if e.finish is not None), None)
-        if finish is None:
-            continue
-        later = ((emission, _content(emission)) for emission in choice.emissions[finish + 1 :])
-        where, content = next(
-            ((emission, what) for emission, what in later if what), (choice.emissions[finish], None)
-        )
-        message = f"{content} of choice {choice.index} came after its finish reason"
-        yield expect(
-            where.at("finish"), "nothing after it", content or "nothing", message, holds=content is None
-        )
+        for finish in _ends(choice)[:1]:
+            later = ((e, _content(e)) for e in choice.emissions[finish.position + 1 :])
+            where, content = next(((emission, what) for emission, what in later if what), (finish, None))
+            message = f"{content} of choice {choice.index} came after its finish reason"
+            place, actual = where.at("finish"), content or "nothing"
+            yield expect(place, "nothing after it", actual, message, holds=content is None)
 
 
 @check("finish-type-is-known", ANSWERED)
@@ -165,12 +160,9 @@ def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]
     """
     last_prompt: list[Any] | None = None
     for emission in choice.delivered:
-        if emission.output_ids is not None or "output_ids" in emission.pointers:
-            yield (
-                emission,
-                "output_ids",
-                None if emission.output_ids is None else emission.unseen(emission.output_ids),
-            )
+        ids = emission.output_ids
+        if ids is not None or "output_ids" in emission.pointers:
+            yield emission, "output_ids", None if ids is None else emission.unseen(ids)
         if emission.prompt_token_ids is not None or "prompt_token_ids" in emission.pointers:
             prompt = as_list(emission.prompt_token_ids)
             if prompt is None or prompt != last_prompt:
@@ -186,9 +178,8 @@ def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iter
     rows: list[Row] = []
     for emission, name, ids in _id_lists(choice):
         if ids is None:
-            yield expect(
-                emission.at(name), expected, "no list", f"{name} is not a list of token ids", holds=False
-            )
+            message = f"{name} is not a list of token ids"
+            yield expect(emission.at(name), expected, "no list", message, holds=False)
         elif ids:
             wrong = [value for value in ids if not (type(value) is int and 0 <= value < ID_LIMIT)]
             rows.append((emission, name, not wrong, expected, wrong[:3] or ids[:3]))
@@ -287,12 +278,9 @@ def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
     last = choice.emissions[-1]
     if choice.output_ids is not None:
         return f"choice {choice.index} has {count} output ids", last.at("output_ids")
-    reported = next(
-        (emission for emission in reversed(choice.emissions) if "completion_tokens" in emission.counters),
-        None,
-    )
-    if reported is not None or stream.usage_place is None:
-        place = (reported or last).at("completion_tokens")
+    counting = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
+    if counting or stream.usage_place is None:
+        place = (counting or [last])[-1].at("completion_tokens")
     elif has_items(stream):  # which call it by other names
         return f"{_dotted(stream.usage_place.pointer)} counts {count} tokens", stream.usage_place
     else:
@@ -391,10 +379,9 @@ def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Ite
     for stream in streams:
         if stream.asked.request_id is not None or "request_id" in stream.asked.sent or not stream.answered:
             continue
-        named = _request_id(stream)
-        if named is None:
+        place, reported = _request_id(stream) or (None, "")
+        if place is None:
             continue
-        place, reported = named
         other = first.setdefault((stream.dialect, reported), place)
         message = f"the answer has the request id {reported!r}, as has {other.exchange}"
         related = () if other is place else (other,)
@@ -407,8 +394,7 @@ def _finish_length_counts_the_ids(choice: Choice, _stream: Stream, _target: Targ
     ids, finish = choice.output_ids, choice.finish
     if finish is not None and finish.length is not None and ids is not None:
         message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
-        place = choice.last_at("finish")
-        yield expect(place, len(ids), finish.length, message)
+        yield expect(choice.last_at("finish"), len(ids), finish.length, message)
 
 
 @check("answer-names-its-model", ANSWERED)
@@ -431,9 +417,8 @@ def _cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) 
     """Whole answers carry cached_tokens as streams do: each one between two streams that carry them."""
     for before, whole, after in _answered_between(streams):
         there = whole.choices[0].counter("cached_tokens")
-        if before.choices[0].counter("cached_tokens") is None:
-            continue
-        if after.choices[0].counter("cached_tokens") is not None:
+        beside = [stream.choices[0].counter("cached_tokens") for stream in (before, after)]
+        if None not in beside:
             message = "the whole answer lacks cached_tokens, which streams of the same prompt around it carry"
             place = whole.choices[0].last_at("cached_tokens")
             yield expect(place, "cached_tokens", there, message, holds=there is not None)

@@ -88,9 +88,8 @@ def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterat
 
 def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
     """Whether answers of this dialect in this form tell their ids, as others of the run show."""
-    alike = (
-        answer for answer in streams if (answer.dialect, answer.delivery) == (stream.dialect, stream.delivery)
-    )
+    form = stream.dialect, stream.delivery
+    alike = (answer for answer in streams if (answer.dialect, answer.delivery) == form)
     return any(choice.output_ids for answer in alike for choice in answer.choices)
 
 
@@ -115,9 +114,8 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
         for choice in stream.choices:
             alike = undisturbed.get((same_beginning(stream), stream.asked.max_new_tokens, choice.index), ())
             made = weights(stream)
-            other = next(
-                (twin for answer, twin in alike if made is not None and weights(answer) == made), None
-            )
+            known = (twin for answer, twin in alike if made is not None and weights(answer) == made)
+            other = next(known, None)
             ours = other.output_ids if other is not None else None
             if other is None or not ours or not ended(stream):
                 continue

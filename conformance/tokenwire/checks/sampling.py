@@ -18,7 +18,7 @@ from tokenwire.checks.check import Target, check, check_choices, check_finished,
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike, stated_by_both
 from tokenwire.dialects.logprobs import Position, reported_along, sampled_entries
-from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
+from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
 
@@ -41,10 +41,6 @@ _LONG_ENOUGH = 4
 def _repeats(text: str) -> bool:
     """Whether a text is one piece over and over, as a single id makes it."""
     return len(text) >= _LONG_ENOUGH and text in (text + text)[1:-1]
-
-
-def _is_id(value: object) -> bool:
-    return type(value) is int
 
 
 def _question(stream: Answer) -> tuple[Hashable, ...]:
@@ -90,13 +86,10 @@ def _biased(
     if ids:
         foreign = [token for token in ids if (forced and token not in forced) or token in banned]
         missed = unbiased.output_ids or [] if unbiased is not None else []
-        if foreign or forced or banned.intersection(filter(_is_id, missed)):
+        if foreign or forced or any(integer(token) in banned for token in missed):
             wanted = f"only {sorted(forced)}" if forced else f"none of {sorted(banned)}"
-            message = (
-                f"output id {foreign[0]!r} came, but by its biases the request allows {wanted}"
-                if foreign
-                else ""
-            )
+            came = foreign[0] if foreign else None
+            message = f"output id {came!r} came, but by its biases the request allows {wanted}"
             place = choice.last_at("output_ids")
             yield expect(place, wanted, foreign[:4] or ids[:4], message, holds=not foreign)
     elif forced and text and unbiased is not None and len(text) >= _LONG_ENOUGH:
@@ -142,7 +135,7 @@ def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> 
     for stream in _penalised(streams):
         asked = stream.asked
         for choice in finished_choices(stream):
-            ids: list[Any] = [token for token in choice.output_ids or [] if _is_id(token)]
+            ids: list[Any] = [token for token in choice.output_ids or [] if type(token) is int]
             tokens = ids or _tokens_reported(choice)
             if not tokens:
                 continue
@@ -152,11 +145,8 @@ def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> 
             most = math.floor((bias + _AHEAD) / asked.frequency_penalty) + 1
             if times <= most and (bias <= 0 or len(tokens) <= most):
                 continue
-            penalty = asked.frequency_penalty
-            message = (
-                f"{'id' if ids else 'the token'} {token!r} came {times} times of {len(tokens)}, "
-                f"each time with a penalty of {penalty:g} more"
-            )
+            what = f"{'id' if ids else 'the token'} {token!r} came {times} times of {len(tokens)}"
+            message = f"{what}, each time with a penalty of {asked.frequency_penalty:g} more"
             place = choice.last_at("output_ids")
             yield expect(place, f"at most {most} times", times, message, holds=times <= most)
 
@@ -181,13 +171,11 @@ def _loglikelihood(choice: Choice) -> float | None:
 
 def _drawn(stream: Answer) -> list[_Drawn]:
     """The finished choices of an answer that have anything to compare."""
-    drawn = []
-    for choice in finished_choices(stream):
-        ids = choice.output_ids
-        result = tuple(map(repr, ids)) if ids else choice.text
-        if result:
-            drawn.append(_Drawn(choice, result, _loglikelihood(choice)))
-    return drawn
+    return [
+        _Drawn(choice, result, _loglikelihood(choice))
+        for choice in finished_choices(stream)
+        if (result := tuple(map(repr, choice.output_ids or ())) or choice.text)
+    ]
 
 
 def _is_plainly_sampled(asked: Asked) -> bool:
@@ -256,9 +244,8 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
             continue
         asked = stream.asked
         before = first.setdefault(asked.key, stream)
-        for choice_before, second in (
-            zip(before.choices, stream.choices, strict=False) if before is not stream else ()
-        ):
+        earlier = before.choices if before is not stream else ()
+        for choice_before, second in zip(earlier, stream.choices, strict=False):
             stated = stated_by_both(choice_before, second)
             yield expect(
                 second.last_at("output_ids"),
@@ -282,8 +269,7 @@ def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observ
         for position, draw in enumerate(rare[1:], 1):
             twin = next((other for other in rare[:position] if other.result == draw.result), None)
             message = f"choice {draw.choice.index} is a copy of choice {twin.choice.index}" if twin else ""
-            place = draw.choice.last_at("output_ids")
-            expected = "samples that differ"
+            place, expected = draw.choice.last_at("output_ids"), "samples that differ"
             yield expect(place, expected, message or expected, message, holds=twin is None)
 
 

@@ -12,7 +12,6 @@ from tokenwire.checks.tito import told_once_for_all
 from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 
 _PROMPT_IDS = "prompt_token_ids"
-_NATURAL = ("stop", "length")
 
 
 @fact(Choice)
@@ -42,16 +41,9 @@ def _wishes(stream: Answer) -> tuple[object, ...]:
 
 def _to_look_at(stream: Answer) -> list[ChoiceFacts]:
     """The choices that came to a natural end with at least one token: without any there are no series."""
-    if not ended(stream) or not stream.asked.uniform:
-        return []
-    return [
-        choice
-        for choice in finished_choices(stream)
-        if choice.finish is not None
-        and choice.finish.type in _NATURAL
-        and count_of(stream, choice) != 0
-        and stream.asked.budget(choice.index) != 0
-    ]
+    complete = finished_choices(stream) if ended(stream) and stream.asked.uniform else ()
+    natural = [c for c in complete if c.finish is not None and c.finish.type in {"stop", "length"}]
+    return [c for c in natural if count_of(stream, c) != 0 and stream.asked.budget(c.index) != 0]
 
 
 @select

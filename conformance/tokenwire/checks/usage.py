@@ -48,14 +48,14 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
         return  # it counts the ids of the choice in its event (`continuous-usage-follows`)
     ids, budget = [choice.output_ids for choice in stream.choices], stream.asked.max_new_tokens
     spent = [choice.finish is not None and choice.finish.type == "length" for choice in stream.choices]
-    if any(choice_ids is None for choice_ids in ids):
-        if not (budget and budget > 0 and len(spent) > 1 and all(spent)):
-            return
+    if None not in ids:
+        count = sum(len(choice_ids or ()) for choice_ids in ids)
+        reported = f"the choices have {count} output ids"
+    elif budget and budget > 0 and len(spent) > 1 and all(spent):
         count = budget * len(spent)
         reported = f"{len(spent)} choices that spent their budgets have {count} tokens"
     else:
-        count = sum(len(choice_ids) for choice_ids in ids if choice_ids is not None)
-        reported = f"the choices have {count} output ids"
+        return
     stated = usage["completion_tokens"]
     message = f"usage counts {stated!r} completion_tokens, but {reported}"
     yield expect(place, count, stated, message)
@@ -117,9 +117,8 @@ check_rows(
 def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
     """What each counter of drafts has to be, by its name: expected and actual are equal where it is."""
     counted, tokens = last.details, last.counter("completion_tokens")
-    rounds, proposed, right = (
-        integer(counted.get(name)) for name in ("draft_rounds", "drafts_proposed", "drafts_right")
-    )
+    names = ("draft_rounds", "drafts_proposed", "drafts_right")
+    rounds, proposed, right = (integer(counted.get(name)) for name in names)
     steps = [integer(count) or 0 for count in as_list(counted.get("drafts_right_by_round")) or ()]
     if right is not None and proposed is not None:
         yield "drafts_right", min(right, proposed), right
@@ -166,8 +165,7 @@ def _usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observati
     if target.advertised.usage_in_streams or "usage" not in target.capabilities:
         return
     place = stream.usages[0].place if stream.usages else end_place(stream)
-    message = "usage was not asked for, and is there"
-    seen = expect(place, 0, len(stream.usages), message)
+    seen = expect(place, 0, len(stream.usages), "usage was not asked for, and is there")
     yield seen._replace(level=Level.MAY) if policy_of(stream).unasked_usage else seen
 
 
@@ -185,10 +183,7 @@ def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     yield expect(last or end_place(stream), "usage in the last event", events, message, holds=holds)
 
 
-@check(
-    "usage-comes-once",
-    about("stream", "usage", answered=True, ended=True, unasked=("continuous_usage",)),
-)
+@check("usage-comes-once", about("stream", "usage", answered=True, ended=True, unasked=("continuous_usage",)))
 def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No event before the last one carries the usage, unless every event was asked for it."""
     if not stream.usages:
@@ -229,16 +224,11 @@ def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Obser
             continue
         if emission.choice in before:
             was, earlier = before[emission.choice]
-            grows = emission.finish is None and len(stream.choices) == 1 and _one_channel(earlier, emission)
-            least = was + grows
+            one_channel = not any(event.reasoning or event.calls for event in (earlier, emission))
+            least = was + (emission.finish is None and len(stream.choices) == 1 and one_channel)
             message = f"completion_tokens is {count} in an event with text, and was {was} in the one before"
             yield expect(usage.place, f"at least {least}", count, message, holds=count >= least)
         before[emission.choice] = count, emission
-
-
-def _one_channel(earlier: Emission, later: Emission) -> bool:
-    """Whether two events carry content and nothing that a parser took out of the text."""
-    return not any(answer.reasoning or answer.calls for answer in (earlier, later))
 
 
 @compare("stream-usage-equals-whole")

@@ -5,13 +5,12 @@ A deed touches the exchanges that overlap it, and no others. If its time is unkn
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 
-from tokenwire.checks.reading.times import began, over
+from tokenwire.checks.reading.times import Spans, began, over
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer
 from tokenwire.target.death import Death
@@ -29,18 +28,10 @@ class _Deed:
     began: float | None
     """In seconds of the Unix epoch; None if the capture does not say."""
     ended: float | None
-    exchange: str
-    """The exchange of the call, or the one that the server most likely died of."""
     ids: frozenset[str] = frozenset()
     """The requests that an abort names."""
     everything: bool = False
     """It aborts all requests."""
-
-    def overlaps(self, began: float | None, ended: float | None) -> bool:
-        """Whether it touches this span of time; true if either time is unknown."""
-        if self.began is None or self.ended is None or began is None or ended is None:
-            return True
-        return self.began < ended and began < self.ended
 
     def is_a(self, kind: str) -> bool:
         """Whether it is of a kind; what aborts everything is an abort, too."""
@@ -56,26 +47,23 @@ class Deeds:
 
     def __init__(self, calls: Iterable[ControlCall] = (), deaths: Iterable[Death] = ()) -> None:
         called = (
-            _Deed(
-                call.action,
-                began(call.exchange),
-                over(call.exchange),
-                call.exchange.name,
-                call.ids,
-                call.everything,
-            )
+            _Deed(call.action, began(call.exchange), over(call.exchange), call.ids, call.everything)
             for call in calls
             if call.action is not Action.LOAD  # only reads
         )
-        died = (_Deed(DEATH, death.began, death.ended, death.name) for death in deaths)
+        died = (_Deed(DEATH, death.began, death.ended) for death in deaths)
         self.every = (*called, *died)
-        self._by_kind: dict[str, _InOrder] = {}
+        self._by_kind: dict[str, tuple[list[_Deed], list[_Deed], Spans[_Deed]]] = {}
 
     def during(self, began: float | None, ended: float | None, kind: str) -> list[_Deed]:
-        """The deeds of a kind that overlap a span of time."""
+        """The deeds of a kind that overlap a span of time, and those whose time is unknown."""
         if kind not in self._by_kind:
-            self._by_kind[kind] = _InOrder([deed for deed in self.every if deed.is_a(kind)])
-        return [deed for deed in self._by_kind[kind].near(began, ended) if deed.overlaps(began, ended)]
+            of_kind = [deed for deed in self.every if deed.is_a(kind)]
+            timed = [(d.began, d.ended, d) for d in of_kind if d.began is not None and d.ended is not None]
+            timeless = [deed for deed in of_kind if deed.began is None or deed.ended is None]
+            self._by_kind[kind] = of_kind, timeless, Spans(timed)
+        of_kind, timeless, spans = self._by_kind[kind]
+        return of_kind if began is None or ended is None else timeless + spans.during(began, ended)
 
     def beside(self, exchange: ExchangeHead, kind: str) -> list[_Deed]:
         """The deeds of a kind that overlap an exchange."""
@@ -109,27 +97,3 @@ def disturbed(streams: Iterable[Answer], deeds: Deeds) -> frozenset[str]:
         for stream in streams
         if any(deeds.beside(stream.exchange, kind) for kind in _DISTURBS)
     )
-
-
-class _InOrder:
-    """Deeds in the order of time."""
-
-    def __init__(self, deeds: Iterable[_Deed]) -> None:
-        self._all = list(deeds)
-        timed = [
-            (known.began, known.ended, known)
-            for known in self._all
-            if known.began is not None and known.ended is not None
-        ]
-        timed.sort(key=itemgetter(0))
-        self._timed = [deed for _, _, deed in timed]
-        self._starts = [start for start, _, _ in timed]
-        self._longest = max((end - start for start, end, _ in timed), default=0.0)
-        self._timeless = [known for known in self._all if known.began is None or known.ended is None]
-
-    def near(self, began: float | None, ended: float | None) -> list[_Deed]:
-        """All that may overlap a span of time."""
-        if began is None or ended is None:
-            return self._all
-        first = bisect_left(self._starts, began - self._longest)
-        return self._timeless + self._timed[first : bisect_left(self._starts, ended)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tokenwire.ask import Asked
-from tokenwire.checks.about import finished_choices
+from tokenwire.checks.about import finished_choices, was_aborted
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import first_prompt_ids, prompt_of
 from tokenwire.dialects.detokenize import Ids
@@ -86,17 +86,11 @@ def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
         return
     for choice in finished_choices(stream):
         ids, text = choice.output_ids, choice.text
-        aborted = choice.finish is None or choice.finish.type == "abort"
-        if (
-            not ids
-            or text is None
-            or taken_apart(stream, choice)
-            or aborted
-            or not all(type(token) is int for token in ids)
-        ):
+        if not ids or text is None or was_aborted(choice) or not all(type(token) is int for token in ids):
             continue
-        asked = stream.asked.of(choice.index)
-        yield Decoded(choice, tuple(ids), text, asked, _prompt(stream, choice), tokenizer)
+        if not taken_apart(stream, choice):
+            asked = stream.asked.of(choice.index)
+            yield Decoded(choice, tuple(ids), text, asked, _prompt(stream, choice), tokenizer)
 
 
 def _prompt(stream: Stream, choice: Choice) -> Ids:

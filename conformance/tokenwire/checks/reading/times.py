@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
+from typing import Generic, TypeVar
 
 from tokenwire.record import Stream
 from tokenwire.wire.exchange import ExchangeHead
+
+Thing = TypeVar("Thing")
 
 
 def began(exchange: ExchangeHead) -> float | None:
@@ -39,30 +42,34 @@ def overlap(first: ExchangeHead, second: ExchangeHead) -> bool:
     return began_one < began_other + second.duration and began_other < began_one + first.duration
 
 
-class Timeline:
-    """When some exchanges were under way."""
+class Spans(Generic[Thing]):
+    """Things, each with when it began and ended; those that overlap a span of time are found by bisection."""
 
-    def __init__(self, exchanges: Iterable[ExchangeHead]) -> None:
-        known = [(start, exchange) for exchange in exchanges if (start := began(exchange)) is not None]
-        self._in_order = sorted(known, key=itemgetter(0))
-        self._starts = [start for start, _ in self._in_order]
-        self._ends = sorted(start + head.duration for start, head in known)
-        self._longest = max((head.duration for _, head in known), default=0.0)
+    def __init__(self, spans: Iterable[tuple[float, float, Thing]]) -> None:
+        self._spans = sorted(spans, key=itemgetter(0))
+        self._starts = [start for start, _, _ in self._spans]
+        self._ends = sorted(end for _, end, _ in self._spans)
+        self._longest = max((end - start for start, end, _ in self._spans), default=0.0)
 
-    def beside(self, exchange: ExchangeHead) -> int:
-        """How many of them overlap an exchange, itself included where it is one; 0 if it tells no time."""
+    def count(self, exchange: ExchangeHead) -> int:
+        """How many overlap an exchange; 0 if it tells no time."""
         start, end = began(exchange), over(exchange)
         if start is None or end is None:
             return 0
         return bisect_left(self._starts, end) - bisect_right(self._ends, start)
 
-    def during(self, exchange: ExchangeHead) -> list[ExchangeHead]:
-        """Those that overlap an exchange."""
-        start, end = began(exchange), over(exchange)
+    def during(self, start: float | None, end: float | None) -> list[Thing]:
+        """Those that overlap a span of time; none if that is not known."""
         if start is None or end is None:
             return []
         first, last = bisect_left(self._starts, start - self._longest), bisect_left(self._starts, end)
-        return [head for _, head in self._in_order[first:last] if overlap(head, exchange)]
+        return [thing for _, ended, thing in self._spans[first:last] if start < ended]
+
+
+def timeline(under_way: Iterable[tuple[ExchangeHead, Thing]]) -> Spans[Thing]:
+    """Things, each with the time of an exchange; without those of which that is not known."""
+    known = ((began(exchange), exchange.duration, thing) for exchange, thing in under_way)
+    return Spans((start, start + duration, thing) for start, duration, thing in known if start is not None)
 
 
 def delivered_at(stream: Stream, moment: float) -> int | None:
