@@ -53,6 +53,13 @@ def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]:
     return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
 
 
+def undisturbed_choices(stream: Stream) -> list[Choice]:
+    """The choices of a complete record that no abort ended: how far one came then depends on the moment."""
+    if not stream.answered or not ended(stream):
+        return []
+    return [choice for choice in stream.choices if choice.finish and choice.finish.type != "abort"]
+
+
 class Traits(NamedTuple):
     """What an answer is, as far as `About` may ask."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from tokenwire.checks.about import about, ended, streamed
+from tokenwire.checks.about import about, ended, streamed, undisturbed_choices
 from tokenwire.checks.check import Target, check, compare
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.evidence import Observation, expect
@@ -40,10 +40,8 @@ _CALLS = about(chat=True, streamed=True)
 
 def _finished(stream: Stream) -> Iterator[Channels]:
     """The choices of a chat answer that came to their end."""
-    if is_chat(stream) and stream.answered and ended(stream):
-        for choice in stream.choices:
-            if choice.finish is not None and choice.finish.type != "abort":
-                yield Channels.of(stream, choice)
+    for choice in undisturbed_choices(stream) if is_chat(stream) else ():
+        yield Channels.of(stream, choice)
 
 
 def _marked_text(stream: Stream, channels: Channels, target: Target) -> MarkedText | None:

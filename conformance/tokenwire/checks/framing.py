@@ -24,10 +24,8 @@ def _media_type(stream: Stream) -> str:
 def _answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Whole answers have the content type application/json. Not judged if `stream` is no boolean."""
     stated = stream.asked.sent.get("stream")
-    unclear = stated is not None and not all(
-        value is None or isinstance(value, bool) for value in stated.values
-    )
-    if not stream.asked.stream and stream.answered and not unclear:
+    clear = all(value is None or isinstance(value, bool) for value in (stated.values if stated else ()))
+    if not stream.asked.stream and stream.answered and clear:
         yield expect(start_place(stream), "application/json", _media_type(stream))
 
 

@@ -14,7 +14,7 @@ from tokenwire.checks.channels import observe_differences
 from tokenwire.checks.check import Relation, Target, check, check_rows, check_run, select
 from tokenwire.checks.evidence import Observation, Row, equal, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.channels import CALLED, SPENT, Channels, offered, piece_place
-from tokenwire.checks.reading.fields import end_place, usage_count
+from tokenwire.checks.reading.fields import end_place, read_once, usage_count
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.dialects.dialect import dialect_of, has_items, policy_of
 from tokenwire.dialects.event_grammar import EventGrammar, Rule, Walk
@@ -29,13 +29,11 @@ def _grammar(stream: Answer) -> EventGrammar | None:
     return dialect.grammar if dialect is not None else None
 
 
+@read_once
 def _walk(stream: Stream) -> Walk | None:
     """The events of a stream by the grammar of its endpoint; None where there is none."""
-    if Walk not in stream.cache:
-        grammar = _grammar(stream)
-        stream.cache[Walk] = grammar.walk(stream.events) if grammar is not None else None
-    walk: Walk | None = stream.cache[Walk]
-    return walk
+    grammar = _grammar(stream)
+    return grammar.walk(stream.events) if grammar is not None else None
 
 
 @dataclass(frozen=True)
@@ -142,9 +140,8 @@ def _closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iter
         return
     due = [_identity(item, final.same) for _, item in sorted(closed.items())]
     actual = [_identity(item, final.same) for item in repeated]
-    wrong = next(
-        (index for index, pair in enumerate(zip(due, actual, strict=False)) if pair[0] != pair[1]), None
-    )
+    pairs = enumerate(zip(due, actual, strict=False))
+    wrong = next((index for index, (item, repeat) in pairs if item != repeat), None)
     message = (
         f"item {wrong} of the response is not the one that was closed"
         if wrong is not None
@@ -276,10 +273,9 @@ def _endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -
     for first, second in _across_endpoints(greedy, lambda answer: (_conversation(answer), _limits(answer))):
         whole = (first.load(), second.load())
         (ours,), (theirs,) = ([Channels.of(stream, choice) for choice in stream.choices] for stream in whole)
+        source = f"and at {first.exchange.request.path}"
         by_chance = _texts_go_apart(ours.choice, theirs.choice)
-        found = observe_differences(
-            ours, theirs, f"and at {first.exchange.request.path}", by_chance=by_chance
-        )
+        found = observe_differences(ours, theirs, source, by_chance=by_chance)
         yield from found
         if not found:
             yield expect(theirs.place("text"), ours.content, theirs.content, holds=True)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tokenwire.ask import Wanted
@@ -419,9 +418,7 @@ def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Obser
         found = (
             (emission, name)
             for emission in choice.delivered
-            for name, value in sorted(
-                {**emission.series, **emission.prompt_series}.items(), key=itemgetter(0)
-            )
+            for name, value in sorted({**emission.series, **emission.prompt_series}.items())
             if value is not None and name not in choice.customized and is_unasked(name)
         )
         emission, name = next(found, (choice.delivered[-1], ""))

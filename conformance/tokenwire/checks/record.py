@@ -57,9 +57,8 @@ def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     due = (asked.prompts - len(refused)) * asked.n
     due = min(due, asked.most or due)
     actual = [choice.index for choice in stream.choices if choice.index // asked.n not in refused]
-    holds = len(actual) == len(set(actual)) == due and all(
-        0 <= index < asked.prompts * asked.n for index in actual
-    )
+    in_range = all(0 <= index < asked.prompts * asked.n for index in actual)
+    holds = in_range and len(actual) == len(set(actual)) == due
     message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were asked for"
     place = end_place(stream)
     mixed = [(choice, ends) for choice in stream.choices if len(ends := _ends(choice)) > 1]

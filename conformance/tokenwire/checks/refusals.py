@@ -51,8 +51,8 @@ def observe_refusal(row: Refused, stream: Stream, target: Target) -> Iterator[Ob
         yield expect(start_place(stream), "a 4xx status", status, message, holds=was_refused(stream))
 
 
-def _if(wrong: Callable[[Stream, Target], object], words: str) -> Fault:
-    return lambda stream, target: words if wrong(stream, target) else ""
+def _if(wrong: Callable[[Stream], object], words: str) -> Fault:
+    return lambda stream, _: words if wrong(stream) else ""
 
 
 def _with(values: Callable[[Stream, Target], Iterable[bad.BadValue]]) -> Fault:
@@ -74,7 +74,7 @@ def _unreadable(stream: Stream, _target: Target) -> str:
     return f"a body was sent, and {problem}; it was" if problem else ""
 
 
-def _has_no_prompt(stream: Stream, _target: Target) -> bool:
+def _has_no_prompt(stream: Stream) -> bool:
     return bool(stream.asked.sent) and not stream.asked.sent.keys() & {"input_ids", "text", "messages"}
 
 
@@ -82,42 +82,35 @@ def _is_empty(value: object) -> bool:
     return value == "" or (isinstance(value, list) and (not value or "" in value))
 
 
-def _holds_nothing(stream: Stream, _target: Target) -> bool:
+def _holds_nothing(stream: Stream) -> bool:
     """Whether an input that is to have a result is an empty text, or none is there."""
     sent = stream.asked.sent.get("text")
     by_text = gives_results(stream) and stream.asked.input_ids is None
     return by_text and sent is not None and any(map(_is_empty, sent.values))
 
 
-def _is_too_long(stream: Stream, target: Target) -> bool:
-    """Whether ids that are to have a result do not fit the context, and are not to be truncated."""
+def _too_long(stream: Stream, target: Target) -> str:
+    """Ids that are to have a result and do not fit the context, and are not to be truncated."""
     asked, length = stream.asked, target.advertised.context_length
     if length is None or asked.truncate is not None or not gives_results(stream):
-        return False
-    return any(len(ids) > length for ids in asked.input_ids or ())
+        return ""
+    longer = any(len(ids) > length for ids in asked.input_ids or ())
+    return "an input beyond the context was" if longer else ""
 
 
-def _needs_a_tokenizer(stream: Stream, target: Target) -> bool:
-    """Whether a server without a tokenizer was asked for what needs one."""
+def _needs_a_tokenizer(stream: Stream, target: Target) -> str:
+    """What needs a tokenizer, of a server without one."""
     asked = stream.asked
     if target.advertised.tokenizer is not False or not asked.sent:
-        return False
-    of_text = asked.input_ids is None and bool(asked.sent.keys() & {"text", "messages"})
-    return of_text or bool(asked.stop or asked.stop_regex)
+        return ""
+    of_text = asked.input_ids is None and asked.sent.keys() & {"text", "messages"}
+    return "a request that needs a tokenizer was" if of_text or asked.stop or asked.stop_regex else ""
 
 
 check_rows(
     observe_refusal,
-    Refused(
-        "empty-input-ids-refused",
-        ANY,
-        _if(lambda stream, _: asks_for_nothing(stream.asked), "an empty list of input_ids was"),
-    ),
-    Refused(
-        "malformed-input-ids-refused",
-        ANY,
-        _if(lambda stream, _: sent_malformed_ids(stream), "malformed input_ids were"),
-    ),
+    Refused("empty-input-ids-refused", ANY, _if(asks_for_nothing, "an empty list of input_ids was")),
+    Refused("malformed-input-ids-refused", ANY, _if(sent_malformed_ids, "malformed input_ids were")),
     Refused(
         "unknown-prompt-ids-refused",
         ANY,
@@ -142,9 +135,9 @@ check_rows(
     ),
     Refused("unreadable-bodies-refused", ANY, _unreadable),
     Refused("empty-inputs-refused", ANY, _if(_holds_nothing, "an input without any token was")),
-    Refused("long-inputs-refused", ANY, _if(_is_too_long, "an input beyond the context was")),
+    Refused("long-inputs-refused", ANY, _too_long),
     Refused("missing-prompts-refused", ANY, _if(_has_no_prompt, "a request without a prompt was")),
-    Refused("text-needs-a-tokenizer", ANY, _if(_needs_a_tokenizer, "a request that needs a tokenizer was")),
+    Refused("text-needs-a-tokenizer", ANY, _needs_a_tokenizer),
 )
 
 

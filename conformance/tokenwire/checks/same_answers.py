@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from tokenwire.checks.about import ANY, ended, streamed
+from tokenwire.checks.about import ANY, streamed, undisturbed_choices
 from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
 from tokenwire.checks.check import Relation, Target, compare, compare_rows
 from tokenwire.checks.delivery import interval_of
@@ -58,10 +58,7 @@ def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
     unlike = frozenset() if alike_top else _HOLD_TOP
 
     def undisturbed(stream: Stream) -> dict[int, Choice]:
-        if not stream.answered or not ended(stream):
-            return {}
-        # How far an aborted choice came depends on the moment.
-        finished = [c for c in stream.choices if c.finish is not None and c.finish.type != "abort"]
+        finished = undisturbed_choices(stream)
         if has_items(stream):
             finished = list(map(_without_bytes, finished))
         return {c.index: _without(c, unlike) if unlike else c for c in finished}

@@ -48,7 +48,7 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
         if prompt is None or choice is None or choice.output_ids is None:
             continue
         if choice.finish is not None and choice.finish.type == "length":  # else an end may be left out
-            names = _names(answer) | {name for name in (known_as(answer),) if name}
+            names = filter(None, (*_names(answer), known_as(answer)))
             records |= dict.fromkeys(names, (*prompt, *choice.output_ids))
     return found
 
@@ -59,10 +59,8 @@ def _turns_carry_their_history(streams: tuple[Answer, ...], _target: Target) -> 
     for answer, prompt in _turns(streams):
         choice, turn = answer.choices[0], answer.asked.turn
         if (count := choice.counter("prompt_tokens")) is not None and turn is not None:
-            before = len(prompt) - len(turn.input_ids)
-            message = (
-                f"the turn has {len(turn.input_ids)} ids after {before}, and counts {count} prompt tokens"
-            )
+            size = len(turn.input_ids)
+            message = f"the turn has {size} ids after {len(prompt) - size}, and counts {count} prompt tokens"
             yield expect(choice.last_at("prompt_tokens"), len(prompt), count, message)
 
 
@@ -82,11 +80,6 @@ def _turns_answer_as_their_history(streams: tuple[Answer, ...], _target: Target)
         if (twin := spelled.get((prompt, asked_alike(answer, *alike)))) is not None:
             ours, theirs = twin.choices[0], answer.choices[0]
             message = "the turn has other ids than a request with its whole history"
-            yield expect(
-                theirs.last_at("output_ids"),
-                ours.output_ids,
-                theirs.output_ids,
-                message,
-                related=(ours.last_at("output_ids"),),
-                by_chance=True,
-            )
+            place, related = theirs.last_at("output_ids"), (ours.last_at("output_ids"),)
+            expected, actual = ours.output_ids, theirs.output_ids
+            yield expect(place, expected, actual, message, related=related, by_chance=True)

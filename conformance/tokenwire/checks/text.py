@@ -119,10 +119,8 @@ def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observat
                     f"the text of choice {decoding.choice.index} is ahead: it ends {text[-24:]!r}, and "
                     f"the {after} ids delivered say {stated[-24:]!r}"
                 )
-                expected = f"at most {most} characters after {after} ids"
-                yield expect(
-                    emission.at("text"), expected, f"{actual} characters", message, holds=actual <= most
-                )
+                place, expected = emission.at("text"), f"at most {most} characters after {after} ids"
+                yield expect(place, expected, f"{actual} characters", message, holds=actual <= most)
 
 
 @check("special-tokens-as-asked", _DECODED)

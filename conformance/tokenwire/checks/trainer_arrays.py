@@ -244,9 +244,8 @@ def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation
     for source, array in _read_arrays(stream, _EXPERTS):
         wrong = [n for row in array.rows for n in row if type(n) is not int or not 0 <= n < _MOST_EXPERTS]
         message = f"{source.rule.name} holds {len(wrong)} numbers that are no ids of experts: {wrong[:3]}"
-        yield expect(
-            source.place, f"integers below {_MOST_EXPERTS}", wrong[:3] or "so", message, holds=not wrong
-        )
+        expected, actual = f"integers below {_MOST_EXPERTS}", wrong[:3] or "so"
+        yield expect(source.place, expected, actual, message, holds=not wrong)
 
 
 @check("neighbouring-states-differ", FINISHED)

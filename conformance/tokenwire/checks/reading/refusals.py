@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from tokenwire.ask import Asked
 from tokenwire.checks.about import is_error
 from tokenwire.checks.check import Target
 from tokenwire.checks.reading.bad_values import (
@@ -73,8 +72,9 @@ def was_refused(stream: Answer) -> bool:
     return by_status or _refused_in_band(stream)
 
 
-def asks_for_nothing(asked: Asked) -> bool:
-    return asked.input_ids is not None and not (asked.input_ids and all(asked.input_ids))
+def asks_for_nothing(stream: Stream) -> bool:
+    ids = stream.asked.input_ids
+    return ids is not None and not (ids and all(ids))
 
 
 def _are_ids(values: Collection[object]) -> bool:
@@ -103,9 +103,8 @@ def sent_malformed_ids(stream: Stream) -> bool:
 @fact(Stream)
 def _misshapen(stream: Stream) -> bool:
     """Whether a request ought to be refused by any target, whatever its vocabulary."""
-    unreadable = unreadable_body(stream.exchange.request)
-    empty = asks_for_nothing(stream.asked)
-    return bool(unreadable) or empty or sent_malformed_ids(stream) or any(impossible_ones(stream))
+    malformed = asks_for_nothing(stream) or sent_malformed_ids(stream)
+    return malformed or bool(unreadable_body(stream.exchange.request)) or any(impossible_ones(stream))
 
 
 def is_bad(stream: Answer, target: Target) -> bool:
