@@ -61,14 +61,10 @@ def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observ
             of_choice = _events_of(stream, choice)
             later = [event for event in later if event.index in of_choice]
         if later or stream.answered or was_refused(stream):
-            yield expect(
-                later[0].place if later else error.place,
-                "only the end mark after an error event",
-                f"{len(later)} events" if later else "only the end mark after an error event",
-                f"{len(later)} events follow the error event"
-                + ("" if choice is None else f" of choice {choice}"),
-                holds=not later,
-            )
+            expected, whose = "only the end mark after an error event", f" of choice {choice}"
+            message = f"{len(later)} events follow the error event{'' if choice is None else whose}"
+            place, actual = (later[0].place, f"{len(later)} events") if later else (error.place, expected)
+            yield expect(place, expected, actual, message, holds=not later)
 
 
 @check("stream-errors-replace-the-finish", EVENTS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from weakref import finalize
 
 from tokenwire.checks.about import ANSWERED, STREAMED, about, is_error
 from tokenwire.checks.check import Target, check
@@ -54,21 +53,16 @@ class Known:
         return [head + text for head in self.echoed for text in texts]
 
 
-_known: dict[int, tuple[KnownModel, tuple[Known, ...]]] = {}
-"""The right answers of each stream that is alive, by its identity: every check here asks for them."""
-
-
 def known_choices(stream: Stream, target: Target) -> tuple[Known, ...]:
-    """The choices of an answer whose right answer is known."""
+    """The choices of an answer whose right answer is known; cached with it, since every check here asks."""
     model = target.model
     if model is None or not stream.answered:
         return ()
-    seen = _known.get(id(stream))
-    if seen is None or seen[0] is not model:
-        if seen is None:
-            finalize(stream, _known.pop, id(stream)).atexit = False
-        seen = _known[id(stream)] = (model, tuple(_computed(stream, target, model)))
-    return seen[1]
+    cached = stream.cache.get(known_choices)
+    if cached is None or cached[0] is not model:
+        cached = stream.cache[known_choices] = (model, tuple(_computed(stream, target, model)))
+    known: tuple[Known, ...] = cached[1]
+    return known
 
 
 def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Known]:

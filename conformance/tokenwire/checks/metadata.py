@@ -359,28 +359,19 @@ def _prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterat
         if emission is None:
             continue
         prompt = prompt_of(stream, choice.index) or emission.prompt_token_ids
-        if carried is None:
-            if prompt is not None:
-                yield observe_sequence(
-                    emission.at(RANKED),
-                    f"the id of {RANKED} entry",
-                    expected=prompt,
-                    actual=_ids_of_ranked(entries, prompt),
-                    source="the prompt",
-                )
-        elif prompt is not None:
-            named = [entry.id if entry else None for entry in read_series(PROMPT, entries).tokens]
-            yield observe_sequence(
-                emission.at(PROMPT),
-                f"the id of {PROMPT} entry",
-                expected=prompt[start:],
-                actual=named,
-                source=f"the prompt from position {start}",
-            )
-        elif (count := choice.counter("prompt_tokens")) is not None:
-            size, due = len(entries), max(0, count - start)
+        if prompt is not None:
+            if carried is None:
+                name, due, source = RANKED, prompt, "the prompt"
+                named = _ids_of_ranked(entries, prompt)
+            else:
+                name, due, source = PROMPT, prompt[start:], f"the prompt from position {start}"
+                named = [entry.id if entry else None for entry in read_series(PROMPT, entries).tokens]
+            place, what = emission.at(name), f"the id of {name} entry"
+            yield observe_sequence(place, what, expected=due, actual=named, source=source)
+        elif carried is not None and (count := choice.counter("prompt_tokens")) is not None:
+            size = len(entries)
             message = f"{PROMPT} holds {size} entries for a prompt of {count} tokens from position {start}"
-            yield expect(emission.at(PROMPT), due, size, message)
+            yield expect(emission.at(PROMPT), max(0, count - start), size, message)
 
 
 @check("prompt-logprobs-null-only-first", FINISHED)

@@ -453,9 +453,8 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
         related = (twin.choice.last_at("text"),)
         if not _echoes_text(whole.stream):
             message = "the text is that of the request without an echo: the prompt stands in the ids alone"
-            silent = expect(
-                place, "the prompt's text", "none", message, holds=theirs != ours, related=related
-            )
+            due, holds = "the prompt's text", theirs != ours
+            silent = expect(place, due, "none", message, holds=holds, related=related)
             yield silent._replace(level=Level.SHOULD)
             continue
         head = _prompt_text(whole.stream, 0)
