@@ -419,20 +419,16 @@ def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Ob
     if not any(channels.choice.parsed for channels in finished) or len(finished) != len(stream.choices):
         return
     due = total_count(stream, [channels.choice for channels in finished])
-    for what, counts in (
-        ("output_ids", [_length(channels.choice.output_ids) for channels in finished]),
-        ("logprobs_content", [_length(tokens_of(channels.choice)) for channels in finished]),
+    for what, entries in (
+        ("output_ids", [channels.choice.output_ids for channels in finished]),
+        ("logprobs_content", [tokens_of(channels.choice) for channels in finished]),
     ):
-        known = [count for count in counts if count is not None]
-        if due is not None and known and len(known) == len(counts):
+        known = [len(found) for found in entries if found is not None]
+        if due is not None and known and len(known) == len(entries):
             name = "output ids" if what == "output_ids" else "entries of logprobs"
             message = f"the answer has {sum(known)} {name} for {due} completion tokens"
             place = finished[-1].place(what) if what == "output_ids" else end_place(stream)
             yield expect(place, due, sum(known), message)
-
-
-def _length(entries: list[Any] | None) -> int | None:
-    return None if entries is None else len(entries)
 
 
 @check("choices-are-parsed-alone", _TAKEN_APART)

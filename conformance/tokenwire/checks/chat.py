@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from tokenwire.checks.about import about, is_error
 from tokenwire.checks.check import Target, check, check_finished
@@ -79,11 +78,6 @@ def _chat_meta_info_only_on_request(
     yield expect(place, "no meta_info key", actual, message, holds=not choice.ends_with("meta_info"))
 
 
-def _logprob_ids(choice: Choice) -> list[Any] | None:
-    series = joined_series(choice, SAMPLED)
-    return None if series is None else [entry.id if entry else None for entry in series.tokens]
-
-
 @check("chat-ids-agree-with-meta-info", about(chat=True, items=False, delivery=Delivery.WHOLE))
 def _chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The ids of a choice, their count in meta_info and the ids that its logprobs name are one story."""
@@ -92,19 +86,19 @@ def _chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[
     for choice in stream.choices:
         if is_error(choice.finish):
             continue
-        emission, ids, named = choice.emissions[-1], choice.output_ids, _logprob_ids(choice)
+        emission, ids, series = choice.emissions[-1], choice.output_ids, joined_series(choice, SAMPLED)
         meta_info = emission.details.get("meta_info")
         count = meta_info.get("completion_tokens") if isinstance(meta_info, Mapping) else None
         if ids is not None and count is not None:
             message = f"choice {choice.index} has {len(ids)} output ids, but meta_info counts {count!r}"
             yield expect(emission.at("output_ids"), count, len(ids), message)
-        if named is None:
+        if series is None:
             continue
+        named = [entry.id if entry else None for entry in series.tokens]
         if ids is not None:
             message = f"the output logprobs of choice {choice.index} name other ids than its output ids"
             yield expect(emission.at(SAMPLED), as_list(ids), named, message)
         elif count is not None:
-            message = (
-                f"choice {choice.index} has {len(named)} output logprobs, but meta_info counts {count!r}"
-            )
-            yield expect(emission.at(SAMPLED), count, len(named), message)
+            size = len(named)
+            message = f"choice {choice.index} has {size} output logprobs, but meta_info counts {count!r}"
+            yield expect(emission.at(SAMPLED), count, size, message)

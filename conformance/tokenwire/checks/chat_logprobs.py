@@ -212,7 +212,7 @@ def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Targe
     finish = choice.finish
     if finish is None or finish.type != "length" or stream.asked.echo or taken_apart(stream, choice):
         return
-    names = [name for part in choice.details(FIELD) for name in _lists(part).get(NAMES, [])]
+    names = [name for part in choice.details(FIELD) for name in parallel_lists(part).get(NAMES, [])]
     names = names or [
         entry.get("token") for entry in choice.series(CONTENT) or () if isinstance(entry, Mapping)
     ]
@@ -226,8 +226,8 @@ def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Targe
     yield expect(choice.last_at("text"), spelled, choice.text, message, holds=holds)
 
 
-def _lists(reported: Any) -> dict[str, list[Any]]:
-    """The parallel lists of a completion's logprobs object, as they stand on the wire."""
+def parallel_lists(reported: Any) -> dict[str, list[Any]]:
+    """The parallel lists of a completion's logprobs object as they stand on the wire, an echo not cut off."""
     if not isinstance(reported, Mapping):
         return {}
     return {name: value for name, value in reported.items() if name in LISTS and isinstance(value, list)}
@@ -243,7 +243,7 @@ def _completion_logprobs_are_parallel(
     requirement that counts them.
     """
     for emission, logprobs in details(choice.delivered, FIELD):
-        lists = _lists(logprobs)
+        lists = parallel_lists(logprobs)
         if lists.get(NAMED):
             sizes = {name: len(lists[name]) for name in sorted(lists) if lists[name] or name != NAMED_TOP}
             wrong = next((name for name, size in sizes.items() if size != sizes[NAMED]), None)
@@ -293,7 +293,7 @@ def _text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observatio
         # Where a part of a character begins that hidden tokens alone have followed: it may go on behind them.
         part: int | None = None
         for position, told_here in enumerate(choice.details(FIELD)):
-            lists = _lists(told_here)
+            lists = parallel_lists(told_here)
             offsets, tokens = lists.get(OFFSETS, []), lists.get(NAMES, [])
             if unknown and all(offset == -1 for offset in offsets):
                 continue

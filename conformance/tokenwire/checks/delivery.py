@@ -254,17 +254,6 @@ _TELLING_STREAMS = 4
 """In so many streams the first ids would hardly have been joined by chance each time."""
 
 
-def _first_emissions(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Place, int, int]]:
-    """Where the first ids stand of each choice longer than its interval, how many, and that interval."""
-    for stream in streams:
-        interval = interval_of(stream, target) or 0
-        if interval < 2 or not streamed(stream) or stream.asked.stop:
-            continue
-        for place, new, after in _first_ids(stream):
-            if after > interval:
-                yield place, new, interval
-
-
 @fact(Stream)
 def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
     """Of each choice where its first ids stand, how many they are, and how many there are in the end."""
@@ -282,7 +271,14 @@ def _first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[
     Ids may be joined on the way, so one stream tells nothing: that not one of several sends its first ids
     before the interval is full does. Where some do, each of them is a witness.
     """
-    firsts = list(_first_emissions(streams, target))
+    intervals = ((stream, interval_of(stream, target) or 0) for stream in streams)
+    firsts = [
+        (place, new, interval)
+        for stream, interval in intervals
+        if interval > 1 and streamed(stream) and not stream.asked.stop
+        for place, new, after in _first_ids(stream)
+        if after > interval
+    ]
     early = [(place, new, interval) for place, new, interval in firsts if new < interval]
     for place, new, interval in early or (firsts if len(firsts) >= _TELLING_STREAMS else []):
         message = f"the first emission waited for {new} ids, as in all {len(firsts)} streams"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from tokenwire.checks.about import about, ended, finished_choices, streamed
+from tokenwire.checks.chat_logprobs import FIELD, parallel_lists
 from tokenwire.checks.check import Target, check, check_run, compare, select
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.evidence import Observation, expect
@@ -25,7 +26,6 @@ from tokenwire.checks.reading.fields import (
 from tokenwire.checks.round_trips import Ids, Whole, related_streams
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.logprobs import (
-    LISTS,
     NAMED,
     NAMED_TOP,
     PROMPT,
@@ -492,17 +492,9 @@ def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator
         size = len(prompt) if prompt is not None else usage_count(stream, "prompt_tokens")
         if size is None or made is None or (prompt is None and asked.prompts > 1):
             continue
-        entries = sum(len(part) for part in _raw_lists(choice, NAMED))
+        entries = sum(len(parallel_lists(part).get(NAMED, ())) for part in choice.details(FIELD))
         place = choice.emissions[0].at(NAMED)
         message = f"{NAMED} holds {entries} entries for {size} prompt tokens and {made} output ids"
         # A token made for a budget of none need not be shown: that it was made is the budget's matter.
         expected = size if asked.max_new_tokens == 0 and entries == size else size + made
         yield expect(place, expected, entries, message)
-
-
-def _raw_lists(choice: Choice, name: str) -> Iterator[list[Any]]:
-    """A list of the logprobs object of each emission, as it stands on the wire, an echo not cut off."""
-    for reported in choice.details("logprobs"):
-        value = reported.get(name) if isinstance(reported, Mapping) else None
-        if isinstance(value, list) and name in LISTS:
-            yield value

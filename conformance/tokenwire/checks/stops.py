@@ -58,7 +58,7 @@ def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
     stream or whole.
     """
     stopped = _stopped(streams)
-    wanted = {*map(_unstopped, stopped), *map(_as_if_trimmed, stopped)}
+    wanted = {_unstopped(whole, trimmed=trimmed) for whole in stopped for trimmed in (False, True)}
     found: dict[tuple[object, ...], Whole] = {}
     for answer in related_streams(streams) if wanted else ():
         asked, key = answer.stream.asked, _unstopped(answer)
@@ -78,7 +78,7 @@ def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]
         # Servers differ in whether the least number of tokens delays stop strings (spec/stops.md).
         if whole.stream.asked.min_new_tokens:
             continue
-        twin, finish = _twins(streams).get(_as_if_trimmed(whole)), whole.choice.finish
+        twin, finish = _twins(streams).get(_unstopped(whole, trimmed=True)), whole.choice.finish
         stated, text = twin.choice.text if twin is not None else None, whole.choice.text
         if not stated or text is None or finish is None or finish.type != "stop":
             continue
@@ -222,7 +222,9 @@ def _prompt(whole: Whole) -> object:
 
 
 def _unstopped(whole: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
-    """All that shapes a result, but for its stop strings, or as if those were taken away."""
+    """All that shapes a result, but for its stop strings; `trimmed`: as if those were taken away, as the same
+    request without them is known, which has nothing to keep.
+    """
     asked = whole.stream.asked
     kept = asked.no_stop_trim and not trimmed
     fields = ("other_sampling", "max_new_tokens", "stop_token_ids", "stop_regex", "ignore_eos")
@@ -261,7 +263,8 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
     """
     for whole in _stopped(streams):
         asked, text = whole.stream.asked, whole.choice.text
-        twin = _twins(streams).get(_as_if_trimmed(whole)) if not asked.min_new_tokens else None
+        trimmed = _unstopped(whole, trimmed=True)
+        twin = _twins(streams).get(trimmed) if not asked.min_new_tokens else None
         stated = twin.choice.text if twin is not None else None
         if twin is None or not stated or text is None:
             continue
@@ -298,11 +301,6 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
             related=(twin.choice.last_at("text"),),
             by_chance=not goes_on and text not in [*cut, *kept],
         )
-
-
-def _as_if_trimmed(whole: Whole) -> tuple[object, ...]:
-    """What the same request without stop strings is known by; that one has nothing to keep."""
-    return _unstopped(whole, trimmed=True)
 
 
 @check_finished("nothing-follows-a-stop-id", about("stop_token_ids", unasked=("ignore_eos",)))

@@ -13,7 +13,7 @@ from tokenwire.checks.difference import observe_legal_text
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import offered
 from tokenwire.checks.reading.fields import running_texts
-from tokenwire.checks.reading.legal_text import Decoded, decoded, legal_texts, uncut_texts
+from tokenwire.checks.reading.legal_text import Decoded, compiled, decoded, legal_texts, uncut_texts
 from tokenwire.parrot.script import ANCHORED
 from tokenwire.record import BROKEN, Emission, Stream
 
@@ -148,14 +148,6 @@ def _spellings(decoding: Decoded, count: int) -> list[str]:
     return [text for text in texts if text is not None]
 
 
-def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """A stop pattern as an expression; None for one that only the server can read."""
-    try:
-        return re.compile(pattern)
-    except re.error:
-        return None
-
-
 def _last(decoding: Decoded, name: str) -> Emission:
     emissions = decoding.choice.emissions
     return next((emission for emission in reversed(emissions) if name in emission.pointers), emissions[-1])
@@ -193,7 +185,7 @@ check_rows(
     _NothingFollows(
         "nothing-follows-a-stop-pattern",
         _DECODED,
-        lambda asked: ((p, _compiled(p)) for p in asked.stop_regex if not ANCHORED.search(p)),
+        lambda asked: ((p, compiled(p)) for p in asked.stop_regex if not ANCHORED.search(p)),
     ),
 )
 
@@ -211,7 +203,7 @@ def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterato
         emission = _last(decoding, "finish")
         known = decoding.stop in (*asked.stop, *asked.stop_regex)
         texts = _spellings(decoding, len(decoding.ids))
-        spells = _compiled(decoding.stop if decoding.stop in asked.stop_regex else re.escape(decoding.stop))
+        spells = compiled(decoding.stop if decoding.stop in asked.stop_regex else re.escape(decoding.stop))
         if len(texts) < 2 or spells is None:
             continue
         spelled = any(spells.search(text) for text in texts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tokenwire.ask import Asked
@@ -133,7 +133,8 @@ def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
     stop, asked = decoding.stop, decoding.asked
     if isinstance(stop, str) and stop in asked.stop_regex:
         yield text
-        for match in _matches(stop, text):
+        pattern = compiled(stop)
+        for match in pattern.finditer(text) if pattern is not None else ():
             yield text[: match.end()]
             yield text[: match.start()]
         return
@@ -144,8 +145,9 @@ def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
             position = text.find(string, position + 1)
 
 
-def _matches(pattern: str, text: str) -> Sequence[re.Match[str]]:
+def compiled(pattern: str) -> re.Pattern[str] | None:
+    """A stop pattern as an expression; None for one that only the server can read."""
     try:
-        return list(re.finditer(pattern, text))
+        return re.compile(pattern)
     except re.error:
-        return []
+        return None
