@@ -136,3 +136,14 @@ def test_the_finish_may_come_alone_behind_the_ids_of_an_array(beside: str) -> No
     assert equals is not None
     seen = [*covers((alone, WHOLE), Target()), *equals(Comparison(WHOLE, alone), Target())]
     assert {observation.holds for observation in seen} == {True}
+
+
+@pytest.mark.parametrize(("rows", "holds"), [(0, True), (1, False)])
+def test_an_array_from_behind_the_prompt_on_has_no_row_for_a_single_id(rows: int, holds: bool) -> None:
+    """The last id was not run. How wide a row would be, no array of the run tells."""
+    reply = Reply(ids=[11], text="a", details={"routed_experts": experts(rows)})
+    body = {**BODY, "routed_experts_start_len": len(PROMPT)}
+    stream = build(Delivery.WHOLE, choices=(reply,), sizes=(1,), body=body)
+    covers = CHECKS["array-covers-what-was-run"].on_run
+    assert covers is not None
+    assert [seen.holds for seen in covers((stream,), Target())] == [holds]

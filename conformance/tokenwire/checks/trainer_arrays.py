@@ -214,11 +214,13 @@ def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> 
             holds, actual = len(array.rows) == source.due, f"{len(array.rows)} rows"
         else:
             numbers = len(array.rows[0])
-            usual, _ = max(seen.items(), key=lambda item: (item[1], -item[0]))
-            holds, actual = numbers % max(source.due, 1) == 0 and numbers > 0, f"{numbers} numbers"
+            actual = f"{numbers} numbers"
+            usual = max(seen, key=lambda width: (seen[width], -width), default=0.0)
             if usual.is_integer() and usual > 0:
                 holds = numbers == usual * source.due
                 expected = f"{source.due} rows of {usual:g} numbers"
+            else:
+                holds = numbers > 0 and numbers % source.due == 0 if source.due else not numbers
         message = message or f"{source.rule.name} holds {actual}, and {expected} are due"
         yield expect(source.place, expected, actual, message, holds=holds)
 
