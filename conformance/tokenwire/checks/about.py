@@ -92,7 +92,6 @@ WISHES = (
 
 
 def traits_of(stream: Answer) -> Traits:
-    """What an answer is."""
     asked = stream.asked
     return Traits(
         answered=stream.answered,

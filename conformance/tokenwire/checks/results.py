@@ -68,7 +68,6 @@ def _key(answer: Answer, sent: Input, truncate: int | None) -> tuple[object, ...
 
 
 def _first_results(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], ChoiceFacts]:
-    """The first result of each input."""
     first: dict[tuple[object, ...], ChoiceFacts] = {}
     for answer in _of_inputs(streams):
         for choice in answer.choices:

@@ -372,7 +372,6 @@ def _text_of(stream: Answer) -> str:
 
 @select
 def _with_media(stream: Stream) -> bool:
-    """The answers to prompts with media."""
     return stream.asked.media
 
 

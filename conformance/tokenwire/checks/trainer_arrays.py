@@ -140,8 +140,6 @@ def _weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) ->
 
 
 class _Array(NamedTuple):
-    """An array of an emission."""
-
     rule: ArrayRule
     emission: Emission
     value: Any
