@@ -12,7 +12,7 @@ from tokenwire.checks.check import Relation, Target, check, check_rows
 from tokenwire.checks.difference import observe_legal_text
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import offered
-from tokenwire.checks.reading.fields import running_texts
+from tokenwire.checks.reading.fields import bringing, running_texts
 from tokenwire.checks.reading.legal_text import Decoded, compiled, decoded, legal_texts, uncut_texts
 from tokenwire.parrot.script import ANCHORED
 from tokenwire.record import BROKEN, Emission, Stream
@@ -148,11 +148,6 @@ def _spellings(decoding: Decoded, count: int) -> list[str]:
     return [text for text in texts if text is not None]
 
 
-def _last(decoding: Decoded, name: str) -> Emission:
-    emissions = decoding.choice.emissions
-    return next((emission for emission in reversed(emissions) if name in emission.pointers), emissions[-1])
-
-
 @dataclass(frozen=True)
 class _NothingFollows(Relation):
     """The ids before the last one of a choice spell no stop of its request."""
@@ -170,8 +165,7 @@ def _observe_stops(row: _NothingFollows, stream: Stream, target: Target) -> Iter
             if spells is not None:
                 message = f"the output ids of choice {decoding.choice.index} go on after {stop!r} is complete"
                 expected = f"no id after the one that completes {stop!r}"
-                place = _last(decoding, "output_ids").at("output_ids")
-                late = all(spells.search(text) for text in before)
+                place, late = bringing(decoding.choice, "output_ids"), all(map(spells.search, before))
                 yield expect(place, expected, before[0][-60:], message, holds=not late)
 
 
@@ -200,16 +194,13 @@ def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterato
         if not isinstance(decoding.stop, str):
             continue
         asked = decoding.asked
-        emission = _last(decoding, "finish")
         known = decoding.stop in (*asked.stop, *asked.stop_regex)
         texts = _spellings(decoding, len(decoding.ids))
         spells = compiled(decoding.stop if decoding.stop in asked.stop_regex else re.escape(decoding.stop))
         if len(texts) < 2 or spells is None:
             continue
-        spelled = any(spells.search(text) for text in texts)
+        holds, index = known and any(map(spells.search, texts)), decoding.choice.index
         what = "is not spelled by the output ids" if known else "is no stop of the request"
-        message = (
-            f"choice {decoding.choice.index} was ended by {decoding.stop!r}, says the server; that {what}"
-        )
+        message = f"choice {index} was ended by {decoding.stop!r}, says the server; that {what}"
         expected = f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids"
-        yield expect(emission.at("finish"), expected, decoding.stop, message, holds=known and spelled)
+        yield expect(bringing(decoding.choice, "finish"), expected, decoding.stop, message, holds=holds)
