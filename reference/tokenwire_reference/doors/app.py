@@ -25,44 +25,44 @@ from tokenwire_reference.doors import (
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
 from tokenwire_reference.doors.fault_package import fault_middleware
 from tokenwire_reference.doors.heads import RefuseHeads
-from tokenwire_reference.doors.items.stored import StoredConversations
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import RequireKey
+from tokenwire_reference.doors.openapi import BodyRoute
 from tokenwire_reference.doors.request_manager import ClientLeftError
 from tokenwire_reference.doors.served import Served, served_by
 
 CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 SGLANG_ROUTES = [
-    Route("/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
-    Route("/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
-    Route(CHAT_PATH, sglang.chat.chat_completions, methods=["POST"]),
-    Route(COMPLETIONS_PATH, sglang.completions.completions, methods=["POST"]),
-    Route("/v1/classify", scores.classify, methods=["POST"]),
+    BodyRoute("/load_lora_adapter", adapters.load_adapter, "load-adapter-request"),
+    BodyRoute("/unload_lora_adapter", adapters.unload_adapter, "unload-adapter-request"),
+    BodyRoute(CHAT_PATH, sglang.chat.chat_completions, "chat-request"),
+    BodyRoute(COMPLETIONS_PATH, sglang.completions.completions, "completion-request"),
+    BodyRoute("/v1/classify", scores.classify, "embedding-request"),
 ]
 VLLM_ROUTES = [
-    Route("/v1/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
-    Route("/v1/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
-    Route(CHAT_PATH, vllm.chat.chat_completions, methods=["POST"]),
-    Route(COMPLETIONS_PATH, vllm.completions.completions, methods=["POST"]),
-    Route("/classify", scores.classify, methods=["POST"]),
+    BodyRoute("/v1/load_lora_adapter", adapters.load_adapter, "load-adapter-request"),
+    BodyRoute("/v1/unload_lora_adapter", adapters.unload_adapter, "unload-adapter-request"),
+    BodyRoute(CHAT_PATH, vllm.chat.chat_completions, "vllm-chat-request"),
+    BodyRoute(COMPLETIONS_PATH, vllm.completions.completions, "vllm-completion-request"),
+    BodyRoute("/classify", scores.classify, "embedding-request"),
     Route("/load", load.server_load, methods=["GET", "POST"]),
 ]
 ROUTES = [
-    Route("/generate", sglang.generate.generate, methods=["POST", "PUT"]),
-    Route(items.responses.PATH, items.responses.responses, methods=["POST"]),
-    Route(items.messages.PATH, items.messages.messages, methods=["POST"]),
-    Route(f"{items.messages.PATH}/count_tokens", items.messages.count_tokens, methods=["POST"]),
-    Route("/inference/v1/generate", vllm.generate.generate, methods=["POST"]),
-    Route("/inference/v1/abort_requests", vllm.server.abort_requests, methods=["POST"]),
-    Route("/version", vllm.server.version),
-    Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
-    Route("/encode", embeddings.encode, methods=["POST", "PUT"]),
-    Route("/v1/score", scores.score, methods=["POST"]),
-    Route("/v1/rerank", scores.rerank, methods=["POST"]),
-    Route("/tokenize", tokenization.tokenize, methods=["POST"]),
-    Route("/v1/tokenize", tokenization.tokenize, methods=["POST"]),
-    Route("/detokenize", tokenization.detokenize, methods=["POST"]),
-    Route("/v1/detokenize", tokenization.detokenize, methods=["POST"]),
+    BodyRoute("/generate", sglang.generate.generate, "generate-request", methods=["POST", "PUT"]),
+    BodyRoute(items.responses.PATH, items.responses.responses, "responses-request"),
+    BodyRoute(items.messages.PATH, items.messages.messages, "messages-request"),
+    BodyRoute(f"{items.messages.PATH}/count_tokens", items.messages.count_tokens, "messages-request"),
+    BodyRoute("/inference/v1/generate", vllm.generate.generate, "vllm-generate-request"),
+    BodyRoute("/inference/v1/abort_requests", vllm.generate.abort_requests, "abort-requests-request"),
+    Route("/version", info.version),
+    BodyRoute("/v1/embeddings", embeddings.embeddings, "embedding-request"),
+    BodyRoute("/encode", embeddings.encode, "encode-request", methods=["POST", "PUT"]),
+    BodyRoute("/v1/score", scores.score, "score-request"),
+    BodyRoute("/v1/rerank", scores.rerank, "rerank-request"),
+    BodyRoute("/tokenize", tokenization.tokenize, "tokenize-request"),
+    BodyRoute("/v1/tokenize", tokenization.tokenize, "tokenize-request"),
+    BodyRoute("/detokenize", tokenization.detokenize, "detokenize-request"),
+    BodyRoute("/v1/detokenize", tokenization.detokenize, "detokenize-request"),
     Route("/server_info", info.server_info),
     Route("/get_server_info", info.server_info),
     Route("/model_info", info.model_info),
@@ -78,13 +78,13 @@ ROUTES = [
     Route("/v1/loads", load.loads),
     Route("/get_load", load.get_load),
     Route("/metrics", load.metrics),
-    Route("/abort_request", sglang.control.abort_request, methods=["POST"]),
+    BodyRoute("/abort_request", sglang.control.abort_request, "abort-request"),
     Route("/flush_cache", sglang.control.flush_cache, methods=["POST"]),
-    Route("/pause_generation", sglang.control.pause_generation, methods=["POST"]),
-    Route("/update_weights_from_disk", sglang.control.update_weights, methods=["POST"]),
-    Route("/open_session", sglang.control.open_session, methods=["POST"]),
-    Route("/close_session", sglang.control.close_session, methods=["POST"]),
-    Route("/continue_generation", sglang.control.continue_generation, methods=["POST"]),
+    BodyRoute("/pause_generation", sglang.control.pause_generation, "pause-request"),
+    BodyRoute("/update_weights_from_disk", sglang.control.update_weights, "update-weights-request"),
+    BodyRoute("/open_session", sglang.control.open_session, "open-session-request"),
+    BodyRoute("/close_session", sglang.control.close_session, "close-session-request"),
+    BodyRoute("/continue_generation", sglang.control.continue_generation, "continue-request", empty=True),
 ]
 
 
@@ -106,7 +106,6 @@ def build_app(served: Served, lifespan: Lifespan[Starlette] | None = None) -> St
         },
     )
     app.state.served = served
-    app.state.stored = StoredConversations()
     return app
 
 

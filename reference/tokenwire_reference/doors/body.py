@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -36,6 +36,15 @@ async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Rea
     if await http_request.is_disconnected():
         raise ClientLeftError
     return result
+
+
+async def read_body(http_request: HttpRequest, schema: str, *filled: str) -> dict[str, Any]:
+    """The fields of a body that its schema names, of which those in `filled` may not be empty."""
+    given = await read_object(http_request)
+    for name in filled:
+        if given.get(name) in ("", []):
+            raise RefusalError(f"{name} is empty; send what has tokens", param=name)
+    return await understood(http_request, lambda: hold_against_schema(given, schema))
 
 
 async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict[str, Any]:
@@ -95,6 +104,13 @@ def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
         )
     _refuse_integral_floats(body, (), integer_fields(schema))
     return known_fields(body, schema)
+
+
+def refuse_unsupported(body: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise RefusalError for a field that would be ignored in silence."""
+    for name in names:
+        if body.get(name):
+            raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)
 
 
 def _shortened(message: str) -> str:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.doors.adapters import adapter_of
 from tokenwire_reference.doors.answering import answer_whole
-from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.body import read_body, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.prompts import read_prompts
@@ -63,9 +63,7 @@ def model_and_usage(results: Sequence[Emission], body: Mapping[str, Any], served
 async def encode(http_request: HttpRequest) -> Response:
     """Answer POST and PUT /encode, SGLang's native endpoint: one object, or a list of them for a batch."""
     served = served_by(http_request)
-    given = await read_object(http_request)
-    refuse_nothing(given, "text", "input_ids")
-    body = await understood(http_request, lambda: hold_against_schema(given, "encode-request"))
+    body = await read_body(http_request, "encode-request", "text", "input_ids")
     name = "text" if body.get("input_ids") is None else "input_ids"
     if body.get(name) is None:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
@@ -84,18 +82,9 @@ async def encode(http_request: HttpRequest) -> Response:
 
 async def read_inputs(http_request: HttpRequest, served: Served) -> tuple[dict[str, Any], list[list[int]]]:
     """The body of a request for embeddings or classes, and the ids of each input. Raises RefusalError."""
-    given = await read_object(http_request)
-    refuse_nothing(given, "input")
-    body = await understood(http_request, lambda: hold_against_schema(given, "embedding-request"))
+    body = await read_body(http_request, "embedding-request", "input")
     prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
     return body, _truncated(prompts, body.get("truncate_prompt_tokens"), served)
-
-
-def refuse_nothing(given: Mapping[str, Any], *names: str) -> None:
-    """Raise RefusalError for an input that is empty."""
-    for name in names:
-        if given.get(name) in ("", []):
-            raise RefusalError(f"{name} is empty; send what has tokens", param=name)
 
 
 def _truncated(prompts: list[list[int]], keep: int | None, served: Served) -> list[list[int]]:

@@ -146,6 +146,11 @@ async def ping(http_request: HttpRequest) -> Response:
     return Response(status_code=503 if served_by(http_request).why_closed else 200)
 
 
+async def version(_: HttpRequest) -> Response:
+    """Answer GET and POST /version."""
+    return json_answer({"version": __version__})
+
+
 async def root(_: HttpRequest) -> Response:
     """Say who is here."""
     return json_answer("The Tokenwire reference engine is running")

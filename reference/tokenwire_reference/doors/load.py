@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from tokenwire_reference import __version__
 from tokenwire_reference.core.load import EngineLoad, total_load
 from tokenwire_reference.doors.json_answer import json_answer
-from tokenwire_reference.doors.prometheus import METRICS_TYPE, exposition
+from tokenwire_reference.doors.meters import METRICS_TYPE, exposition
 from tokenwire_reference.doors.served import Served, served_by
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -11,42 +11,31 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tokenwire_reference import __version__
-from tokenwire_reference.doors import adapters, embeddings, items, scores, sglang, tokenization, vllm
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import OPEN_PATHS
 from tokenwire_reference.doors.schemas import request_schema
 from tokenwire_reference.doors.served import served_by
 
-BODIES: Mapping[Callable[..., Any], str] = {
-    sglang.generate.generate: "generate-request",
-    sglang.chat.chat_completions: "chat-request",
-    sglang.completions.completions: "completion-request",
-    items.responses.responses: "responses-request",
-    items.messages.messages: "messages-request",
-    items.messages.count_tokens: "messages-request",
-    embeddings.embeddings: "embedding-request",
-    embeddings.encode: "encode-request",
-    scores.score: "score-request",
-    scores.rerank: "rerank-request",
-    scores.classify: "embedding-request",
-    tokenization.tokenize: "tokenize-request",
-    tokenization.detokenize: "detokenize-request",
-    vllm.chat.chat_completions: "vllm-chat-request",
-    vllm.completions.completions: "vllm-completion-request",
-    vllm.generate.generate: "vllm-generate-request",
-    vllm.server.abort_requests: "abort-requests-request",
-    sglang.control.abort_request: "abort-request",
-    sglang.control.pause_generation: "pause-request",
-    sglang.control.update_weights: "update-weights-request",
-    sglang.control.open_session: "open-session-request",
-    sglang.control.close_session: "close-session-request",
-    adapters.load_adapter: "load-adapter-request",
-    adapters.unload_adapter: "unload-adapter-request",
-    sglang.control.continue_generation: "continue-request",
-}
-"""The schema that the bodies of each endpoint are held against."""
-MAY_BE_EMPTY = frozenset({sglang.control.continue_generation})
+Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 _KEY = "key"
+
+
+class BodyRoute(Route):
+    """An endpoint whose bodies are held against a schema."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Endpoint,
+        schema: str,
+        *,
+        methods: Sequence[str] = ("POST",),
+        empty: bool = False,
+    ) -> None:
+        """`empty`: its body may be left out."""
+        super().__init__(path, endpoint, methods=list(methods))
+        self.schema = schema
+        self.empty = empty
 
 
 async def openapi(http_request: HttpRequest) -> Response:
@@ -61,8 +50,8 @@ async def openapi(http_request: HttpRequest) -> Response:
             if keyed and path not in OPEN_PATHS:
                 operation["security"] = [{_KEY: []}]
             paths.setdefault(path, {})[method.lower()] = operation
-        if (name := BODIES.get(route.endpoint)) is not None:
-            schemas |= _component(name)
+        if isinstance(route, BodyRoute):
+            schemas |= _component(route.schema)
     return json_answer(
         {
             "openapi": "3.1.0",
@@ -85,10 +74,10 @@ def _operation(route: Route) -> dict[str, Any]:
         ],
         "responses": {"200": {"description": "The answer."}, "4XX": {"description": "What to send instead."}},
     }
-    if (name := BODIES.get(route.endpoint)) is not None:
-        schema = {"$ref": f"#/components/schemas/{name}"}
+    if isinstance(route, BodyRoute):
+        schema = {"$ref": f"#/components/schemas/{route.schema}"}
         operation["requestBody"] = {
-            "required": route.endpoint not in MAY_BE_EMPTY,
+            "required": not route.empty,
             "content": {"application/json": {"schema": schema}},
         }
     return operation

@@ -12,13 +12,12 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.doors.answering import answer_whole
-from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.body import read_body
 from tokenwire_reference.doors.embeddings import (
     embedding_of,
     embedding_requests,
     model_and_usage,
     read_inputs,
-    refuse_nothing,
 )
 from tokenwire_reference.doors.prompts import encode
 from tokenwire_reference.doors.reader import Emission
@@ -51,9 +50,7 @@ async def rerank(http_request: HttpRequest) -> Response:
 
 async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, str], write: Any) -> Response:
     """Answer with the cosines of one text and each of others."""
-    served, given = served_by(http_request), await read_object(http_request)
-    refuse_nothing(given, *names)
-    body = await understood(http_request, lambda: hold_against_schema(given, schema))
+    served, body = served_by(http_request), await read_body(http_request, schema, *names)
     query_name, list_name = names
     texts = [encode(body.get(query_name) or "", query_name, served)]
     texts += [encode(text, f"{list_name}[{index}]", served) for index, text in enumerate(body[list_name])]

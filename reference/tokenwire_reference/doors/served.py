@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 from tokenwire_reference.core.request import Adapter
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.request_manager import RequestManager
-from tokenwire_reference.doors.sessions import Sessions
+from tokenwire_reference.doors.sessions import Conversations, Sessions, conversations
 from tokenwire_reference.running.engine_runner import EngineRunner
 from tokenwire_reference.running.ranks import Ranks
 from tokenwire_reference.server_args import ServerArgs
@@ -45,6 +45,7 @@ class Served:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server was told to end: what runs may finish, and nothing new is taken."""
     sessions: Sessions = field(default_factory=Sessions)
+    conversations: Conversations = field(default_factory=conversations)
     facts: dict[str, Any] = field(default_factory=dict)
     """What the engine tells of itself, for `/server_info`."""
     started: float = field(default_factory=time.time)

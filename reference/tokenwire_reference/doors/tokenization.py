@@ -8,7 +8,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.tokenizer import Tokenizer
-from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.body import read_body, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.prompts import template_ids
@@ -19,8 +19,7 @@ from tokenwire_reference.doors.served import Served, served_by
 async def tokenize(http_request: HttpRequest) -> Response:
     """Give the ids of a prompt, of several, or of messages."""
     served = served_by(http_request)
-    given = await read_object(http_request)
-    body = await understood(http_request, lambda: hold_against_schema(given, "tokenize-request"))
+    body = await read_body(http_request, "tokenize-request")
     prompt, messages = body.get("prompt"), body.get("messages")
     if (prompt is None) == (messages is None):
         raise RefusalError("prompt and messages: send one of them, and not both", param="prompt")
@@ -51,8 +50,7 @@ async def tokenize(http_request: HttpRequest) -> Response:
 async def detokenize(http_request: HttpRequest) -> Response:
     """Give the text of some ids, or of several lists of them."""
     served = served_by(http_request)
-    given = await read_object(http_request)
-    body = await understood(http_request, lambda: hold_against_schema(given, "detokenize-request"))
+    body = await read_body(http_request, "detokenize-request")
     tokens = body["tokens"]
     nested = bool(tokens) and isinstance(tokens[0], list)
     tokenizer = _tokenizer(served)

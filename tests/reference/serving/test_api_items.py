@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tokenwire.spec_files import load_schema
 from tokenwire_reference.core.request import FinishReason
 from tokenwire_reference.doors.items.conversation import of_input, of_messages
-from tokenwire_reference.doors.items.stored import StoredConversations
+from tokenwire_reference.doors.json_answer import to_json
+from tokenwire_reference.doors.sessions import Latest
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 HELLO = {"role": "user", "content": "Hello there"}
@@ -234,7 +235,7 @@ def test_items_become_the_messages_that_chat_has():
 
 
 def test_the_oldest_conversations_are_forgotten():
-    stored = StoredConversations(most_bytes=100)
+    stored = Latest[str, list](100, lambda conversation: len(to_json(conversation)))
     for number in range(3):
         stored.put(f"resp_{number}", [HELLO])
     assert stored.get("resp_0") is None

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from tokenwire_reference.core.load import EngineLoad
-from tokenwire_reference.doors.meters import SECONDS, Histogram, Meters
-from tokenwire_reference.doors.prometheus import exposition
+from tokenwire_reference.doors.meters import SECONDS, Histogram, Meters, exposition
 from tokenwire_reference.server_args import ServerArgs
 
 SAMPLE = re.compile(r'([a-z]+:[a-z0-9_]+)\{model_name="((?:[^"\\]|\\.)*)"(?:,le="([^"]+)")?\} (\S+)')

@@ -17,7 +17,6 @@ from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import NAMED
 from tokenwire_reference.doors.items.call import ItemCall, new_id, read_item_call
 from tokenwire_reference.doors.items.conversation import of_input
-from tokenwire_reference.doors.items.stored import StoredConversations
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.token_names import content_entries
@@ -36,10 +35,9 @@ _PART_OF = {"reasoning": "reasoning_text", "message": "output_text"}
 async def responses(http_request: HttpRequest) -> Response:
     """Answer POST /v1/responses."""
     served = served_by(http_request)
-    stored: StoredConversations = http_request.app.state.stored
     body = await read_object(http_request)
-    call = await understood(http_request, lambda: _read(body, served, stored))
-    written = _Written(call, body, served, stored)
+    call = await understood(http_request, lambda: _read(body, served))
+    written = _Written(call, body, served)
     return await answer(
         http_request,
         served,
@@ -53,10 +51,10 @@ async def responses(http_request: HttpRequest) -> Response:
     )
 
 
-def _read(body: dict[str, Any], served: Served, stored: StoredConversations) -> ItemCall:
+def _read(body: dict[str, Any], served: Served) -> ItemCall:
     body = hold_against_schema(body, "responses-request")
     previous = body.get("previous_response_id")
-    before = stored.get(previous) if previous else []
+    before = served.conversations.get(previous) if previous else []
     if before is None:
         raise RefusalError(
             f"previous_response_id {previous!r} is not stored; send its input and output again",
@@ -125,10 +123,8 @@ class _Item:
 class _Written:
     """The items of one choice: all at once, or event by event. An item is open until the next begins."""
 
-    def __init__(
-        self, call: ItemCall, body: Mapping[str, Any], served: Served, stored: StoredConversations
-    ) -> None:
-        self._call, self._body, self._served, self._stored = call, body, served, stored
+    def __init__(self, call: ItemCall, body: Mapping[str, Any], served: Served) -> None:
+        self._call, self._body, self._served = call, body, served
         self._channels = call.channels_of_choice()
         self._created = int(time.time())
         self._items: list[_Item] = []
@@ -262,7 +258,8 @@ class _Written:
         output = [item.written("completed") for item in self._items[:-1]]
         output += [item.written(status) for item in self._items[-1:]]
         if self._body.get("store") is not False:
-            self._stored.put(self._call.id, [*self._call.conversation, *of_input(output)])
+            messages = [*self._call.conversation, *of_input(output)]
+            self._served.conversations.put(self._call.id, messages)
         return {
             **self._response(status),
             "incomplete_details": {"reason": reason} if status == "incomplete" else None,

@@ -9,7 +9,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from tokenwire_reference.core.seams import current_seams
-from tokenwire_reference.doors.body import hold_against_schema, read_object
+from tokenwire_reference.doors.body import hold_against_schema, read_body, read_object
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import refuse_control
@@ -23,7 +23,7 @@ async def abort_request(http_request: HttpRequest) -> Response:
     prefix; that of a batch or of several samples aborts them all.
     """
     served = served_by(http_request)
-    body = hold_against_schema(await read_object(http_request), "abort-request")
+    body = await read_body(http_request, "abort-request")
     rid = body.get("rid")
     if body.get("abort_all"):
         refuse_control(http_request)
@@ -51,7 +51,7 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     """
     refuse_control(http_request)
     served = served_by(http_request)
-    body = hold_against_schema(await read_object(http_request), "pause-request")
+    body = await read_body(http_request, "pause-request")
     mode = body.get("mode", "abort")
     await served.of_engines(lambda engine: engine.pause(mode))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})
@@ -64,7 +64,7 @@ async def update_weights(http_request: HttpRequest) -> Response:
     """
     refuse_control(http_request)
     served = served_by(http_request)
-    body = hold_against_schema(await read_object(http_request), "update-weights-request")
+    body = await read_body(http_request, "update-weights-request")
     if served.args.dp_size > 1 or served.args.hicache_storage_dir is not None:
         raise RefusalError("weights of several engines, or of pages in storage, are not updated here")
     try:
@@ -83,7 +83,7 @@ async def update_weights(http_request: HttpRequest) -> Response:
 async def open_session(http_request: HttpRequest) -> Response:
     """Open a session, under the id that is asked for or a new one, which is the answer."""
     refuse_control(http_request)
-    body = hold_against_schema(await read_object(http_request), "open-session-request")
+    body = await read_body(http_request, "open-session-request")
     session = body.get("session_id") or uuid.uuid4().hex
     if not served_by(http_request).sessions.open(session):
         raise RefusalError("Failed to open the session. Check if a session with the same id is still open.")
@@ -93,7 +93,7 @@ async def open_session(http_request: HttpRequest) -> Response:
 async def close_session(http_request: HttpRequest) -> Response:
     """Forget a session with its turns. An unknown id is no error."""
     refuse_control(http_request)
-    body = hold_against_schema(await read_object(http_request), "close-session-request")
+    body = await read_body(http_request, "close-session-request")
     served_by(http_request).sessions.close(body.get("session_id") or "")
     return Response()
 

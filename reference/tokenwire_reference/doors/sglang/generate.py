@@ -10,24 +10,32 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.core.request import SERIES_ASKED_FOR, Request
+from tokenwire_reference.core.request import SERIES_ASKED_FOR, Request, SamplingParams
 from tokenwire_reference.doors.adapters import adapter_named
 from tokenwire_reference.doors.answering import answer
-from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.body import hold_against_schema, read_object, refuse_unsupported, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.limits import refuse_many_samples
 from tokenwire_reference.doors.prompts import read_prompts, refused
 from tokenwire_reference.doors.reader import Delivery, Emission
 from tokenwire_reference.doors.sampling_fields import (
+    read_sampling_params,
     refuse_unknown_ids,
     refuse_what_does_not_fit,
     with_own_seed,
 )
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.sglang.meta_info import meta_info
-from tokenwire_reference.doors.sglang.sampling import read_sampling
+from tokenwire_reference.extras.constraints import PLAIN, Channelled
 from tokenwire_reference.extras.images import put_images, takes_images
+
+
+def read_sampling(given: Mapping[str, Any], served: Served, channelled: Channelled = PLAIN) -> SamplingParams:
+    """Sampling parameters from their native names. Raises RefusalError for values that cannot be used."""
+    fields = {**given, "ignore_stop_token_ids": given.get("ignore_eos")}
+    return read_sampling_params(fields, served, channelled)
+
 
 _UNSUPPORTED = (
     *("input_embeds", "video_data", "audio_data", "session_id"),
@@ -121,9 +129,7 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
     A single rid names a single request; `rid_0`, `rid_1`, … the requests of a batch or of several samples,
     which can be aborted together by the rid itself.
     """
-    for name in _UNSUPPORTED:
-        if given.get(name):
-            raise RefusalError(f"{name} is not supported by the reference engine; leave it out")
+    refuse_unsupported(given, _UNSUPPORTED)
     if given.get("text") is None and given.get("input_ids") is None:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
     if given.get("input_ids") == []:

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.body import hold_against_schema, read_object, refuse_unsupported, understood
 from tokenwire_reference.doors.chat_channels import ChannelsAsked, ChoiceChannels, read_channels
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.prompts import template_ids
@@ -17,8 +17,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.answering import FINGERPRINT, VllmAnswer
-from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, read_call
-from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
+from tokenwire_reference.doors.vllm.call import UNSUPPORTED, LogprobsAsked, VllmCall, read_call
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
 
@@ -27,7 +26,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     given = await read_object(http_request)
     body = await understood(http_request, lambda: hold_against_schema(given, "vllm-chat-request"))
-    refuse_unsupported(given, offered=("tools",))
+    refuse_unsupported(given, (name for name in UNSUPPORTED if name != "tools"))
     if served.tokenizer is None:
         raise RefusalError(
             "messages need a tokenizer and the server runs without one; use /inference/v1/generate",

@@ -8,15 +8,14 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.body import hold_against_schema, read_object, refuse_unsupported, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.prompts import read_prompts
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.answering import FINGERPRINT, VllmAnswer
-from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, read_call
-from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
+from tokenwire_reference.doors.vllm.call import UNSUPPORTED, LogprobsAsked, VllmCall, read_call
 
 DEFAULT_MAX_TOKENS = 16
 KIND = "text_completion"
@@ -29,7 +28,7 @@ async def completions(http_request: HttpRequest) -> Response:
     if given.get("prompt") in ("", [], [""], [[]], None):
         raise RefusalError("prompt is empty or not there; send a text or token ids", param="prompt")
     body = await understood(http_request, lambda: hold_against_schema(given, "vllm-completion-request"))
-    refuse_unsupported(given)
+    refuse_unsupported(given, UNSUPPORTED)
     prompts, _ = await understood(http_request, lambda: read_prompts(body["prompt"], "prompt", served))
     budget, top, prompt_top = body.get("max_tokens"), body.get("logprobs"), body.get("prompt_logprobs")
     echo = bool(body.get("echo"))

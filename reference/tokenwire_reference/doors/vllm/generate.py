@@ -8,14 +8,19 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.body import (
+    hold_against_schema,
+    read_body,
+    read_object,
+    refuse_unsupported,
+    understood,
+)
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.vllm.answering import VllmAnswer
-from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, read_call
-from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
+from tokenwire_reference.doors.vllm.call import UNSUPPORTED, LogprobsAsked, VllmCall, read_call
 
 ID_PREFIX = "generate-tokens-"
 
@@ -25,8 +30,8 @@ async def generate(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     given = await read_object(http_request)
     body = await understood(http_request, lambda: hold_against_schema(given, "vllm-generate-request"))
-    refuse_unsupported(given)
-    refuse_unsupported(given["sampling_params"])
+    refuse_unsupported(given, UNSUPPORTED)
+    refuse_unsupported(given["sampling_params"], UNSUPPORTED)
     params = body["sampling_params"]
     text = body.get("output_mode") == "text"
     if text and served.tokenizer is None:
@@ -104,3 +109,13 @@ class _GenerateAnswer(VllmAnswer):
         if self.call.logprobs.top is None:
             return None
         return self.logprobs.as_content(emission) if self._text else self.logprobs.as_ids(emission)
+
+
+async def abort_requests(http_request: HttpRequest) -> Response:
+    """Abort requests by the ids that clients chose or that answers bear. Unknown ids are no error."""
+    served = served_by(http_request)
+    body = await read_body(http_request, "abort-requests-request")
+    for name in body["request_ids"]:
+        served.manager.abort(name)
+        served.manager.abort(ID_PREFIX + name)
+    return Response()
