@@ -12,9 +12,9 @@ from tokenwire_reference.doors.disaggregation import rooms_of
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import (
     UNNAMED,
-    Chunks,
     EventStream,
     Framing,
+    Writer,
     once_client_leaves,
     unless_client_leaves,
 )
@@ -98,12 +98,10 @@ async def answer(
     http_request: HttpRequest,
     served: Served,
     requests: Sequence[Request],
+    writer: Writer,
     *,
     group: str | None,
     stream: bool,
-    write: Callable[[Sequence[Emission]], Json],
-    chunks: Callable[[], Chunks],
-    last_words: Callable[[RefusalError], Json],
     delivery: Delivery = Delivery.INCREMENTAL,
     framing: Framing = UNNAMED,
 ) -> Response:
@@ -111,7 +109,7 @@ async def answer(
     stream.
     """
     if not stream:
-        return await answer_whole(http_request, served, requests, group=group, write=write)
+        return await answer_whole(http_request, served, requests, group=group, write=writer.whole)
     generation = await _started(http_request, served, requests, group=group)
     leaving = once_client_leaves(http_request, generation.hang_up)
     try:
@@ -121,12 +119,4 @@ async def answer(
         leaving.cancel()
         generation.close()
         raise
-    return EventStream(
-        generation,
-        first,
-        chunks(),
-        leaving=leaving,
-        delivery=delivery,
-        last_words=last_words,
-        framing=framing,
-    )
+    return EventStream(generation, first, writer, leaving=leaving, delivery=delivery, framing=framing)

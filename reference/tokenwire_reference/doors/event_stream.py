@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -64,33 +64,38 @@ class Outlet(Protocol):
 OUTLET = "tokenwire.outlet"
 
 
-class Chunks(Protocol):
-    """What a route makes of the emissions of a call. An error ends the stream, behind what was given."""
+class Writer(Protocol):
+    """What a route makes of the emissions of a call: a whole answer, or events."""
+
+    def whole(self, choices: Sequence[Emission]) -> Json:
+        """The whole answer."""
 
     def of(self, emission: Emission) -> Iterable[Json]:
-        """The events of an emission."""
+        """The events of an emission. An error ends the stream, behind what was given."""
 
     def closing(self) -> Iterable[Json]:
         """The events after all emissions."""
+
+    def failed(self, refusal: RefusalError) -> Json:
+        """The last event of a stream that failed."""
 
 
 class EventStream(Response):
     """An answer of events, written as they become due; its generation is closed in the end, however it ends.
 
-    What fails on the way becomes the last event, in the shape that `last_words` gives it. A client that reads
-    slowly is waited for with each write: what becomes due meanwhile is then taken as one emission. Where the
-    server offers an outlet, the events of a step are written as its rows are delivered, and no task is woken.
+    What fails on the way becomes the last event. A client that reads slowly is waited for with each write:
+    what becomes due meanwhile is then taken as one emission. Where the server offers an outlet, the events of
+    a step are written as its rows are delivered, and no task is woken.
     """
 
     def __init__(
         self,
         generation: Generation,
         first: Emission,
-        chunks: Chunks,
+        writer: Writer,
         *,
         leaving: asyncio.Future[None],
         delivery: Delivery,
-        last_words: Callable[[RefusalError], Json],
         framing: Framing = UNNAMED,
     ) -> None:
         """`first` was taken already; `leaving` watches the client, and is done once it left."""
@@ -100,10 +105,9 @@ class EventStream(Response):
         self.init_headers()
         self._generation = generation
         self._first: Emission | None = first
-        self._chunks = chunks
+        self._writer = writer
         self._leaving = leaving
         self._delivery = delivery
-        self._last_words = last_words
         self._framing = framing
         self._parts: Iterator[bytes] = iter(())
         """What was taken and is not written."""
@@ -145,14 +149,14 @@ class EventStream(Response):
             return
         try:
             for emission in self._emissions():
-                yield from map(self._framing.event, self._chunks.of(emission))
+                yield from map(self._framing.event, self._writer.of(emission))
             if self._generation.ended:
-                yield from map(self._framing.event, self._chunks.closing())
+                yield from map(self._framing.event, self._writer.closing())
                 self._over = True
         except Exception as error:
             if not isinstance(error, RefusalError):
                 logger.exception("a stream failed")
-            yield self._framing.event(self._last_words(RefusalError.of_failure(error)))
+            yield self._framing.event(self._writer.failed(RefusalError.of_failure(error)))
             self._over = True
         if self._over and self._framing.end:
             yield self._framing.end

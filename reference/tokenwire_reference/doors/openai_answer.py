@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request as HttpRequest
@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.errors import RefusalError
-from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.openai_call import OpenAICall
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
@@ -29,19 +28,10 @@ class OpenAIAnswer(ABC, Generic[Call]):
         self._created = int(time.time())
         self._last: dict[int, Emission] = {}
 
-    async def answer(self, http_request: HttpRequest, last_words: Callable[[RefusalError], Json]) -> Response:
+    async def answer(self, http_request: HttpRequest) -> Response:
         """Run the requests of the call and answer once, or as they go."""
         call = self.call
-        return await answer(
-            http_request,
-            self.served,
-            call.requests,
-            group=call.id,
-            stream=call.stream,
-            write=self.whole,
-            chunks=lambda: self,
-            last_words=last_words,
-        )
+        return await answer(http_request, self.served, call.requests, self, group=call.id, stream=call.stream)
 
     def head(self, kind: str) -> dict[str, Any]:
         """What the answer and each of its chunks begins with; `kind` is its `object`."""
@@ -73,6 +63,9 @@ class OpenAIAnswer(ABC, Generic[Call]):
             yield from self.chunks(emission)
         if refusal:
             raise refusal
+
+    def failed(self, refusal: RefusalError) -> dict[str, Any]:
+        return refusal.flat_event()
 
     @abstractmethod
     def closing(self) -> Iterable[dict[str, Any]]:

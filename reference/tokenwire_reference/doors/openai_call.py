@@ -19,6 +19,7 @@ class OpenAICall:
     """One call, ready for the engine. Requests stand prompt by prompt, `n` samples each."""
 
     id: str
+    body: Mapping[str, Any]
     model: str
     tokenizer: Tokenizer | None
     requests: Sequence[Request]
@@ -26,7 +27,6 @@ class OpenAICall:
     stream: bool
     include_usage: bool
     continuous_usage: bool
-    return_token_ids: bool
 
     @classmethod
     def read(
@@ -53,6 +53,7 @@ class OpenAICall:
         options = body.get("stream_options") or {}
         return cls(
             id=id,
+            body=body,
             model=body.get("model") or served.args.model_name,
             tokenizer=served.tokenizer,
             requests=[
@@ -72,6 +73,5 @@ class OpenAICall:
             include_usage=bool(options.get("include_usage"))
             or served.args.stream_response_default_include_usage,
             continuous_usage=bool(options.get("continuous_usage_stats")),
-            return_token_ids=bool(body.get("return_token_ids")),
             **fields,
         )

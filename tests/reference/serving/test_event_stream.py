@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from tokenwire_reference.core.request import FinishReason, Request, Row, SamplingParams
-from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import OUTLET, WRITE_BYTES, EventStream
 from tokenwire_reference.doors.reader import Delivery
 from tokenwire_reference.doors.request_manager import RequestManager
@@ -42,6 +41,9 @@ class Said:
     def closing(self):
         yield "end"
 
+    def failed(self, refusal):
+        return refusal.flat_event()
+
 
 def row(rid, finish=END, start=0):
     record = Request(rid, (7,), SamplingParams(), output_ids=[5] * (start + 1))
@@ -65,7 +67,6 @@ def written(chunks, *, samples=3, finish=END, leaves=False):
             chunks,
             leaving=leaving,
             delivery=Delivery.INCREMENTAL,
-            last_words=RefusalError.flat_event,
         )
         bodies = []
 
@@ -147,7 +148,6 @@ def streamed(connection, script, *, samples=1, chunks=None):
             chunks or Said(),
             leaving=asyncio.get_running_loop().create_future(),
             delivery=Delivery.INCREMENTAL,
-            last_words=RefusalError.flat_event,
         )
         scope = {"extensions": {OUTLET: connection}}
         task = asyncio.create_task(stream(scope, None, connection.send))

@@ -26,7 +26,6 @@ class ItemCall(OpenAICall):
 
     channels: ChannelsAsked
     conversation: Sequence[Message]
-    logprobs: bool
 
     def channels_of_choice(self) -> ChoiceChannels:
         """The choice, to be taken apart."""
@@ -76,7 +75,6 @@ def read_item_call(
         wanted={"return_logprob": top_logprobs is not None, "top_logprobs_num": top_logprobs or 0},
         channels=channels,
         conversation=conversation,
-        logprobs=top_logprobs is not None,
     )
 
 

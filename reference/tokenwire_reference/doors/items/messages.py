@@ -42,11 +42,9 @@ async def messages(http_request: HttpRequest) -> Response:
         http_request,
         served,
         call.requests,
+        _Answer(call, served),
         group=call.id,
         stream=call.stream,
-        write=lambda choices: _message(choices, call, served),
-        chunks=lambda: _Events(call, served),
-        last_words=RefusalError.typed_event,
         framing=NAMED,
     )
 
@@ -95,26 +93,6 @@ def _head(call: ItemCall) -> dict[str, Any]:
     return {"id": call.id, "type": "message", "role": "assistant", "model": call.model}
 
 
-def _message(choices: Sequence[Emission], call: ItemCall, served: Served) -> dict[str, Any]:
-    channels = call.channels_of_choice()
-    channels.consume(choices[0])
-    message = channels.message
-    blocks: list[dict[str, Any]] = []
-    if message.reasoning:
-        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
-    if message.content:
-        blocks.append({"type": "text", "text": message.content})
-    for item in message.calls:
-        block = {"type": "tool_use", "id": new_id("toolu"), "name": item.name}
-        blocks.append({**block, "input": orjson.loads(item.arguments) if item.whole else {}})
-    return {
-        **_head(call),
-        "content": blocks,
-        **_stop(choices[0], call, channels),
-        "usage": _usage(choices[0], served),
-    }
-
-
 def _stop(choice: Emission, call: ItemCall, channels: ChoiceChannels) -> dict[str, Any]:
     """Why a message ended: a stop sequence is named."""
     assert choice.finish is not None, "only what ended has a finish"
@@ -136,8 +114,8 @@ def _usage(choice: Emission, served: Served, output: int | None = None) -> dict[
     }
 
 
-class _Events:
-    """The events of one message. A block is open until a delta begins the next: of another kind, or call."""
+class _Answer:
+    """One message, or its events. A block is open until a delta begins the next: of another kind, or call."""
 
     def __init__(self, call: ItemCall, served: Served) -> None:
         self._call, self._served = call, served
@@ -145,6 +123,24 @@ class _Events:
         self._kind = ""
         self._blocks = 0
         self._last: Emission | None = None
+
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        self._channels.consume(choices[0])
+        message = self._channels.message
+        blocks: list[dict[str, Any]] = []
+        if message.reasoning:
+            blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+        if message.content:
+            blocks.append({"type": "text", "text": message.content})
+        for item in message.calls:
+            block = {"type": "tool_use", "id": new_id("toolu"), "name": item.name}
+            blocks.append({**block, "input": orjson.loads(item.arguments) if item.whole else {}})
+        return {
+            **_head(self._call),
+            "content": blocks,
+            **_stop(choices[0], self._call, self._channels),
+            "usage": _usage(choices[0], self._served),
+        }
 
     def of(self, emission: Emission) -> Iterator[Event]:
         if emission.first:
@@ -173,6 +169,9 @@ class _Events:
         stop, usage = _stop(self._last, self._call, self._channels), _usage(self._last, self._served)
         yield {"type": "message_delta", "delta": stop, "usage": usage}
         yield {"type": "message_stop"}
+
+    def failed(self, refusal: RefusalError) -> Event:
+        return refusal.typed_event()
 
     def _opened(self, kind: str, delta: Delta) -> Event:
         self._kind, self._blocks = kind, self._blocks + 1

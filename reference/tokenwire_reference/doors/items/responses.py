@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,16 +37,13 @@ async def responses(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: _read(body, served))
-    written = _Written(call, body, served)
     return await answer(
         http_request,
         served,
         call.requests,
+        _Answer(call, body, served),
         group=call.id,
         stream=call.stream,
-        write=lambda choices: written.whole(choices[0]),
-        chunks=lambda: written,
-        last_words=written.failed,
         framing=NAMED,
     )
 
@@ -120,7 +117,7 @@ class _Item:
         return {**head, "role": "assistant", "content": [] if opens else [self.part]}
 
 
-class _Written:
+class _Answer:
     """The items of one choice: all at once, or event by event. An item is open until the next begins."""
 
     def __init__(self, call: ItemCall, body: Mapping[str, Any], served: Served) -> None:
@@ -134,11 +131,12 @@ class _Written:
         self._scored: list[dict[str, Any]] = []
         """The logprobs of tokens whose text is to come."""
 
-    def whole(self, choice: Emission) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        [choice] = choices
         for delta in self._channels.consume(choice):
             self._item_of(delta).text += delta.text
         self._last = choice
-        if self._open is not None and self._call.logprobs:
+        if self._open is not None and choice.record.return_logprob:
             self._open.logprobs = content_entries(choice, self._call.tokenizer)
         return self._ended()
 
@@ -147,7 +145,7 @@ class _Written:
             yield self._event("response.created", response=self._response("in_progress"))
             yield self._event("response.in_progress", response=self._response("in_progress"))
         self._last = emission
-        if self._call.logprobs:
+        if emission.record.return_logprob:
             self._scored += content_entries(emission, self._call.tokenizer)
         for delta in self._channels.consume(emission):
             before, item = self._open, self._item_of(delta)

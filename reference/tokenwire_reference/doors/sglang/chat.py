@@ -59,12 +59,8 @@ _NOT_STREAMED = {
 class ChatCall(OpenAICall):
     """One chat request, ready for the engine."""
 
-    logprobs: bool
-    return_prompt_token_ids: bool
-    return_meta_info: bool
     input_ids_in_sglext: bool
     output_ids_in_sglext: bool
-    cached_tokens_details: bool
     channels: ChannelsAsked
 
 
@@ -108,12 +104,8 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
             **{flag: bool(body.get(flag)) for flag in SERIES_ASKED_FOR},
             "dp_rank": body.get("routed_dp_rank"),
         },
-        logprobs=logprobs,
-        return_prompt_token_ids=bool(body.get("return_prompt_token_ids") or body.get("return_token_ids")),
-        return_meta_info=bool(body.get("return_meta_info")),
         input_ids_in_sglext=served.args.return_input_ids or _asks(body, headers, "input"),
         output_ids_in_sglext=served.args.return_output_ids or _asks(body, headers, "output"),
-        cached_tokens_details=bool(body.get("return_cached_tokens_details")),
         channels=channels,
     )
 
@@ -152,7 +144,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: read_chat_call(body, http_request.headers, served))
-    return await _ChatAnswer(call, served).answer(http_request, RefusalError.flat_event)
+    return await _ChatAnswer(call, served).answer(http_request)
 
 
 class _ChatAnswer(OpenAIAnswer[ChatCall]):
@@ -198,11 +190,11 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
             "logprobs": _logprobs(choice, call),
             **_finish(choice, channels),
         }
-        if call.return_prompt_token_ids:
+        if call.body.get("return_prompt_token_ids") or call.body.get("return_token_ids"):
             answer["prompt_token_ids"] = choice.record.prompt_token_ids
-        if call.return_token_ids:
+        if call.body.get("return_token_ids"):
             answer["response_token_ids"] = choice.output_ids
-        if call.return_meta_info:
+        if call.body.get("return_meta_info"):
             reasoning = channels.reasoning_tokens
             answer["meta_info"] = meta_info(choice, call.tokenizer, reasoning_tokens=reasoning)
         return answer
@@ -279,7 +271,7 @@ def _finish(choice: Emission, channels: ChoiceChannels) -> dict[str, Any]:
 
 
 def _logprobs(emission: Emission, call: ChatCall) -> dict[str, Any] | None:
-    return {"content": content_entries(emission, call.tokenizer)} if call.logprobs else None
+    return {"content": content_entries(emission, call.tokenizer)} if emission.record.return_logprob else None
 
 
 def _sglext(
@@ -287,7 +279,7 @@ def _sglext(
 ) -> dict[str, Any]:
     """SGLang's additions for the answer as a whole; empty where none was asked for."""
     sglext: dict[str, Any] = {}
-    if call.cached_tokens_details:
+    if call.body.get("return_cached_tokens_details"):
         details = next(filter(None, (choice.record.cached_tokens_details for choice in choices)), None)
         sglext |= {"cached_tokens_details": details} if details else {}
     if call.input_ids_in_sglext:

@@ -39,7 +39,6 @@ class CompletionCall(OpenAICall):
 
     echoes: Sequence[str]
     """What stands before the texts of each prompt: the prompt, or nothing."""
-    logprobs: bool
 
 
 def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCall:
@@ -78,7 +77,6 @@ def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCal
         },
         is_batch=is_batch,
         echoes=_echoes(body["prompt"], prompts, served) if echo else [""] * len(prompts),
-        logprobs=top is not None,
     )
 
 
@@ -103,7 +101,7 @@ async def completions(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: read_completion_call(body, served))
-    return await _CompletionAnswer(call, served).answer(http_request, RefusalError.flat_event)
+    return await _CompletionAnswer(call, served).answer(http_request)
 
 
 class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
@@ -138,11 +136,11 @@ def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
     choice = {
         "index": emission.index,
         "text": echo + emission.text,
-        "logprobs": _logprobs(emission, call) if call.logprobs else None,
+        "logprobs": _logprobs(emission, call) if emission.record.return_logprob else None,
         "finish_reason": emission.finish.type if emission.finish else None,
         "matched_stop": emission.finish.matched if emission.finish else None,
     }
-    if call.return_token_ids:
+    if call.body.get("return_token_ids"):
         choice["token_ids"] = emission.output_ids
         if emission.first:
             choice["prompt_token_ids"] = emission.record.prompt_token_ids

@@ -60,9 +60,7 @@ class GenerateCall:
     is_batch: bool
     """The answer is a list, and events carry an index."""
     group: str | None
-    stream: bool
-    return_prompt_token_ids: bool
-    return_text_in_logprobs: bool
+    body: Mapping[str, Any]
 
 
 async def generate(http_request: HttpRequest) -> Response:
@@ -75,22 +73,15 @@ async def generate(http_request: HttpRequest) -> Response:
         http_request,
         served,
         call.requests,
+        _Answer(call, served),
         group=call.group,
-        stream=call.stream,
-        write=lambda choices: _whole(choices, call, served),
-        chunks=lambda: _Events(call, served),
-        last_words=RefusalError.native_event,
+        stream=bool(call.body.get("stream")),
         delivery=Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE,
     )
 
 
-def _whole(choices: Sequence[Emission], call: GenerateCall, served: Served) -> Json:
-    answers = [_answer(choice, call, served) for choice in choices]
-    return answers if call.is_batch else answers[0]
-
-
-class _Events:
-    """An event for each emission."""
+class _Answer:
+    """An object for each choice, or an event for each emission."""
 
     def __init__(self, call: GenerateCall, served: Served) -> None:
         self._call = call
@@ -98,8 +89,12 @@ class _Events:
         self._states: dict[int, list[Any]] = {}
         """The hidden states that were sent, by choice."""
 
+    def whole(self, choices: Sequence[Emission]) -> Json:
+        answers = list(map(self._object, choices))
+        return answers if self._call.is_batch else answers[0]
+
     def of(self, emission: Emission) -> Iterable[dict[str, Any]]:
-        event = _answer(emission, self._call, self._served)
+        event = self._object(emission)
         if self._served.args.incremental_streaming_output and "hidden_states" in event["meta_info"]:
             # As in SGLang, whole in every event.
             states = self._states.setdefault(emission.index, [])
@@ -112,15 +107,17 @@ class _Events:
     def closing(self) -> Iterable[Json]:
         return ()
 
+    def failed(self, refusal: RefusalError) -> Json:
+        return refusal.native_event()
 
-def _answer(emission: Emission, call: GenerateCall, served: Served) -> dict[str, Any]:
-    answer: dict[str, Any] = {} if served.tokenizer is None else {"text": emission.text}
-    answer["output_ids"] = emission.output_ids
-    tokenizer = served.tokenizer if call.return_text_in_logprobs else None
-    answer["meta_info"] = meta_info(emission, tokenizer)
-    if call.return_prompt_token_ids:
-        answer["prompt_token_ids"] = emission.record.prompt_token_ids
-    return answer
+    def _object(self, emission: Emission) -> dict[str, Any]:
+        body, tokenizer = self._call.body, self._served.tokenizer
+        answer: dict[str, Any] = {} if tokenizer is None else {"text": emission.text}
+        answer["output_ids"] = emission.output_ids
+        answer["meta_info"] = meta_info(emission, tokenizer if body.get("return_text_in_logprobs") else None)
+        if body.get("return_prompt_token_ids"):
+            answer["prompt_token_ids"] = emission.record.prompt_token_ids
+        return answer
 
 
 def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
@@ -174,9 +171,7 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
         requests=requests,
         is_batch=is_batch or n > 1,
         group=rid if isinstance(rid, str) else None,
-        stream=stream,
-        return_prompt_token_ids=body.get("return_prompt_token_ids", False),
-        return_text_in_logprobs=body.get("return_text_in_logprobs", False),
+        body=body,
     )
 
 

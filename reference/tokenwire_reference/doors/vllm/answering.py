@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenwire_reference import __version__
+from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.openai_answer import OpenAIAnswer
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
@@ -43,10 +44,13 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         return {**counts, "completion_tokens_details": consumed.details}
 
     def token_ids(self, emission: Emission) -> Sequence[int] | None:
-        return emission.output_ids if self.call.return_token_ids else None
+        return emission.output_ids if self.call.body.get("return_token_ids") else None
 
     def prompt_token_ids(self, emission: Emission) -> Sequence[int] | None:
-        return emission.record.prompt_token_ids if self.call.return_token_ids else None
+        return emission.record.prompt_token_ids if self.call.body.get("return_token_ids") else None
+
+    def failed(self, refusal: RefusalError) -> dict[str, Any]:
+        return refusal.nested()
 
     @abstractmethod
     def chunks_of(self, emission: Emission) -> Sequence[dict[str, Any]]:

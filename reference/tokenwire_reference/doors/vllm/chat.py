@@ -62,7 +62,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
         ),
         channelled=channels.constraint,
     )
-    return await _ChatAnswer(call, channels, served).answer(http_request, RefusalError.nested)
+    return await _ChatAnswer(call, channels, served).answer(http_request)
 
 
 def _opening() -> dict[str, str]:

@@ -48,7 +48,7 @@ async def completions(http_request: HttpRequest) -> Response:
             as_token_ids=bool(body.get("return_tokens_as_token_ids")),
         ),
     )
-    return await _CompletionAnswer(call, served, echo=echo).answer(http_request, RefusalError.nested)
+    return await _CompletionAnswer(call, served, echo=echo).answer(http_request)
 
 
 class _CompletionAnswer(VllmAnswer):

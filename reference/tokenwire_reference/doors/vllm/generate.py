@@ -52,7 +52,7 @@ async def generate(http_request: HttpRequest) -> Response:
             top=params.get("logprobs"), prompt=params.get("prompt_logprobs"), as_token_ids=False
         ),
     )
-    return await _GenerateAnswer(call, served, text=text).answer(http_request, RefusalError.nested)
+    return await _GenerateAnswer(call, served, text=text).answer(http_request)
 
 
 class _GenerateAnswer(VllmAnswer):
