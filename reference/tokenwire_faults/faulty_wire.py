@@ -13,6 +13,7 @@ from tokenwire_reference.doors.errors import RefusalError, refusal_answer
 from tokenwire_reference.doors.event_stream import NAMED, UNNAMED
 from tokenwire_reference.doors.fault_package import HEADER
 from tokenwire_reference.doors.json_answer import to_json
+from tokenwire_reference.doors.served import Served
 
 
 class FaultyWire:
@@ -26,12 +27,14 @@ class FaultyWire:
         if name is None:
             await self._app(scope, receive, send)
             return
+        served: Served = scope["app"].state.served
         try:
             known = find_fault(name)
         except ValueError as error:
-            await refusal_answer(scope["path"], RefusalError(str(error)))(scope, receive, send)
+            refused = refusal_answer(scope["path"], RefusalError(str(error)), served.args.api_dialect)
+            await refused(scope, receive, send)
             return
-        fault = Fault(known, scope["path"], scope["app"].state.served.tokenizer)
+        fault = Fault(known, scope["path"], served.tokenizer)
         use_seams(fault)
         scope.pop("extensions", None)  # what a stream writes has to pass here
         await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))

@@ -24,9 +24,9 @@ from tokenwire_reference.doors import (
 )
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
 from tokenwire_reference.doors.fault_package import fault_middleware
-from tokenwire_reference.doors.heads import RefuseHeads
+from tokenwire_reference.doors.heads import RefuseHeads, too_long
 from tokenwire_reference.doors.json_answer import json_answer
-from tokenwire_reference.doors.keys import RequireKey
+from tokenwire_reference.doors.keys import without_key
 from tokenwire_reference.doors.openapi import BodyRoute
 from tokenwire_reference.doors.request_manager import ClientLeftError
 from tokenwire_reference.doors.served import Served, served_by
@@ -94,9 +94,9 @@ def build_app(served: Served, lifespan: Lifespan[Starlette] | None = None) -> St
         lifespan=lifespan,
         routes=[*ROUTES, *(VLLM_ROUTES if served.args.api_dialect == "vllm" else SGLANG_ROUTES)],
         middleware=[
-            Middleware(RefuseHeads, args=served.args),
-            Middleware(RequireKey, args=served.args),
-            fault_middleware(enabled=served.args.enable_faults),
+            Middleware(RefuseHeads, args=served.args, why=too_long),
+            Middleware(RefuseHeads, args=served.args, why=without_key),
+            fault_middleware(served.args),
         ],
         exception_handlers={
             RefusalError: _refused,

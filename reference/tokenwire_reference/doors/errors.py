@@ -85,7 +85,7 @@ class RefusalError(Exception):
         }
 
 
-def refusal_answer(path: str, refusal: RefusalError, dialect: str = "sglang") -> Response:
+def refusal_answer(path: str, refusal: RefusalError, dialect: str) -> Response:
     """The answer to a refused request. `/generate` nests what is wrong with it; all else is flat.
 
     vLLM nests everything, and so do its own endpoints and `/v1/responses`, whatever the dialect.

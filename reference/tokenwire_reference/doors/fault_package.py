@@ -11,9 +11,11 @@ from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from tokenwire_reference.doors.errors import RefusalError, refusal_answer
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.heads import RefuseHeads
+from tokenwire_reference.server_args import ServerArgs
 
 PACKAGE = "tokenwire_faults"
 HEADER = "x-tokenwire-fault"
@@ -33,12 +35,14 @@ def fault_package() -> Any:
         ) from error
 
 
-def fault_middleware(*, enabled: bool) -> Middleware:
+def fault_middleware(args: ServerArgs) -> Middleware:
     """What stands before the routes: the faults, or what refuses requests that name one.
 
     Raises ValueError where faults are enabled and not installed.
     """
-    return Middleware(fault_package().FaultyWire if enabled else RefuseFaults)
+    if args.enable_faults:
+        return Middleware(fault_package().FaultyWire)
+    return Middleware(RefuseHeads, args=args, why=_names_a_fault)
 
 
 def fault_names(*, enabled: bool) -> list[str]:
@@ -46,15 +50,7 @@ def fault_names(*, enabled: bool) -> list[str]:
     return list(fault_package().load_faults()) if enabled else []
 
 
-class RefuseFaults:
-    """Refuses requests that name a fault; all others pass."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http" and HEADER in Headers(scope=scope):
-            words = f"{HEADER} is set, and faults are off; start the server with --enable-faults"
-            app = refusal_answer(scope["path"], RefusalError(words))
-        await app(scope, receive, send)
+def _names_a_fault(scope: Scope, _: ServerArgs) -> RefusalError | None:
+    if HEADER not in Headers(scope=scope):
+        return None
+    return RefusalError(f"{HEADER} is set, and faults are off; start the server with --enable-faults")

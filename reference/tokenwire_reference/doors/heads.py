@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tokenwire_reference.doors.errors import MALFORMED, RefusalError, refusal_answer
@@ -21,30 +23,35 @@ def body_too_long(most: int) -> RefusalError:
 
 
 class RefuseHeads:
-    """Refuses heads that are too long, and those of bodies that are."""
+    """Refuses a request where `why` gives a reason, before anything but its head is read; all others pass."""
 
-    def __init__(self, app: ASGIApp, *, args: ServerArgs) -> None:
+    def __init__(
+        self, app: ASGIApp, *, args: ServerArgs, why: Callable[[Scope, ServerArgs], RefusalError | None]
+    ) -> None:
         self._app = app
         self._args = args
+        self._why = why
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
-        if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
+        if scope["type"] == "http" and (refusal := self._why(scope, self._args)) is not None:
             app = refusal_answer(scope["path"], refusal, self._args.api_dialect)
         await app(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> RefusalError | None:
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
-        size += sum(len(name) + len(value) for name, value in headers)
-        if len(headers) > MOST_HEADERS or size > MOST_HEAD_BYTES:
-            return RefusalError(
-                f"the head has {len(headers)} headers and {size} bytes; send at most {MOST_HEADERS} headers "
-                f"and {MOST_HEAD_BYTES} bytes",
-                status=431,
-                type=MALFORMED,
-            )
-        length = dict(headers).get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > self._args.max_body_bytes:
-            return body_too_long(self._args.max_body_bytes)
-        return None
+
+def too_long(scope: Scope, args: ServerArgs) -> RefusalError | None:
+    """Why a head is refused that is too long, or whose body is."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in headers)
+    if len(headers) > MOST_HEADERS or size > MOST_HEAD_BYTES:
+        return RefusalError(
+            f"the head has {len(headers)} headers and {size} bytes; send at most {MOST_HEADERS} headers "
+            f"and {MOST_HEAD_BYTES} bytes",
+            status=431,
+            type=MALFORMED,
+        )
+    length = dict(headers).get(b"content-length", b"0")
+    if length.isdigit() and int(length[:20]) > args.max_body_bytes:
+        return body_too_long(args.max_body_bytes)
+    return None

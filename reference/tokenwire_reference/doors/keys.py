@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from tokenwire_reference.doors.errors import UNAUTHORIZED, RefusalError, refusal_answer
+from tokenwire_reference.doors.errors import UNAUTHORIZED, RefusalError
 from tokenwire_reference.doors.served import served_by
 from tokenwire_reference.server_args import ServerArgs
 
@@ -18,26 +18,17 @@ OPEN_PATHS = frozenset({"/health", "/health_generate", "/ping", "/ready", "/metr
 """What supervisors and Prometheus ask, which seldom hold a key. SGLang and vLLM leave it open too."""
 
 
-class RequireKey:
-    """Refuses a request without a key before anything but its head is read.
+def without_key(scope: Scope, args: ServerArgs) -> RefusalError | None:
+    """Why a request without a key is refused.
 
     With `--api-key`, that key or the admin's opens everything but control calls, which
     `refuse_control` guards.
     """
-
-    def __init__(self, app: ASGIApp, *, args: ServerArgs) -> None:
-        self._app = app
-        self._args = args
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        args = self._args
-        if scope["type"] == "http" and args.api_key is not None and scope["path"] not in OPEN_PATHS:
-            headers = Headers(scope=scope)
-            if not (_sent(headers, args.api_key) or _sent(headers, args.admin_api_key)):
-                answer = refusal_answer(scope["path"], _unauthorized("API key"), args.api_dialect)
-                await answer(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    headers = Headers(scope=scope)
+    if args.api_key is None or scope["path"] in OPEN_PATHS:
+        return None
+    sent = _sent(headers, args.api_key) or _sent(headers, args.admin_api_key)
+    return None if sent else _unauthorized("API key")
 
 
 def refuse_control(http_request: HttpRequest) -> None:

@@ -53,6 +53,8 @@ def test_an_unknown_fault_is_refused_with_the_nearest_name(post):
     answer = post("finish-lots")
     assert answer.status_code == 400
     assert "'finish-lost'" in answer.json()["error"]["message"]
+    answer = post("finish-lots", flags=("--enable-faults", "--api-dialect=vllm"), path="/v1/completions")
+    assert "'finish-lost'" in answer.json()["error"]["message"]
 
 
 def test_only_the_request_that_names_a_fault_has_it(post):

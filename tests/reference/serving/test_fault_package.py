@@ -26,12 +26,19 @@ def test_a_server_runs_without_the_package(answers, call, scripted_engine):
     assert info.json()["tokenwire_reference"]["faults"] == []
 
 
-def test_without_the_package_a_request_that_names_a_fault_is_refused(answers, call, scripted_engine):
-    (answer,) = answers(
-        scripted_engine([[75]]), call("/generate", BODY, headers={"x-tokenwire-fault": "done-missing"})
-    )
+@pytest.mark.parametrize(
+    ("dialect", "keys"), [("sglang", {"message"}), ("vllm", {"message", "type", "param", "code"})]
+)
+def test_without_the_package_a_request_that_names_a_fault_is_refused(
+    answers, call, scripted_engine, dialect, keys
+):
+    path = "/generate" if dialect == "sglang" else "/v1/completions"
+    named = call(path, BODY, headers={"x-tokenwire-fault": "done-missing"})
+    (answer,) = answers(scripted_engine([[75]]), named, api_dialect=dialect)
     assert answer.status_code == 400
-    assert "x-tokenwire-fault is set, and faults are off" in answer.text
+    error = answer.json()["error"]
+    assert "x-tokenwire-fault is set, and faults are off" in error["message"]
+    assert error.keys() == keys
 
 
 def test_enabling_faults_without_the_package_fails_with_its_name(answer, scripted_engine):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tokenwire_reference.doors.heads import MOST_HEAD_BYTES, MOST_HEADERS, RefuseHeads
+from tokenwire_reference.doors.heads import MOST_HEAD_BYTES, MOST_HEADERS, RefuseHeads, too_long
 from tokenwire_reference.server_args import ServerArgs
 
 MANY = [(b"x", b"y")]
@@ -26,7 +26,7 @@ def status(headers, *, path="/generate", query=b"") -> int:
         raise AssertionError("the body was read")
 
     scope = {"type": "http", "path": path, "raw_path": path.encode(), "query_string": query}
-    app = RefuseHeads(passed, args=ServerArgs(max_body_bytes=100))
+    app = RefuseHeads(passed, args=ServerArgs(max_body_bytes=100), why=too_long)
     asyncio.run(app({**scope, "headers": headers}, receive, send))
     return sent[0]["status"]
 
