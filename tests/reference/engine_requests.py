@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tokenwire_reference.core.engine import Engine
 from tokenwire_reference.core.request import Request, SamplingParams
 
 PROMPT = tuple(range(10, 95))
@@ -29,6 +30,13 @@ def scored(rid: str = "r", **options: Any) -> Request:
         "token_ids_logprob": (5, 700),
     }
     return ask(rid, **{**wanted, **options})
+
+
+def retract(engine: Engine, rid: str) -> None:
+    """Take a running request's pages away and let it start over from its ids, invisibly."""
+    sequence = engine.scheduler.find(rid)
+    assert sequence is not None
+    engine.scheduler.retract(sequence)
 
 
 def record(request: Request) -> tuple[Any, ...]:

@@ -23,7 +23,6 @@ from tokenwire_reference.extras.builtin import (
     VOCAB_SIZE,
     build_builtin,
     byte_level_tokenizer,
-    register_builtin,
 )
 from tokenwire_reference.loading import load_model
 
@@ -94,11 +93,9 @@ def test_the_parrot_says_its_prompt_again(run_to_end: Callable[..., list[Request
     assert request.output_ids == [*prompt, *prompt[:6]]
 
 
-def test_names_are_known_once() -> None:
+def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
     with pytest.raises(ValueError, match="builtin:nope is not a builtin model; there are: builtin:parrot"):
         build_builtin("builtin:nope", ATTENTION_NAME)
-    with pytest.raises(ValueError, match="builtin:tiny is registered already"):
-        register_builtin("tiny", lambda attention: (None, None))
 
 
 def test_experts_stay_with_the_keys_of_their_positions(run_to_end: Run) -> None:

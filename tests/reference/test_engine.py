@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
+from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, retract, scored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -83,7 +84,7 @@ class TestBatchInvariance:
         for number in range(9):
             engine.step()
             if number in {1, 6}:
-                engine.retract("r")
+                retract(engine, "r")
         run_to_end(engine)
         assert disturbed.num_retractions == 2
         assert record(disturbed) == record(calm)
@@ -97,7 +98,7 @@ class TestBatchInvariance:
         engine.add(disturbed)
         while len(disturbed.output_ids) < 20:
             engine.step()
-        engine.retract("r")
+        retract(engine, "r")
         engine.step()
         assert len(disturbed.output_ids) == 21
         run_to_end(engine)
@@ -140,7 +141,8 @@ def test_any_traffic_gives_every_request_its_own_record(tiny: LoadedModel, data:
             engine.add(waiting.pop())
         running = [sequence.request.rid for sequence in engine.scheduler.running]
         if running and data.draw(st.integers(0, 5)) == 0:
-            data.draw(st.sampled_from([engine.abort, engine.retract]))(data.draw(st.sampled_from(running)))
+            disturb = data.draw(st.sampled_from([engine.abort, partial(retract, engine)]))
+            disturb(data.draw(st.sampled_from(running)))
         ended.extend(request for request in engine.step() if request.finish is not None)
         engine.check_integrity()
     assert sorted(request.rid for request in ended) == sorted(request.rid for request in wanted)
@@ -383,13 +385,6 @@ class TestRefusals:
             engine.add(ask(stop=("x",)))
         assert len(run_to_end(engine, ask())[0].output_ids) == 12
 
-    def test_retracting_what_does_not_run(self, tiny: LoadedModel) -> None:
-        engine = make_engine(tiny)
-        engine.add(ask())
-        for rid in ("r", "unknown"):
-            with pytest.raises(KeyError, match="does not run"):
-                engine.retract(rid)
-
 
 class TestSeeds:
     def test_a_seed_is_drawn_and_told(self, tiny: LoadedModel, run_to_end: Run) -> None:
@@ -420,7 +415,7 @@ class TestPenalties:
         engine.add(disturbed)
         while len(disturbed.output_ids) < 6:
             engine.step()
-        engine.retract("r")
+        retract(engine, "r")
         run_to_end(engine)
         assert record(disturbed) == record(calm)
 

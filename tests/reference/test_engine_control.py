@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
+from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, retract, scored
 
 from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.engine import Engine, EngineArgs, PauseMode
@@ -170,7 +170,7 @@ class TestAbort:
         engine.add(request := scored(new=20))
         for _ in range(4):
             engine.step()
-        engine.retract("r")
+        retract(engine, "r")
         engine.abort("r")
         assert engine.step() == [request]
         assert len(request.output_ids) == len(request.series["output_token_logprobs"]) == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine_requests import ask
+from engine_requests import ask, retract
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -123,7 +123,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def retract(self, data: st.DataObject) -> None:
         running = [sequence.request.rid for sequence in self.engine.scheduler.running]
-        self.engine.retract(data.draw(st.sampled_from(running)))
+        retract(self.engine, data.draw(st.sampled_from(running)))
 
     @rule(mode=st.sampled_from(["abort", "retract", "in_place"]))
     def pause(self, mode: PauseMode) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.detokenizer import Detokenizer
-from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.model import Model
-from tokenwire_reference.core.request import SERIES_ASKED_FOR, Request
+from tokenwire_reference.core.request import SERIES_ASKED_FOR, Drafter, Request
 from tokenwire_reference.core.scheduler import Sequence
 from tokenwire_reference.core.stopping import StopRules
 

@@ -173,16 +173,6 @@ class Engine:
         """End a pause. Nothing happens where there is none."""
         self._paused = False
 
-    def retract(self, rid: str) -> None:
-        """Take a running request's pages away and let it start over from its ids, invisibly. A test hook.
-
-        Raises KeyError for a request that does not run.
-        """
-        sequence = self.scheduler.find(rid)
-        if sequence is None or sequence.seat < 0:
-            raise KeyError(f"request {rid!r} does not run, so it cannot be retracted")
-        self.scheduler.retract(sequence)
-
     def flush_cache(self) -> bool:
         """Forget all cached prefixes. False, and nothing happens, while requests run, or are about to."""
         if self.scheduler.running or (self.scheduler.waiting and not self._paused):
@@ -331,7 +321,8 @@ def _count_drafts(rows: WantedRows, accepted: int) -> None:
     """Count a step that chose tokens, unless all it did was a prefill."""
     request, drafts = rows.segment.sequence.request, rows.segment.drafts
     if request.drafts is not None and rows.sampled and (drafts or len(request.output_ids) > 1):
-        request.drafts.checked(len(drafts), accepted)
+        request.drafts.proposed += len(drafts)
+        request.drafts.right.append(accepted)
 
 
 def _default_total_tokens(model: Model, max_running_requests: int) -> int:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.kv import PageStore, Tiers
+from tokenwire_reference.core.request import Drafter
 
 if TYPE_CHECKING:
     from tokenwire_reference.core.attention import PagedCache
@@ -61,8 +61,6 @@ class Experts:
 
 class Adapters:
     """Lets rows of a pass go through other weights. This one knows no adapter."""
-
-    available = False
 
     def read(self, name: str, path: str) -> Adapter:
         """Read an adapter from a directory. Raises ValueError, with the reason, for what is none."""

@@ -20,9 +20,8 @@ from tokenwire_reference.core.attention import (
     UnsupportedModelError,
 )
 from tokenwire_reference.core.batch import Batch
-from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.hooks import Adapters, Experts, HiddenStates
-from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request import Drafter, Request
 from tokenwire_reference.core.row_sizes import ROW_MULTIPLE, stable_row_sizes
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from tokenwire_reference.core.attention import PagedCache
 from tokenwire_reference.core.batch import Batch
-from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.hooks import Adapters, Experts, HiddenStates
-from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request import Drafter, Request
 
 
 class Model(Protocol):

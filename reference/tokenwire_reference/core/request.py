@@ -29,11 +29,22 @@ class Constraint(Protocol):
         """For one request."""
 
 
-class Adapter(Protocol):
-    """Small changes of a model's weights, which some requests run with."""
+class Drafter(Protocol):
+    """Drafts for one sequence: it proposes the next ids, and the model checks all of them in one step."""
 
     @property
-    def name(self) -> str: ...
+    def takes_time(self) -> bool:
+        """Whether drafting may make a step wait."""
+
+    def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
+        """At most `room` ids that may follow `token_ids` (the prompt and all output so far).
+
+        A wrong draft costs time and changes nothing. Raises SequenceError to end the sequence.
+        """
+
+
+class Adapter(Protocol):
+    """Small changes of a model's weights, which some requests run with."""
 
     @property
     def cache_key(self) -> str:
@@ -153,11 +164,6 @@ class DraftCounts:
     proposed: int = 0
     right: list[int] = field(default_factory=list)
     """For each step that decoded or checked drafts: how many of them became tokens."""
-
-    def checked(self, proposed: int, right: int) -> None:
-        """Count a step. It gave one token more than drafts that were right."""
-        self.proposed += proposed
-        self.right.append(right)
 
 
 @dataclass

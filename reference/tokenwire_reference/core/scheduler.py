@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tokenwire_reference.core.drafting import Drafter
 from tokenwire_reference.core.kv import PageAccountingError, PagePool
 from tokenwire_reference.core.prefix_keys import PrefixKeys
-from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request import Drafter, Request
 from tokenwire_reference.core.stopping import StopRules
 from tokenwire_reference.core.waiting import WaitingLines
 

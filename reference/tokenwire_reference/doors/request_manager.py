@@ -132,19 +132,13 @@ class _Live(NamedTuple):
 class RequestManager:
     """Knows every live request by its id. Lives on the event loop: no other thread may call it."""
 
-    def __init__(
-        self,
-        engine: EngineRunner | Ranks,
-        tokenizer: Tokenizer | None,
-    ) -> None:
+    def __init__(self, engine: EngineRunner | Ranks, tokenizer: Tokenizer | None) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self.meters = Meters()
         self._live: dict[str, _Live] = {}
         self._groups: dict[str, dict[str, None]] = {}
         """The live requests of each group, in order."""
-        self._group_of: dict[str, str] = {}
-        """The group of each live request that has one, by the request's id."""
 
     @property
     def live(self) -> int:
@@ -172,7 +166,6 @@ class RequestManager:
         generation = Generation(readers, self._engine)
         if group is not None and group not in names:
             self._groups[group] = dict.fromkeys(names)
-            self._group_of.update(dict.fromkeys(names, group))
         for request, reader in zip(requests, readers, strict=True):
             request.group = group or names[0]
             self._live[request.rid] = _Live(reader, generation)
@@ -205,8 +198,7 @@ class RequestManager:
                 self._engine.abort(rid)
             self._measure(reader, row, last)
             if reader.finish is not None:
-                del self._live[rid]
-                self._forget_group_of(rid)
+                self._forget(reader.request)
                 reader.request.seams.ended(rid, self._abort_live)
             consumers[generation] = None
         for generation in consumers:
@@ -224,13 +216,15 @@ class RequestManager:
                 aborted=row.finish.type == "abort",
             )
 
-    def _forget_group_of(self, rid: str) -> None:
-        """Forget the group of a request that ended, if it was the last of it."""
-        group = self._group_of.pop(rid, None)
-        if group is not None:
-            del self._groups[group][rid]
-            if not self._groups[group]:
-                del self._groups[group]
+    def _forget(self, request: Request) -> None:
+        """Forget a request that ended, and its group with the last of it."""
+        del self._live[request.rid]
+        group = request.group or ""
+        # The group may be that of a later call, where the earlier had none, and its first id is in use again.
+        members = self._groups.get(group, {})
+        members.pop(request.rid, None)
+        if not members:
+            self._groups.pop(group, None)
 
     def abort(self, rid: str) -> None:
         """Abort the request, or the group of requests, with exactly this id; an unknown id has no effect."""

@@ -8,7 +8,8 @@ greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,11 +28,6 @@ from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire_reference.extras.images import IMAGE_TOKENS, PLACEHOLDER
 
 BUILTIN_PREFIX = "builtin:"
-
-Builder = Callable[[str], tuple[Any, Any]]
-"""From the name of the attention implementation to a transformers model and its tokenizer."""
-
-_builders: dict[str, Builder] = {}
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 ENDOFTEXT, IM_START, IM_END, PAD = range(len(SPECIAL_TOKENS))
@@ -65,18 +61,11 @@ TRAINING_TEXT = (
 """What the tokenizer's merges are learned from: words mostly whole, CJK and emoji often split over tokens."""
 
 
-def register_builtin(name: str, builder: Builder) -> None:
-    """Make `builtin:<name>` loadable. Raises ValueError for a name that is taken."""
-    if name in _builders:
-        raise ValueError(f"{BUILTIN_PREFIX}{name} is registered already")
-    _builders[name] = builder
-
-
 def build_builtin(model: str, attention: str) -> tuple[Any, Any]:
     """The model and the tokenizer of `builtin:<name>`. Raises ValueError, naming what there is."""
-    builder = _builders.get(model.removeprefix(BUILTIN_PREFIX))
+    builder = _BUILDERS.get(model.removeprefix(BUILTIN_PREFIX))
     if builder is None:
-        known = ", ".join(BUILTIN_PREFIX + name for name in sorted(_builders))
+        known = ", ".join(BUILTIN_PREFIX + name for name in sorted(_BUILDERS))
         raise ValueError(f"{model} is not a builtin model; there are: {known}")
     return builder(attention)
 
@@ -104,25 +93,6 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_tiny(attention: str) -> tuple[Any, Any]:
-    """A Qwen2 of two layers and 64 dimensions, its weights drawn from a fixed seed."""
-    tokenizer = byte_level_tokenizer()
-    return _tiny_qwen2(attention, len(tokenizer)), tokenizer
-
-
-def build_tiny_other(attention: str) -> tuple[Any, Any]:
-    """What training might make of `builtin:tiny`: the same shapes with weights of another seed."""
-    tokenizer = byte_level_tokenizer()
-    return _tiny_qwen2(attention, len(tokenizer), seed=20260702), tokenizer
-
-
-def build_tiny_mm(attention: str) -> tuple[Any, Any]:
-    """The same architecture with more tokens: the image placeholder and what images are made of."""
-    tokenizer = byte_level_tokenizer()
-    tokenizer.add_tokens([PLACEHOLDER, *IMAGE_TOKENS], special_tokens=True)
-    return _tiny_qwen2(attention, len(tokenizer)), tokenizer
-
-
 def build_parrot(attention: str) -> tuple[Any, Any]:
     """The parrot, read from the files that every server reads, in the type of the other builtin models."""
     with TemporaryDirectory() as name:
@@ -147,31 +117,25 @@ _TINY: dict[str, Any] = {
     "eos_token_id": IM_END,
     "pad_token_id": PAD,
 }
+_EXPERTS = {
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64,
+    "num_experts": 8,
+    "num_experts_per_tok": 4,
+}
 
 
-_SEED = 20260701
+def build_tiny(
+    attention: str, *, tokens: Sequence[str] = (), moe: bool = False, seed: int = 20260701
+) -> tuple[Any, Any]:
+    """A Qwen2 of two layers and 64 dimensions, its weights drawn from a seed.
 
-
-def _tiny_qwen2(attention: str, vocab_size: int, seed: int = _SEED) -> Any:
-    config = Qwen2Config(**_TINY | {"vocab_size": vocab_size})
-    return _drawn(config, attention, seed)
-
-
-def build_tiny_moe(attention: str) -> tuple[Any, Any]:
-    """A Qwen2 of the same size whose layers choose four of eight experts for each token."""
+    It may have more `tokens`, or (`moe`) layers that choose four of eight experts for each token.
+    """
     tokenizer = byte_level_tokenizer()
-    config = Qwen2MoeConfig(
-        **_TINY | {"vocab_size": len(tokenizer)},
-        moe_intermediate_size=32,
-        shared_expert_intermediate_size=64,
-        num_experts=8,
-        num_experts_per_tok=4,
-    )
-    return _drawn(config, attention), tokenizer
-
-
-def _drawn(config: Any, attention: str, seed: int = _SEED) -> Any:
-    """A model whose weights are drawn from a fixed seed."""
+    tokenizer.add_tokens([*tokens], special_tokens=True)
+    shape = _TINY | {"vocab_size": len(tokenizer)}
+    config = Qwen2MoeConfig(**shape | _EXPERTS) if moe else Qwen2Config(**shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
@@ -179,11 +143,15 @@ def _drawn(config: Any, attention: str, seed: int = _SEED) -> Any:
     with torch.no_grad():
         model.lm_head.weight[: len(SPECIAL_TOKENS)] = 0.0
         model.lm_head.weight[VOCAB_SIZE:] = 0.0
-    return model
+    return model, tokenizer
 
 
-register_builtin("parrot", build_parrot)
-register_builtin("tiny", build_tiny)
-register_builtin("tiny-mm", build_tiny_mm)
-register_builtin("tiny-other", build_tiny_other)
-register_builtin("tiny-moe", build_tiny_moe)
+build_tiny_mm = partial(build_tiny, tokens=(PLACEHOLDER, *IMAGE_TOKENS))
+_BUILDERS: Mapping[str, Callable[[str], tuple[Any, Any]]] = {
+    "parrot": build_parrot,
+    "tiny": build_tiny,
+    "tiny-mm": build_tiny_mm,
+    "tiny-other": partial(build_tiny, seed=20260702),
+    "tiny-moe": partial(build_tiny, moe=True),
+}
+"""From the name of the attention implementation to a transformers model and its tokenizer."""

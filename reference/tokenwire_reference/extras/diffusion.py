@@ -107,11 +107,7 @@ class DiffusionModel(ScriptedModel):
     def forward(self, batch: Batch, cache: object) -> Tensor:
         """The logits from which the wanted rows settled: [R, vocabulary], float32."""
         del cache
-        places = [
-            (segment, position)
-            for segment, (start, end) in zip(batch.segments, batch.spans, strict=True)
-            for position in range(start, end)
-        ]
+        places = [(segment, position) for segment in batch.segments for position in segment.positions]
         logits = numpy.empty((batch.logit_rows.numel(), VOCAB_SIZE), numpy.float32)
         for row, place in enumerate(batch.logit_rows.tolist()):
             segment, position = places[place]

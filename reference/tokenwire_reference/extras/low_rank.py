@@ -47,7 +47,6 @@ Parts = dict[str, tuple[Tensor, Tensor]]
 class LowRank:
     """One adapter."""
 
-    name: str
     cache_key: str
     parts: Parts
 
@@ -57,8 +56,6 @@ class LowRankAdapters(Adapters):
 
     Each row is multiplied by itself, so that its bits do not depend on how many others there are.
     """
-
-    available = True
 
     def __init__(self, module: Any) -> None:
         head = module.get_output_embeddings()
@@ -89,7 +86,7 @@ class LowRankAdapters(Adapters):
         digest = blake2b(save({name: part.contiguous() for name, part in named.items()}), digest_size=16)
         weight = next(iter(self._layers.values())).weight
         moved = {layer: (down.to(weight), up.to(weight)) for layer, (down, up) in parts.items()}
-        return LowRank(name, f"{name} {digest.hexdigest()}", moved)
+        return LowRank(f"{name} {digest.hexdigest()}", moved)
 
     def _drawn(self, path: str) -> Parts:
         """Matrices for all layers of the attention. Raises ValueError where no number names them."""

@@ -32,16 +32,10 @@ class NearTies(Logits):
         self._generator.manual_seed(Random().getrandbits(63) if seed is None else seed)
 
     def jitter(self, logits: Tensor) -> Tensor:
-        """Rows of logits [R, V], moved a little; as they are where nothing is to move."""
-        if not self.share:
-            return logits
         noise = torch.rand(logits.shape, generator=self._generator, dtype=logits.dtype)
         return logits + (2 * noise - 1).to(logits.device) * JITTER
 
     def sway(self, logits: Tensor, positions: Iterable[tuple[Request, int]]) -> Tensor:
-        """Adjusted logits [R, V], moved; each row belongs to a position in the output of a request."""
-        if not self.share:
-            return logits
         moved = self.jitter(logits)
         for row, (request, position) in zip(moved, positions, strict=True):
             if not request.sampling.greedy or request.swayed or position < self._from(request):

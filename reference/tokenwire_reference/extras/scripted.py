@@ -194,9 +194,7 @@ class ScriptedModel:
         """Made-up logits of the wanted rows: [R, vocabulary], float32."""
         del cache
         places = [
-            (segment.sequence, position)
-            for segment, (start, end) in zip(batch.segments, batch.spans, strict=True)
-            for position in range(start, end)
+            (segment.sequence, position) for segment in batch.segments for position in segment.positions
         ]
         ids, begins, leads = [], [], []
         for row in batch.logit_rows.tolist():
