@@ -6,8 +6,7 @@ made to err, `catalogue` what is known of each fault, `faulty_wire` the seams ar
 themselves stand in the modules that are named like the room where the bug lived.
 """
 
-from tokenwire_faults.catalogue import load_faults
+from tokenwire_faults.catalogue import faults_as_json, load_faults, print_faults
 from tokenwire_faults.faulty_wire import FaultyWire
-from tokenwire_faults.listing import faults_as_json, print_faults
 
 __all__ = ["FaultyWire", "faults_as_json", "load_faults", "print_faults"]

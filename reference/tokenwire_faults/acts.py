@@ -7,14 +7,15 @@ them, and another is given in its place.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
-from tokenwire_faults.answers import Json, Object, edit, finish_of
+from tokenwire_faults.answers import Json, Object, edit, finish_of, fitting
 from tokenwire_faults.deliveries import EditedDetokenizer, edited_emission, edited_row
 from tokenwire_faults.fault import Act, Fault
-from tokenwire_faults.primitives import changed
+from tokenwire_faults.primitives import Change, changed
+from tokenwire_reference.core.stopping import StopRules
 
 DONE = b"data: [DONE]\n\n"
 
@@ -102,12 +103,23 @@ def written(name: str) -> Mapping[str, Act]:
     return _written.get(name, {})
 
 
-def _times(fault: Fault, event: Object, send: Mapping[str, Any]) -> int:
-    """How often an event is sent: `times` where it is the `nth` and has a `finish` or none, as is said."""
-    meant = send.get("nth", fault.events) == fault.events
-    if "finish" in send:
-        meant = meant and bool(finish_of(event)) is send["finish"]
-    return int(send["times"]) if meant else 1
+def _times(fault: Fault, event: Object, rules: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
+    """How often an event is sent: `times` of the first rule that means it, else once.
+
+    A rule means the `nth`, what has a `finish` or none, and what holds the objects of an edit (`in`, `if` …).
+    """
+    for rule in [rules] if isinstance(rules, Mapping) else rules:
+        meant = rule.get("nth", fault.events) == fault.events and any(True for _ in fitting(event, rule))
+        if meant and rule.get("finish") in {None, bool(finish_of(event))}:
+            return int(rule["times"])
+    return 1
+
+
+def _edited_rules(rules: StopRules, edits: Mapping[str, Change]) -> StopRules:
+    """Stop rules with attributes changed by primitives."""
+    for name, change in edits.items():
+        setattr(rules, name, changed(getattr(rules, name), change))
+    return rules
 
 
 def _answered(status: int, answer: Json, change: Mapping[str, Any]) -> tuple[int, Json]:
@@ -126,9 +138,10 @@ _PRIMITIVES: Mapping[str, Callable[[Any], Callable[..., Any]]] = {
     "whole": lambda edits: lambda answer: edit(answer, edits),
     "answered": lambda change: lambda status, answer: _answered(status, answer, change),
     "event": lambda edits: lambda event: edit(event, edits),
-    "events": lambda send: lambda fault, event: [event] * _times(fault, event, send),
+    "events": lambda rules: lambda fault, event: [event] * _times(fault, event, rules),
     "media_type": lambda other: lambda: other,
     "frame": lambda times: lambda frame: [frame] * (times if frame == DONE else 1),
+    "stop_rules": lambda edits: lambda rules: _edited_rules(rules, edits),
     "prefix_secrets": lambda change: lambda secrets: changed(secrets, change),
     "row": lambda edits: lambda row: edited_row(row, edits),
     "detokenizer": lambda changes: lambda detokenizer: EditedDetokenizer(detokenizer, **changes),

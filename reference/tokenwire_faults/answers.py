@@ -168,10 +168,16 @@ def edit(value: Json, edits: Mapping[str, Any] | Sequence[Mapping[str, Any]]) ->
     (`change`).
     """
     for rule in [edits] if isinstance(edits, Mapping) else edits:
-        for holder in PLACES[rule.get("in", "")](value):
-            if isinstance(holder, dict) and _fits(holder, rule):
-                _edit(holder, rule)
+        for holder in fitting(value, rule):
+            _edit(holder, rule)
     return value
+
+
+def fitting(value: Json, rule: Mapping[str, Any]) -> Iterator[Object]:
+    """The objects that a rule speaks of."""
+    for holder in PLACES[rule.get("in", "")](value):
+        if isinstance(holder, dict) and _fits(holder, rule):
+            yield holder
 
 
 def _fits(holder: Object, rule: Mapping[str, Any]) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answers import Json, Object, meta_infos
+from tokenwire_faults.deliveries import OutputRow
 from tokenwire_faults.fault import Fault
 
 
@@ -58,13 +58,6 @@ def _reasoning_exceeds_the_output(answer: Json) -> None:
     for counts in (_usage_of(answer), *meta_infos(answer)):
         if "reasoning_tokens" in counts:
             counts["reasoning_tokens"] = counts["completion_tokens"] + counts["prompt_tokens"]
-
-
-@act_at("asked")
-def _usage_unasked(body: Object) -> Object:
-    if "messages" not in body and "prompt" not in body:
-        return body
-    return {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
 
 
 @act_at("events")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.altered_rows import OutputRow
-from tokenwire_faults.deliveries import info_keys, with_series
+from tokenwire_faults.deliveries import OutputRow, info_keys, with_series
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.doors.reader import Emission

@@ -6,11 +6,11 @@ seam is an act (`acts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokenwire_faults.altered_rows import AlteredRecord, OutputRow
 from tokenwire_faults.answers import Json, Object
+from tokenwire_faults.deliveries import AlteredRecord, OutputRow
 from tokenwire_reference.core.seams import Seams
 
 if TYPE_CHECKING:
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Act = Callable[..., Any]
 """What is done at a seam: a function of the fault, of what passes, and before that of what it is about."""
+
+
+def _passing(seam: str) -> Any:
+    """The method of a seam that what is given last passes."""
+
+    def through(self: Fault, *given: Any) -> Any:
+        return self._through(seam, *given)
+
+    return through
 
 
 class Fault(Seams):
@@ -58,16 +67,15 @@ class Fault(Seams):
         )
         return known.acts.get(seam) if concerned else None
 
-    def _through(self, seam: str, passing: T, *about: Any) -> T:
+    def _through(self, seam: str, *given: Any) -> Any:
+        """What passes a seam, the last of what is given there: changed, where an act is done."""
         act = self._act(seam)
-        passed: T = passing if act is None else act(self, *about, passing)
-        return passed
+        return given[-1] if act is None else act(self, *given)
 
     # Around the HTTP side: `faulty_wire`.
 
-    def asked(self, body: Object) -> Object:
-        """The body that the routes read."""
-        return self._through("asked", body)
+    asked = _passing("asked")
+    """The body that the routes read."""
 
     def answered(self, status: int, answer: Json) -> tuple[int, Json]:
         """Status and body of a JSON answer, whole or a refusal. A body that is `bytes` is sent as it is."""
@@ -75,9 +83,8 @@ class Fault(Seams):
         answered: tuple[int, Json] = (status, answer) if act is None else act(self, status, answer)
         return answered
 
-    def media_type(self, given: str) -> str:
-        """The media type of an answer or of a stream."""
-        return self._through("media_type", given)
+    media_type = _passing("media_type")
+    """The media type of an answer or of a stream."""
 
     def event(self, event: Object) -> Iterable[Object]:
         """What is sent in the place of one event of a stream."""
@@ -93,48 +100,29 @@ class Fault(Seams):
 
     # Of the engine: what each is, `Seams` says.
 
-    def stop_rules(self, rules: T) -> T:
-        return self._through("stop_rules", rules)
-
-    def prefix_secrets(self, secrets: T) -> T:
-        return self._through("prefix_secrets", secrets)
-
-    def due(self, request: Any, sent: int, due: bool) -> bool:
-        return self._through("due", due, request, sent)
+    stop_rules = _passing("stop_rules")
+    prefix_secrets = _passing("prefix_secrets")
+    due = _passing("due")
+    detokenizer = _passing("detokenizer")
+    text = _passing("text")
+    format = _passing("format")
+    taken = _passing("taken")
+    aborting = _passing("aborting")
+    colliding = _passing("colliding")
+    ended = _passing("ended")
 
     def published(self, request: Any, row: Any) -> Any:
         if self._act("row") is None:
             return row
         record = self._records.setdefault(request.rid, AlteredRecord(request))
-        record.append(self._through("row", OutputRow.of(row), request))
+        record.append(self._through("row", request, OutputRow.of(row)))
         return row._replace(record=record, series={**record.series})
 
-    def detokenizer(self, detokenizer: T) -> T:
-        return self._through("detokenizer", detokenizer)
-
-    def text(self, reader: Any, text: str) -> str:
-        return self._through("text", text, reader)
-
-    def format(self, format: T) -> T:  # noqa: A002
-        return self._through("format", format)
-
     def deltas(self, parser: Any, deltas: list[T], *, ended: bool) -> list[T]:
-        return list(self._through("deltas", deltas, parser, ended))
-
-    def taken(self, reader: Any, emission: T) -> T:
-        return self._through("taken", emission, reader)
+        return list(self._through("deltas", parser, ended, deltas))
 
     def leaving(self) -> bool:
-        return self._through("leaving", True)
+        return bool(self._through("leaving", True))
 
     def flushing(self) -> bool:
-        return self._through("flushing", True)
-
-    def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
-        return self._through("aborting", names, rid, live)
-
-    def colliding(self, rid: str, abort: Callable[[str], None]) -> None:
-        self._through("colliding", abort, rid)
-
-    def ended(self, rid: str, abort: Callable[[str], None]) -> None:
-        self._through("ended", abort, rid)
+        return bool(self._through("flushing", True))

@@ -9,28 +9,10 @@ from tokenwire_faults.answers import Json, Object
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
-_LAST = ("response.completed", "response.incomplete", "message_stop")
-_CLOSING = ("response.output_item.done", "content_block_stop")
-
 
 @act_at("frame")
 def event_has_no_name(frame: bytes) -> Iterable[bytes]:
     return [frame.partition(b"\n")[2] if frame.startswith(b"event: ") else frame]
-
-
-@act_at("events")
-def last_event_comes_twice(event: Object) -> Iterable[Object]:
-    return [event] * (2 if event.get("type") in _LAST else 1)
-
-
-@act_at("events")
-def last_event_is_lost(event: Object) -> Iterable[Object]:
-    return [] if event.get("type") in _LAST else [event]
-
-
-@act_at("events")
-def item_stays_open(event: Object) -> Iterable[Object]:
-    return [] if event.get("type") in _CLOSING else [event]
 
 
 @act_at("events")

@@ -9,9 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answers import Json, Object, choices_of, meta_infos
-from tokenwire_faults.deliveries import edited_row, with_series
+from tokenwire_faults.deliveries import OutputRow, edited_row, with_series
 from tokenwire_faults.fault import Fault
 from tokenwire_faults.primitives import Change, changed
 from tokenwire_reference.core.request import Request

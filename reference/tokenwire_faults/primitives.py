@@ -24,6 +24,8 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "plus": lambda value, number: value + number,
     "times": lambda value, number: value * number,
     "divided_by": lambda value, number: value / number,
+    "at_most": lambda value, most: min(value, most) if type(value) in {int, float} else value,
+    "at_least": lambda value, least: max(value, least) if type(value) in {int, float} else value,
     "exp": lambda value, _: math.exp(value),
     # Of lists and texts.
     "first": lambda value, count: value[:count],
@@ -46,6 +48,8 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "zeros": lambda value, _: [0] * len(value),
     "floats": lambda value, _: [float(entry) for entry in value],
     "each": lambda value, change: [changed(entry, change) for entry in value],
+    # Of prompts as ids.
+    "each_prompt": lambda value, change: each_prompt(value, lambda ids: changed(ids, change)),
     # Of lists of entries [logprob, id, text].
     "each_logprob": lambda value, change: [_with_logprob(entry, change) for entry in value],
     "by_id": lambda value, _: sorted(value, key=lambda entry: int(entry[1])),
@@ -60,6 +64,17 @@ def changed(value: Any, change: Change) -> Any:
     for name, argument in ({change: None} if isinstance(change, str) else change).items():
         value = PRIMITIVES[name](value, argument)
     return value
+
+
+def each_prompt(ids: Any, change: Callable[[list[int]], list[int]]) -> Any:
+    """Ids of a prompt or of several, each changed; malformed ones stay, to be refused."""
+    if not isinstance(ids, list) or not ids:
+        return ids
+    if all(type(token) is int for token in ids):
+        return change(ids)
+    if all(isinstance(row, list) and row and all(type(token) is int for token in row) for row in ids):
+        return list(map(change, ids))
+    return ids
 
 
 def _with_logprob(entry: Sequence[Any], change: Change) -> list[Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Json, Object, choices_of, finish_of
 from tokenwire_faults.fault import Fault
+from tokenwire_faults.primitives import each_prompt
 from tokenwire_reference.doors.reader import Emission, Reader
 
 PROMPT_IDS = "prompt_token_ids"
@@ -15,31 +16,9 @@ BOS = 1
 OTHER_LOGITS = {"5": 100}
 
 
-def _each_prompt(body: Object, change: Callable[[list[int]], list[int]]) -> Object:
-    """A body with each of its lists of prompt ids changed; malformed ones are left to be refused."""
-    ids = body.get("input_ids")
-    if not isinstance(ids, list) or not ids:
-        return body
-    if all(type(token) is int for token in ids):
-        return {**body, "input_ids": change(ids)}
-    if all(isinstance(row, list) and row and all(type(token) is int for token in row) for row in ids):
-        return {**body, "input_ids": [change(row) for row in ids]}
-    return body
-
-
 def _with_prompt(emission: Emission, token_ids: Sequence[int]) -> Emission:
     """An emission that says its prompt was another."""
     return replace(emission, record=replace(emission.record, prompt_token_ids=tuple(token_ids)))
-
-
-@act_at("events")
-def _fields_beside_the_choices_dropped(event: Object) -> Iterable[Object]:
-    return [] if event.pop("sglext", None) is not None and not event["choices"] else [event]
-
-
-@act_at("asked")
-def _prompt_ids_unasked(fault: Fault, body: Object) -> Object:
-    return body if fault.streams and "messages" in body else {**body, "return_prompt_token_ids": True}
 
 
 @act_at("answers")
@@ -55,11 +34,6 @@ def _prompt_ids_grow(reader: Reader, emission: Emission) -> Emission:
     return _with_prompt(emission, grown)
 
 
-@act_at("asked", "extra-bos", "chat-runs-other-ids")
-def _begin_with_bos(body: Object) -> Object:
-    return _each_prompt(body, lambda ids: [BOS, *ids])
-
-
 @act_at("taken")
 def _chat_runs_other_ids(reader: Reader, emission: Emission) -> Emission:
     return _with_prompt(emission, reader.request.prompt_token_ids[1:])
@@ -70,7 +44,11 @@ def _prompt_retokenised(fault: Fault, body: Object) -> Object:
     tokenizer = fault.tokenizer
     if tokenizer is None:
         return body
-    return _each_prompt(body, lambda ids: tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False))
+    if "input_ids" in body:
+        body["input_ids"] = each_prompt(
+            body["input_ids"], lambda ids: tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False)
+        )
+    return body
 
 
 @act_at("asked")
@@ -79,11 +57,6 @@ def _images_put_in_again(fault: Fault, body: Object) -> Object:
     if fault.tokenizer is None or not ids or not body.get("image_data"):
         return body
     return {**body, "input_ids": None, "text": fault.tokenizer.decode(ids)}
-
-
-@act_at("asked")
-def _prompt_truncated(body: Object) -> Object:
-    return _each_prompt(body, lambda ids: ids[:10])
 
 
 @act_at("taken")

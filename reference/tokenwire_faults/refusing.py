@@ -201,15 +201,6 @@ def _wrong_types_ignored(body: Object) -> Object:
     return body
 
 
-@act_at("asked")
-def _impossible_values_clipped(body: Object) -> Object:
-    params = parameters_of(body)
-    for name, least in {**dict.fromkeys(_INTEGERS, 1), "temperature": 0, "min_new_tokens": 0}.items():
-        if type(params.get(name)) in (int, float):
-            params[name] = max(params[name], least)
-    return body
-
-
 @act_at("answered")
 def _unreadable_bodies_crash(fault: Fault, status: int, answer: Json) -> Answered:
     return (500, b"Internal Server Error") if status == 400 and not fault.request else (status, answer)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.altered_rows import OutputRow
 from tokenwire_faults.answers import Json, Object, meta_infos
-from tokenwire_faults.deliveries import with_series
+from tokenwire_faults.deliveries import OutputRow, with_series
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.request import Request
 
@@ -22,57 +21,37 @@ def _mask_of_the_token_before(request: Request, row: OutputRow) -> OutputRow:
     return with_series(row, **{MASK: [[], *request.series[MASK]][row.start : row.end]})
 
 
-def _experts(fault: Fault, info: Object) -> tuple[list[bytes], int]:
-    """The rows of routed experts, one for each position, and how many of them are of the prompt."""
+Rows = list[bytes]
+_EXPERTS: Mapping[str, Callable[[Rows, int], Rows]] = {
+    "experts-of-the-last-token-missing": lambda rows, prompt: rows[:-1] if len(rows) - prompt > 7 else rows,
+    "experts-of-the-prompt-are-zero": lambda rows, prompt: [
+        bytes(len(row)) if place < prompt else row for place, row in enumerate(rows)
+    ],
+    "experts-are-no-ids": lambda rows, _: [row[:1] + b"\x10" + row[2:] for row in rows],
+    **dict.fromkeys(
+        ("experts-shifted-in-streams", "experts-rotated"), lambda rows, _: [rows[-1], *rows[:-1]]
+    ),
+}
+"""Fault to what it makes of the rows of routed experts, of which so many first are of the prompt."""
+
+
+@act_at("answers", *_EXPERTS)
+def _change_experts(fault: Fault, answer: Json) -> None:
     start = fault.request.get("routed_experts_start_len") or 0
-    count = info["prompt_tokens"] + max(info["completion_tokens"] - 1, 0) - start
-    data = base64.b64decode(info["routed_experts"])
-    width = len(data) // count
-    return [data[start : start + width] for start in range(0, len(data), width)], info[
-        "prompt_tokens"
-    ] - start
-
-
-def _set_experts(info: Object, rows: Sequence[bytes]) -> None:
-    info["routed_experts"] = base64.b64encode(b"".join(rows)).decode()
-
-
-@act_at("answers")
-def _experts_of_the_last_token_missing(fault: Fault, answer: Json) -> None:
-    for info in meta_infos(answer):
-        if info.get("routed_experts") and info["completion_tokens"] > 8:
-            rows, _ = _experts(fault, info)
-            _set_experts(info, rows[:-1])
-
-
-@act_at("answers")
-def _experts_of_the_prompt_are_zero(fault: Fault, answer: Json) -> None:
     for info in meta_infos(answer):
         if info.get("routed_experts"):
-            rows, prompt = _experts(fault, info)
-            _set_experts(info, [bytes(len(row)) if i < prompt else row for i, row in enumerate(rows)])
+            prompt = info["prompt_tokens"] - start
+            data = base64.b64decode(info["routed_experts"])
+            width = len(data) // (prompt + max(info["completion_tokens"] - 1, 0))
+            rows = [data[first : first + width] for first in range(0, len(data), width)]
+            changed = _EXPERTS[fault.known.name](rows, prompt)
+            info["routed_experts"] = base64.b64encode(b"".join(changed)).decode()
 
 
 @act_at("event")
 def _created_changes(fault: Fault, event: Object) -> None:
     if "created" in event:
         event["created"] += fault.events
-
-
-@act_at("answers")
-def _experts_are_no_ids(fault: Fault, answer: Json) -> None:
-    for info in meta_infos(answer):
-        if info.get("routed_experts"):
-            rows, _ = _experts(fault, info)
-            _set_experts(info, [row[:1] + b"\x10" + row[2:] for row in rows])
-
-
-@act_at("answers", "experts-shifted-in-streams", "experts-rotated")
-def _experts_shifted(fault: Fault, answer: Json) -> None:
-    for info in meta_infos(answer):
-        if info.get("routed_experts"):
-            rows, _ = _experts(fault, info)
-            _set_experts(info, [rows[-1], *rows[:-1]])
 
 
 @act_at("answered")

@@ -5,17 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.answers import Json, Object, choices_of
+from tokenwire_faults.answers import Json, choices_of
 from tokenwire_faults.fault import Fault
-
-
-@act_at("asked")
-def _temperature_ignored(body: Object) -> Object:
-    holders = body.get("sampling_params", body)
-    for holder in holders if isinstance(holders, list) else [holders]:
-        if isinstance(holder, dict) and type(holder.get("temperature")) in {int, float}:
-            holder["temperature"] = min(holder["temperature"], 0)
-    return body
 
 
 @act_at("whole")

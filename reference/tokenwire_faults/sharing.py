@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.altered_rows import OutputRow
-from tokenwire_reference.core.stopping import StopRules
-
-
-@act_at("stop_rules")
-def _answer_of_the_prefill_server(rules: StopRules) -> StopRules:
-    rules.max_new_tokens = min(rules.max_new_tokens, 1)
-    return rules
+from tokenwire_faults.deliveries import OutputRow
 
 
 @act_at("row")

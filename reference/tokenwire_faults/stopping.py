@@ -132,12 +132,6 @@ def _stop_trimmed_against_the_wish(reader: Reader, text: str) -> str:
 
 
 @act_at("stop_rules")
-def _budget_exceeded(rules: StopRules) -> StopRules:
-    rules.max_new_tokens += 1
-    return rules
-
-
-@act_at("stop_rules")
 def _budget_not_used_up(rules: StopRules) -> StopRules:
     rules.max_new_tokens = max(rules.max_new_tokens - 1, min(rules.max_new_tokens, 1))
     return rules

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.answers import Json, Object, choices_of, finish_of, meta_infos
+from tokenwire_faults.answers import Json, Object, choices_of, meta_infos
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.doors.reader import Emission, Reader
 
 
-@act_at("whole", "last-choice-missing")
-def _drop_the_last(answer: Json) -> None:
+@act_at("whole")
+def _last_choice_missing(answer: Json) -> None:
     choices = choices_of(answer)
     if len(choices) > 1:
         choices.pop()
-
-
-@act_at("events")
-def _last_choice_missing(event: Object) -> Iterable[Object]:
-    return [] if any(choice.get("index", 0) > 0 for choice in choices_of(event)) else [event]
 
 
 @act_at("answers")
@@ -62,12 +56,6 @@ def _answers_change_places(fault: Fault, reader: Reader, emission: Emission) -> 
     start = emission.completion_tokens - len(emission.output_ids)
     others = first.request.output_ids[start : min(first.end, emission.completion_tokens)]
     return replace(emission, output_ids=[*others, *emission.output_ids[len(others) :]])
-
-
-@act_at("events")
-def _choices_overwrite_each_other(event: Object) -> Iterable[Object]:
-    overwritten = any(choice.get("index") == 1 for choice in choices_of(event)) and not finish_of(event)
-    return [] if overwritten else [event]
 
 
 _latest: list[tuple[Reader, int]] = []

@@ -69,7 +69,7 @@ class Seams:
         """Whether a flush forgets what is cached."""
         return True
 
-    def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
+    def aborting(self, rid: str, live: Collection[str], names: Sequence[str]) -> Sequence[str]:
         """The requests that an abort of `rid` ends."""
         del rid, live
         return names

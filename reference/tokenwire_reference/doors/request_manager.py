@@ -228,7 +228,7 @@ class RequestManager:
 
     def abort(self, rid: str) -> None:
         """Abort the request, or the group of requests, with exactly this id; an unknown id has no effect."""
-        for name in current_seams().aborting(rid, list(self._groups.get(rid, (rid,))), self._live):
+        for name in current_seams().aborting(rid, self._live, list(self._groups.get(rid, (rid,)))):
             self._abort_live(name)
 
     def _abort_live(self, rid: str) -> None:
