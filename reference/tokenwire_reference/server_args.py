@@ -171,11 +171,7 @@ class ServerArgs:
 
     def __post_init__(self) -> None:
         for arg in fields(self):
-            flag, value, name = (
-                arg.metadata["flag"],
-                getattr(self, arg.name),
-                spelled(arg.name),
-            )
+            flag, value, name = arg.metadata["flag"], getattr(self, arg.name), spelled(arg.name)
             if flag.choices and value not in flag.choices:
                 words = " or ".join(str(choice) for choice in flag.choices if choice is not None)
                 raise ValueError(f"{name} is {value!r}; choose {words}")

@@ -22,6 +22,11 @@ Call = TypeVar("Call", bound=OpenAICall)
 class OpenAIAnswer(ABC, Generic[Call]):
     """The shapes of the answer to one call."""
 
+    chunk_kind: str
+    """The `object` of its chunks."""
+    may_hold_text: bool = False
+    """Whether an emission without ids may have chunks, before the refusal that it ends in."""
+
     def __init__(self, call: Call, served: Served) -> None:
         self.call = call
         self.served = served
@@ -38,6 +43,10 @@ class OpenAIAnswer(ABC, Generic[Call]):
         call = self.call
         return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
 
+    def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """One chunk; without choices, what stands behind them all."""
+        return {**self.head(self.chunk_kind), "choices": choices, **more}
+
     @property
     def finals(self) -> list[Emission]:
         """The last emission of each choice that came."""
@@ -51,15 +60,11 @@ class OpenAIAnswer(ABC, Generic[Call]):
     def chunks(self, emission: Emission) -> Iterable[dict[str, Any]]:
         """The chunks of an emission."""
 
-    def shows(self, emission: Emission) -> bool:
-        """Whether an emission that ends in a refusal has chunks before it."""
-        return bool(emission.output_ids)
-
     def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
         """The chunks of an emission; an abort by the server ends the whole stream with an error."""
         self._last[emission.index] = emission
         refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
-        if not refusal or self.shows(emission):
+        if not refusal or self.may_hold_text or emission.output_ids:
             yield from self.chunks(emission)
         if refusal:
             raise refusal

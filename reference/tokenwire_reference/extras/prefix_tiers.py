@@ -9,35 +9,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tokenwire_reference.core.kv import PageStore, Payload, StoredPage, Tiers
 from tokenwire_reference.core.prefix_keys import PageKey
+
+if TYPE_CHECKING:
+    from tokenwire_reference.extras.page_files import PageFiles
 
 
 class TierError(AssertionError):
     """A tier keeps more than it may, or something else than the device has."""
 
 
-class PageStorage(Protocol):
-    """Keeps pages by their keys. Best effort: what cannot be written or read is not there."""
-
-    def write(self, key: PageKey, payload: Payload) -> None: ...
-
-    def read(self, key: PageKey) -> Payload | None: ...
-
-    @property
-    def failures(self) -> int:
-        """How many pages could not be written or read, since the start."""
-
-    def check_integrity(self) -> None:
-        """Raise TierError where more is kept than may be, or something that is no page."""
-
-
 class PrefixTiers(Tiers):
     """Host memory for `host_pages` pages over an optional storage. Least recently used pages go first."""
 
-    def __init__(self, device: PageStore, host_pages: int, storage: PageStorage | None = None) -> None:
+    def __init__(self, device: PageStore, host_pages: int, storage: PageFiles | None = None) -> None:
         self.host_pages = host_pages
         self._device = device
         self._storage = storage

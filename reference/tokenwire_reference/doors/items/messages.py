@@ -16,6 +16,7 @@ from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import NAMED
 from tokenwire_reference.doors.items.call import ItemCall, new_id, read_item_call
 from tokenwire_reference.doors.items.conversation import of_messages
+from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
@@ -54,9 +55,7 @@ async def count_tokens(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: _read({"max_tokens": 1, **body}, served))
-    return Response(
-        orjson.dumps({"input_tokens": len(call.requests[0].prompt_token_ids)}), media_type="application/json"
-    )
+    return json_answer({"input_tokens": len(call.requests[0].prompt_token_ids)})
 
 
 def _read(body: dict[str, Any], served: Served) -> ItemCall:

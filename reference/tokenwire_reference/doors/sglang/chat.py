@@ -15,7 +15,6 @@ from tokenwire_reference.core.request import SERIES_ASKED_FOR
 from tokenwire_reference.doors.body import hold_against_schema, read_object, refuse_unsupported, understood
 from tokenwire_reference.doors.chat_channels import ChannelsAsked, ChoiceChannels, read_channels
 from tokenwire_reference.doors.errors import UNCONVERTIBLE, RefusalError
-from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.openai_answer import OpenAIAnswer
 from tokenwire_reference.doors.openai_call import OpenAICall
 from tokenwire_reference.doors.prompts import template_ids
@@ -154,6 +153,9 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
     logprobs were asked for: no entry is lost.
     """
 
+    chunk_kind = "chat.completion.chunk"
+    may_hold_text = True
+
     def __init__(self, call: ChatCall, served: Served) -> None:
         super().__init__(call, served)
         self._channels = [ChoiceChannels(request, call.channels, call.tokenizer) for request in call.requests]
@@ -199,18 +201,11 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
             answer["meta_info"] = meta_info(choice, call.tokenizer, reasoning_tokens=reasoning)
         return answer
 
-    def _chunk(self, choices: list[dict[str, Any]], **more: Json) -> dict[str, Any]:
-        return {**self.head("chat.completion.chunk"), "choices": choices, **more}
-
-    def shows(self, emission: Emission) -> bool:
-        del emission
-        return True  # the parser may hold text
-
     def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
         call, channels = self.call, self._channels[emission.index]
         self._ids.setdefault(emission.index, []).extend(emission.output_ids)
         if emission.first:
-            yield self._chunk([_delta(emission.index, role="assistant", content="")])
+            yield self.chunk([_delta(emission.index, role="assistant", content="")])
         logprobs = _logprobs(emission, call)
         deltas = list(map(_delta_fields, channels.consume(emission)))
         if not deltas and logprobs and logprobs["content"]:
@@ -218,15 +213,15 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
         for place, delta in enumerate(deltas, 1):
             more = {"usage": self._usage([emission], [channels])} if call.continuous_usage else {}
             of_step = logprobs if place == len(deltas) else None
-            yield self._chunk([_delta(emission.index, of_step, **delta)], **more)
+            yield self.chunk([_delta(emission.index, of_step, **delta)], **more)
 
     def closing(self) -> Iterator[dict[str, Any]]:
         for final in self.finals:
-            yield self._chunk([{**_delta(final.index), **_finish(final, self._channels[final.index])}])
+            yield self.chunk([{**_delta(final.index), **_finish(final, self._channels[final.index])}])
         if sglext := _sglext(self.finals, self.call, [self._ids[final.index] for final in self.finals]):
-            yield self._chunk([], usage=None, sglext=sglext)
+            yield self.chunk([], usage=None, sglext=sglext)
         if self.call.include_usage:
-            yield self._chunk([], usage=self._usage(self.finals, self._channels))
+            yield self.chunk([], usage=self._usage(self.finals, self._channels))
 
     def _usage(self, choices: Sequence[Emission], channels_of: Sequence[ChoiceChannels]) -> dict[str, Any]:
         reasoning = sum(channels.reasoning_tokens for channels in channels_of)

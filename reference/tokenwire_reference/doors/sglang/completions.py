@@ -93,9 +93,6 @@ def _echoes(given: str | Sequence[Any], prompts: Sequence[Sequence[int]], served
     return [served.tokenizer.decode(prompt, skip_special_tokens=True) for prompt in prompts]
 
 
-KIND = "text_completion"
-
-
 async def completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/completions."""
     served = served_by(http_request)
@@ -107,9 +104,11 @@ async def completions(http_request: HttpRequest) -> Response:
 class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
     """A chunk for each emission, and the usage after all."""
 
+    chunk_kind = "text_completion"
+
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         return {
-            **self.head(KIND),
+            **self.head(self.chunk_kind),
             "choices": [_choice(choice, self.call) for choice in choices],
             "usage": self._usage(choices),
             "metadata": answer_metadata(choices),
@@ -118,12 +117,12 @@ class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
     def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
         call = self.call
         so_far = usage(Consumed.by([emission], 1), cache_report=False) if call.continuous_usage else None
-        yield {**self.head(KIND), "choices": [_choice(emission, call)], "usage": so_far}
+        yield self.chunk([_choice(emission, call)], usage=so_far)
 
     def closing(self) -> Iterator[dict[str, Any]]:
         if self.call.include_usage:
             known = {name: value for name, value in self._usage(self.finals).items() if value is not None}
-            yield {**self.head(KIND), "choices": [], "usage": known}
+            yield self.chunk([], usage=known)
 
     def _usage(self, choices: Sequence[Emission]) -> dict[str, Any]:
         consumed = Consumed.by(choices, self.call.n)

@@ -33,10 +33,6 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         """Of all choices, in the end; None where no reasoning is looked for."""
         return None
 
-    @abstractmethod
-    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The chunk with the usage."""
-
     def usage(self, choices: Sequence[Emission]) -> dict[str, Any]:
         """The usage of a whole answer."""
         consumed = Consumed.by(choices, self.call.n, self.reasoning_tokens())
@@ -67,4 +63,4 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         if self.call.include_usage:
             consumed = Consumed.by(self.finals, self.call.n, self.reasoning_tokens())
             details = {} if consumed.details is None else {"completion_tokens_details": consumed.details}
-            yield {**self.usage_chunk({**consumed.totals, **details}), **self.last_fields}
+            yield {**self.chunk([], usage={**consumed.totals, **details}), **self.last_fields}

@@ -73,13 +73,12 @@ def _opening() -> dict[str, str]:
 class _ChatAnswer(VllmAnswer):
     """The shapes of one answer."""
 
+    chunk_kind = "chat.completion.chunk"
+
     def __init__(self, call: VllmCall, channels: ChannelsAsked, served: Served) -> None:
         super().__init__(call, served)
         self._channels = [ChoiceChannels(request, channels, call.tokenizer) for request in call.requests]
         self._parses = channels.format is not None
-
-    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return {**self.head("chat.completion.chunk"), "choices": [], "usage": usage}
 
     def reasoning_tokens(self) -> int | None:
         return self._reasoning_of(self._channels)
@@ -172,7 +171,7 @@ class _ChatAnswer(VllmAnswer):
         return {"index": emission.index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
     def _chunk(self, choice: dict[str, Any], emission: Emission, completion: int) -> dict[str, Any]:
-        chunk = {**self.head("chat.completion.chunk"), "choices": [choice]}
+        chunk = self.chunk([choice])
         if self.call.continuous_usage:
             reasoning = self._reasoning_of([self._channels[emission.index]])
             consumed = Consumed(len(emission.record.prompt_token_ids), completion, 0, reasoning)

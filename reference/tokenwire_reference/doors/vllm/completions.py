@@ -18,7 +18,6 @@ from tokenwire_reference.doors.vllm.answering import FINGERPRINT, VllmAnswer
 from tokenwire_reference.doors.vllm.call import UNSUPPORTED, LogprobsAsked, VllmCall, read_call
 
 DEFAULT_MAX_TOKENS = 16
-KIND = "text_completion"
 
 
 async def completions(http_request: HttpRequest) -> Response:
@@ -54,17 +53,16 @@ async def completions(http_request: HttpRequest) -> Response:
 class _CompletionAnswer(VllmAnswer):
     """The shapes of one answer, and where the tokens of its choices begin."""
 
+    chunk_kind = "text_completion"
+
     def __init__(self, call: VllmCall, served: Served, *, echo: bool) -> None:
         super().__init__(call, served)
         self._echo = echo
         self._offsets = [self.logprobs.offsets(request) for request in call.requests]
 
-    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return {**self.head(KIND), "choices": [], "usage": usage}
-
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         return {
-            **self.head(KIND),
+            **self.head(self.chunk_kind),
             "choices": [self._choice(choice) for choice in choices],
             "service_tier": None,
             **FINGERPRINT,
@@ -90,10 +88,8 @@ class _CompletionAnswer(VllmAnswer):
             "prompt_token_ids": self.prompt_token_ids(emission) if emission.first else None,
             "token_ids": self.token_ids(emission),
         }
-        chunk = {**self.head(KIND), "choices": [choice]}
-        if self.call.continuous_usage:
-            chunk["usage"] = Consumed.by([emission], 1).totals
-        return [chunk]
+        more = {"usage": Consumed.by([emission], 1).totals} if self.call.continuous_usage else {}
+        return [self.chunk([choice], **more)]
 
     def _text(self, emission: Emission) -> dict[str, Any]:
         echo = self._echo and emission.first

@@ -83,12 +83,9 @@ class _GenerateAnswer(VllmAnswer):
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
         """One chunk; the prompt's ids stand in the first of each choice."""
         prompt = self.prompt_token_ids(emission) if emission.first else None
-        return [self._chunk([self._choice(emission)], **({"prompt_token_ids": prompt} if prompt else {}))]
+        return [self.chunk([self._choice(emission)], **({"prompt_token_ids": prompt} if prompt else {}))]
 
-    def usage_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
-        return self._chunk([], usage=usage)
-
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         head = {"request_id": self.call.id, "usage": None, **more}
         return {**head, "output_mode": self._mode, "choices": choices}
 
