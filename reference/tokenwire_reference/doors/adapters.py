@@ -9,11 +9,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from tokenwire_reference.core.request import Adapter
-from tokenwire_reference.doors.body import read_body
+from tokenwire_reference.doors.body import read_control
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import json_answer
-from tokenwire_reference.doors.keys import refuse_control
-from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.served import Served
 
 
 def adapter_named(name: str | None, served: Served) -> Adapter | None:
@@ -41,9 +40,7 @@ def adapter_of(body: Mapping[str, Any], served: Served) -> Adapter | None:
 
 async def load_adapter(http_request: HttpRequest) -> Response:
     """Load an adapter under a name that none has."""
-    refuse_control(http_request)
-    served = served_by(http_request)
-    body = await read_body(http_request, "load-adapter-request")
+    served, body = await read_control(http_request, "load-adapter-request")
     name, path = body["lora_name"], body["lora_path"]
     if name in served.adapters or name == served.args.model_name:
         raise RefusalError(f"there is {name!r} already; unload it, or choose another name", param="lora_name")
@@ -56,9 +53,7 @@ async def load_adapter(http_request: HttpRequest) -> Response:
 
 async def unload_adapter(http_request: HttpRequest) -> Response:
     """Forget an adapter. Requests that run with it go on."""
-    refuse_control(http_request)
-    served = served_by(http_request)
-    body = await read_body(http_request, "unload-adapter-request")
+    served, body = await read_control(http_request, "unload-adapter-request")
     name = body["lora_name"]
     adapter_named(name, served)
     del served.adapters[name]

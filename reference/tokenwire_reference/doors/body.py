@@ -15,9 +15,10 @@ from starlette.requests import Request as HttpRequest
 from tokenwire_reference.doors.errors import INVALID, MALFORMED, RefusalError
 from tokenwire_reference.doors.heads import body_too_long
 from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.keys import refuse_control
 from tokenwire_reference.doors.request_manager import ClientLeftError
 from tokenwire_reference.doors.schemas import DISAGGREGATED, integer_fields, known_fields, request_schema
-from tokenwire_reference.doors.served import served_by
+from tokenwire_reference.doors.served import Served, served_by
 
 LONG_BODY_BYTES = 32 * 1024
 """What takes longer to read than a thread takes to start."""
@@ -38,9 +39,19 @@ async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Rea
     return result
 
 
-async def read_body(http_request: HttpRequest, schema: str, *filled: str) -> dict[str, Any]:
+async def read_control(
+    http_request: HttpRequest, schema: str, *, empty: bool = False
+) -> tuple[Served, dict[str, Any]]:
+    """The server that a call is to control, and its body. Raises RefusalError for who may not."""
+    refuse_control(http_request)
+    return served_by(http_request), await read_body(http_request, schema, empty=empty)
+
+
+async def read_body(
+    http_request: HttpRequest, schema: str, *filled: str, empty: bool = False
+) -> dict[str, Any]:
     """The fields of a body that its schema names, of which those in `filled` may not be empty."""
-    given = await read_object(http_request)
+    given = await read_object(http_request, empty=empty)
     for name in filled:
         if given.get(name) in ("", []):
             raise RefusalError(f"{name} is empty; send what has tokens", param=name)

@@ -9,7 +9,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from tokenwire_reference.core.seams import current_seams
-from tokenwire_reference.doors.body import hold_against_schema, read_body, read_object
+from tokenwire_reference.doors.body import read_body, read_control
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import refuse_control
@@ -49,9 +49,7 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     What runs and waits is ended with what it has (`abort`), loses its cache and waits (`retract`), or stays
     as it is (`in_place`). New requests wait.
     """
-    refuse_control(http_request)
-    served = served_by(http_request)
-    body = await read_body(http_request, "pause-request")
+    served, body = await read_control(http_request, "pause-request")
     mode = body.get("mode", "abort")
     await served.of_engines(lambda engine: engine.pause(mode))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})
@@ -62,9 +60,7 @@ async def update_weights(http_request: HttpRequest) -> Response:
 
     What is cached is forgotten, unless the body says otherwise. Refused while requests are under way.
     """
-    refuse_control(http_request)
-    served = served_by(http_request)
-    body = await read_body(http_request, "update-weights-request")
+    served, body = await read_control(http_request, "update-weights-request")
     if served.args.dp_size > 1 or served.args.hicache_storage_dir is not None:
         raise RefusalError("weights of several engines, or of pages in storage, are not updated here")
     try:
@@ -82,26 +78,22 @@ async def update_weights(http_request: HttpRequest) -> Response:
 
 async def open_session(http_request: HttpRequest) -> Response:
     """Open a session, under the id that is asked for or a new one, which is the answer."""
-    refuse_control(http_request)
-    body = await read_body(http_request, "open-session-request")
+    served, body = await read_control(http_request, "open-session-request")
     session = body.get("session_id") or uuid.uuid4().hex
-    if not served_by(http_request).sessions.open(session):
+    if not served.sessions.open(session):
         raise RefusalError("Failed to open the session. Check if a session with the same id is still open.")
     return json_answer(session)
 
 
 async def close_session(http_request: HttpRequest) -> Response:
     """Forget a session with its turns. An unknown id is no error."""
-    refuse_control(http_request)
-    body = await read_body(http_request, "close-session-request")
-    served_by(http_request).sessions.close(body.get("session_id") or "")
+    served, body = await read_control(http_request, "close-session-request")
+    served.sessions.close(body.get("session_id") or "")
     return Response()
 
 
 async def continue_generation(http_request: HttpRequest) -> Response:
     """Compute again after a pause; without a pause, nothing changes. The body may be empty."""
-    refuse_control(http_request)
-    served = served_by(http_request)
-    hold_against_schema(await read_object(http_request, empty=True), "continue-request")
+    served, _ = await read_control(http_request, "continue-request", empty=True)
     await served.of_engines(lambda engine: engine.continue_generation())
     return json_answer({"message": "Generation continued successfully.", "status": "ok"})
