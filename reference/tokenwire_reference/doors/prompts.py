@@ -9,7 +9,6 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.limits import refuse_long_text
 from tokenwire_reference.doors.sampling_fields import refuse_unknown_ids
@@ -50,17 +49,19 @@ def encode(text: str, name: str, served: Served) -> list[int]:
 
 def template_ids(
     messages: Sequence[Mapping[str, Any]],
-    tokenizer: Tokenizer,
+    served: Served,
     *,
-    context_length: int | None = None,
     add_generation_prompt: bool = True,
     template: Mapping[str, Any] = MappingProxyType({}),
+    runs: bool = True,
 ) -> list[int]:
-    """The ids of messages, put through the chat template. `template` is what else it is given;
-    without `context_length` they may have any length.
+    """The ids of messages, put through the chat template. `template` is what else it is given. If nothing
+    `runs` them, they may have any length.
 
     Raises RefusalError.
     """
+    tokenizer = served.tokenizer
+    assert tokenizer is not None, "messages without a tokenizer are refused"
     if not tokenizer.chat_template:
         raise RefusalError(
             "messages need a chat template and this model has none; send input_ids beside them",
@@ -75,8 +76,8 @@ def template_ids(
     except (TemplateError, TypeError, AttributeError) as error:  # what code in a template may raise
         words = f"messages do not fit the model's chat template: {error}"
         raise RefusalError(words, param="messages") from error
-    if context_length is not None:
-        refuse_long_text("messages", text, context_length)
+    if runs:
+        refuse_long_text("messages", text, served.model.context_length)
     return tokenizer.encode(text, add_special_tokens=False)
 
 

@@ -27,7 +27,7 @@ async def tokenize(http_request: HttpRequest) -> Response:
     if messages is not None:
         generate = body.get("add_generation_prompt", True)
         ids: list[Any] = await understood(
-            http_request, lambda: template_ids(messages, tokenizer, add_generation_prompt=generate)
+            http_request, lambda: template_ids(messages, served, add_generation_prompt=generate, runs=False)
         )
     else:
         special = body.get("add_special_tokens", True)

@@ -57,12 +57,7 @@ def read_item_call(
     channels = read_channels(asked, served)
     if top_logprobs is not None:
         _refuse_logprobs(top_logprobs, channels, served)
-    prompt = template_ids(
-        conversation,
-        served.tokenizer,
-        context_length=served.model.context_length,
-        template=channels.template,
-    )
+    prompt = template_ids(conversation, served, template=channels.template)
     fields = native_sampling_fields({**body, **chat}, budget)
     sampling = read_sampling_params(fields, served, channels.constraint)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)

@@ -130,12 +130,7 @@ def _prompt(body: Mapping[str, Any], channels: ChannelsAsked, served: Served) ->
             "messages need a tokenizer and the server runs without one; send input_ids beside them",
             param="messages",
         )
-    return template_ids(
-        body["messages"],
-        served.tokenizer,
-        context_length=served.model.context_length,
-        template=channels.template,
-    )
+    return template_ids(body["messages"], served, template=channels.template)
 
 
 async def chat_completions(http_request: HttpRequest) -> Response:

@@ -32,16 +32,12 @@ async def chat_completions(http_request: HttpRequest) -> Response:
             "messages need a tokenizer and the server runs without one; use /inference/v1/generate",
             param="messages",
         )
-    tokenizer, opening = served.tokenizer, body.get("add_generation_prompt", True)
+    opening = body.get("add_generation_prompt", True)
     channels = read_channels(body, served)
     prompt = await understood(
         http_request,
         lambda: template_ids(
-            body["messages"],
-            tokenizer,
-            context_length=served.model.context_length,
-            add_generation_prompt=opening,
-            template=channels.template,
+            body["messages"], served, add_generation_prompt=opening, template=channels.template
         ),
     )
     if body.get("top_logprobs") and not body.get("logprobs"):
