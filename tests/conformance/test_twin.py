@@ -240,7 +240,10 @@ def test_tallies_of_several_models_are_refused(tmp_path: Path) -> None:
         merged_twins([tmp_path / "a", tmp_path / "b"])
 
 
-@pytest.mark.parametrize("break_off", [lambda lines: lines[:-1], lambda lines: [lines[0], b'{"apart": 1}']])
+@pytest.mark.parametrize(
+    "break_off",
+    [lambda lines: lines[:-1], lambda lines: [lines[0], b'{"apart": 1}'], lambda _: []],
+)
 def test_a_tally_that_is_cut_or_none_is_refused(
     tmp_path: Path, break_off: Callable[[list[bytes]], list[bytes]]
 ) -> None:

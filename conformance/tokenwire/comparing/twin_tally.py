@@ -43,7 +43,7 @@ def merged_twins(paths: Sequence[Path]) -> TwinTally:
 
 
 def _read(path: Path) -> TwinTally:
-    head, *texts = values_of(path)
+    head, *texts = [*values_of(path)] or [{}]
     try:
         tally = typed(TwinTally, {**head["tally"], "texts": texts}, "its tally")
         whole = (head["kind"], head["tokenwire"], head["texts"]) == (_KIND, __version__, len(texts))
