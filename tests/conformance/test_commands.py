@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 from recorded import streamed, whole, write_folder
 
+from tokenwire.demo_server import demo_server
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.profile import known_profiles, standing
 from tokenwire.report.overview import profile_in_words
@@ -176,6 +177,15 @@ def test_init_does_not_write_over_a_file_nor_write_down_a_key(tokenwire, tmp_pat
     nobody = tokenwire("init", "--target", NOBODY, "--force")
     assert nobody.returncode == ExitStatus.NOTHING_EVALUATED
     assert (tmp_path / "tokenwire.toml").read_text("utf-8") == "rate = 1\n"
+
+
+def test_init_writes_its_file_where_nothing_can_be_remembered(tokenwire, tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with demo_server() as url:
+        ran = tokenwire("init", "--target", url, XDG_STATE_HOME=str(tmp_path / "state"))
+    assert ran.returncode == ExitStatus.CONFORMS
+    assert "not remembered" in printed(ran)
+    assert (tmp_path / "tokenwire.toml").is_file()
 
 
 def test_record_wants_an_empty_folder_and_a_server(tokenwire, bad: Path) -> None:

@@ -16,7 +16,7 @@ from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command, declarable, writable
 from tokenwire.commands.trust import remember, sensitive_values
 from tokenwire.config import KEYS, OWN_FILE, TABLES
-from tokenwire.disk import write_whole
+from tokenwire.disk import system_says, write_whole
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.target.determinism import PROBE
@@ -97,9 +97,11 @@ def _init(
     known |= {"headers": headers} if headers else {}
     lines = lines_of_file(known, proposed, f"Written for {name}.")
     write_whole(file, "\n".join(lines) + "\n")
-    remember(
-        file, sensitive_values(replace(settings, header=(), file_headers=tuple(headers.items())), ["target"])
-    )
+    written = replace(settings, header=(), file_headers=tuple(headers.items()))
+    try:
+        remember(file, sensitive_values(written, ["target"]))
+    except OSError as error:
+        typer.echo(f"that you trust it is not remembered: {system_says(error)}", err=True)
     typer.echo(f"{file} is written: {name} speaks {', '.join(subject.dialects)}. Next: tokenwire check")
 
 
