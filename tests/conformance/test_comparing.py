@@ -244,7 +244,7 @@ def test_nothing_in_common_is_no_success(tmp_path: Path) -> None:
     assert compare_sides(empty, empty).exit_status == ExitStatus.NOTHING_EVALUATED
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"verdicts": 1}'])
+@pytest.mark.parametrize("content", ["[]", "{", '{"verdicts": 1}', '{"verdicts": [], "footer": true}'])
 def test_what_is_no_report_is_said_to_be_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.json").write_text(content, "utf-8")
     with pytest.raises(UsageError, match=r"r\.json is"):

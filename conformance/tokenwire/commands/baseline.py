@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,6 +14,7 @@ from tokenwire.baselines.tolerance import Fault, apply_baseline, outcomes_in
 from tokenwire.commands.command import CONFIG, config_of, examples, usage_errors
 from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.report.document import read_report
 from tokenwire.wire.inert import inert
 
 _DEFAULT_FILE = Path("tokenwire-baseline.toml")
@@ -49,21 +48,6 @@ def _print(words: str) -> None:
 def _file(context: typer.Context, file: Path | None) -> Path:
     """The baseline that is named, else the configured one, else the default."""
     return file or Path(config_of(context).defaults.get("baseline", _DEFAULT_FILE))
-
-
-def _report(path: Path) -> Mapping[str, Any]:
-    """Read a JSON report. Raises BadParameter."""
-    try:
-        report = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise typer.BadParameter(f"{path} is no JSON: {error}") from error
-    if not isinstance(report, dict) or report.get("footer") is not True:
-        raise typer.BadParameter(
-            f"{path} is no whole report; write one with tokenwire check --json {path}, and let it end"
-        )
-    return report
 
 
 @app.command(
@@ -123,7 +107,7 @@ def update(
     """
     path = _file(context, file)
     with usage_errors(OSError):
-        rows = {str(report): _report(report) for report in reports}
+        rows = {str(report): read_report(report) for report in reports}
         found = updated(path, rows, reason=reason, link=link, strict=strict)
     try:
         write_whole(path, found.text)
@@ -158,7 +142,7 @@ def check(
     Exit status: 0 all hold, 1 some do not, 2 wrong command line.
     """
     baseline = read_baseline(_file(context, file))
-    runs = [_report(report) for report in reports or ()]
+    runs = [read_report(report) for report in reports or ()]
     faults: dict[Fault, None] = {}
     for report in runs or [{"verdicts": []}]:
         complete = bool(runs) and not why_incomplete(report, baseline)

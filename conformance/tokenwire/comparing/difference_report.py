@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,11 +13,10 @@ from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import ExitStatus, exit_status
 from tokenwire.record import Answer
 from tokenwire.replay import replay
-from tokenwire.report.document import SURVIVAL, document
+from tokenwire.report.document import SURVIVAL, document, read_report
 from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.target.death import DIED
 from tokenwire.target.determinism import AnswerPair, side_by_side
-from tokenwire.usage_error import UsageError
 
 LABELS = ("A", "B")
 """The names of the two sides."""
@@ -48,13 +46,7 @@ def read_side(name: str) -> Side:
     path = Path(name)
     if path.suffix != ".json" or not path.is_file():
         return side_of(name, replay([path]))
-    try:
-        report = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
-    if not isinstance(report, dict) or not isinstance(report.get("verdicts"), list):
-        raise UsageError(f"{path} is no report of tokenwire; give a file that `tokenwire check --json` wrote")
-    return Side(str(path), report)
+    return Side(str(path), read_report(path))
 
 
 @dataclass(frozen=True)

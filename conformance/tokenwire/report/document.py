@@ -7,10 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
 from tokenwire.checks.evidence import Observation
+from tokenwire.disk import system_says
 from tokenwire.judging.causes import Causes, causes, specificity
 from tokenwire.judging.failure_kind import failure_kinds
 from tokenwire.judging.judge import Judgement
@@ -25,6 +27,7 @@ from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause
 from tokenwire.requirement import Requirement
 from tokenwire.target.capability import Capability
+from tokenwire.usage_error import UsageError
 from tokenwire.wire.inert import inert
 
 _SPEC_VERSION = "v1"
@@ -254,6 +257,22 @@ def document(
         "exit_status": exit_status,
         "footer": True,
     }
+
+
+def read_report(path: Path) -> Mapping[str, Any]:
+    """Read a JSON report. Raises UsageError for a file that is none, or was cut off."""
+    try:
+        report: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {system_says(error)}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON: {error}") from error
+    whole = isinstance(report, dict) and report.get("footer") is True
+    if not (whole and isinstance(report.get("target"), dict) and isinstance(report.get("verdicts"), list)):
+        raise UsageError(
+            f"{path} is no whole report; write one with tokenwire check --json {path}, and let it end"
+        )
+    return report
 
 
 def as_json(report: Mapping[str, Any]) -> str:
