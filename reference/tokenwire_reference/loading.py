@@ -18,12 +18,11 @@ from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes, run
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.extras.builtin import BUILTIN_PREFIX, build_builtin
 from tokenwire_reference.extras.diffusion import DIFFUSION, DiffusionModel
-from tokenwire_reference.extras.hidden_state import HiddenStateTap
 from tokenwire_reference.extras.low_rank import LowRankAdapters
 from tokenwire_reference.extras.packed_linear import pack_again, pack_linear_layers
-from tokenwire_reference.extras.routing import RoutedExperts
 from tokenwire_reference.extras.scripted import SCRIPTED, ScriptedModel
 from tokenwire_reference.extras.tape import Tapes
+from tokenwire_reference.extras.taps import HiddenStateTap, RoutedExperts
 from tokenwire_reference.extras.triton_attention import TritonPagedAttention
 
 

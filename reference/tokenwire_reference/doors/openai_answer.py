@@ -12,11 +12,21 @@ from starlette.responses import Response
 
 from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.event_stream import UNNAMED, Framing, Writer
 from tokenwire_reference.doors.openai_call import OpenAICall
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
 
 Call = TypeVar("Call", bound=OpenAICall)
+
+
+async def answer_call(
+    http_request: HttpRequest, served: Served, call: OpenAICall, writer: Writer, framing: Framing = UNNAMED
+) -> Response:
+    """Run the requests of a call and answer once, or as they go."""
+    return await answer(
+        http_request, served, call.requests, writer, group=call.id, stream=call.stream, framing=framing
+    )
 
 
 class OpenAIAnswer(ABC, Generic[Call]):
@@ -34,9 +44,7 @@ class OpenAIAnswer(ABC, Generic[Call]):
         self._last: dict[int, Emission] = {}
 
     async def answer(self, http_request: HttpRequest) -> Response:
-        """Run the requests of the call and answer once, or as they go."""
-        call = self.call
-        return await answer(http_request, self.served, call.requests, self, group=call.id, stream=call.stream)
+        return await answer_call(http_request, self.served, self.call, self)
 
     def head(self, kind: str) -> dict[str, Any]:
         """What the answer and each of its chunks begins with; `kind` is its `object`."""

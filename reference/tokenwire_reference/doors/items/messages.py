@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.doors.answering import answer, raise_for_server_abort
+from tokenwire_reference.doors.answering import raise_for_server_abort
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.chat_channels import ChoiceChannels
 from tokenwire_reference.doors.errors import RefusalError
@@ -17,6 +17,7 @@ from tokenwire_reference.doors.event_stream import NAMED
 from tokenwire_reference.doors.items.call import ItemCall, new_id, read_item_call
 from tokenwire_reference.doors.items.conversation import of_messages
 from tokenwire_reference.doors.json_answer import json_answer
+from tokenwire_reference.doors.openai_answer import answer_call
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
@@ -39,15 +40,7 @@ async def messages(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: _read(body, served))
-    return await answer(
-        http_request,
-        served,
-        call.requests,
-        _Answer(call, served),
-        group=call.id,
-        stream=call.stream,
-        framing=NAMED,
-    )
+    return await answer_call(http_request, served, call, _Answer(call, served), NAMED)
 
 
 async def count_tokens(http_request: HttpRequest) -> Response:

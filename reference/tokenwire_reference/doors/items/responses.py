@@ -11,12 +11,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.request import FinishReason
-from tokenwire_reference.doors.answering import answer, raise_for_server_abort
+from tokenwire_reference.doors.answering import raise_for_server_abort
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import NAMED
 from tokenwire_reference.doors.items.call import ItemCall, new_id, read_item_call
 from tokenwire_reference.doors.items.conversation import of_input
+from tokenwire_reference.doors.openai_answer import answer_call
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.token_names import content_entries
@@ -37,15 +38,7 @@ async def responses(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: _read(body, served))
-    return await answer(
-        http_request,
-        served,
-        call.requests,
-        _Answer(call, body, served),
-        group=call.id,
-        stream=call.stream,
-        framing=NAMED,
-    )
+    return await answer_call(http_request, served, call, _Answer(call, body, served), NAMED)
 
 
 def _read(body: dict[str, Any], served: Served) -> ItemCall:
