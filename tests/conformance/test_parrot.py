@@ -90,6 +90,26 @@ def test_vocabularies_keep_text_and_split_what_they_should(kind: Vocabulary) -> 
     assert whole == [kind is not Vocabulary.SPLIT_MARKERS] * len(MARKERS)
 
 
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ("{}", "has no model.vocab and added_tokens"),
+        ('{"model": {"vocab": {}}}', "has no model.vocab and added_tokens"),
+        ('{"model": 3, "added_tokens": 7}', "has no model.vocab and added_tokens"),
+        ('{"model": {"vocab": {"a": "b"}}, "added_tokens": []}', "has no model.vocab and added_tokens"),
+        ('{"model"', "is no JSON"),
+        ("[]", "has no model.vocab and added_tokens"),
+    ],
+)
+def test_a_file_that_is_no_fast_tokenizer_is_refused_by_its_name(
+    document: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(document, "utf-8")
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "a"}', "utf-8")
+    with pytest.raises(ValueError, match=rf"tokenizer\.json {words}"):
+        write_parrot(tmp_path / "parrot", distance=64, tokenizer=tmp_path)
+
+
 def test_a_tokenizer_of_the_user_decides_the_size(tmp_path: Path) -> None:
     mine = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-llama"
     law = write_parrot(tmp_path / "parrot", distance=64, tokenizer=mine)

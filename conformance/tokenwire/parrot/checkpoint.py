@@ -86,21 +86,29 @@ def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
 
 def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
     """What there is to know of another model's tokenizer, and how many ids it has."""
-    document = _read(folder / "tokenizer.json")
-    known = {piece: token for token, piece in pieces_of(document)}
-    known |= {token["content"]: token["id"] for token in document["added_tokens"]}
+    path = folder / "tokenizer.json"
+    document = _read(path)
+    try:
+        known = {piece: token for token, piece in pieces_of(document)}
+        known |= {token["content"]: token["id"] for token in document["added_tokens"]}
+        size = max(known.values()) + 1
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} has no model.vocab and added_tokens, as fast tokenizers have") from error
     settings = _read(folder / "tokenizer_config.json")
     eos = _id_of(settings.get("eos_token"), known)
     if eos is None:
         raise ValueError(f"{folder / 'tokenizer_config.json'} names no eos_token; a text could not end")
     bos, pad = _id_of(settings.get("bos_token"), known), _id_of(settings.get("pad_token"), known)
-    return TokenizerFiles({}, bos, eos, pad), max(known.values()) + 1
+    return TokenizerFiles({}, bos, eos, pad), size
 
 
 def _read(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}; give the folder of a model with a fast tokenizer")
-    return json.loads(path.read_text("utf-8"))
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
 
 
 def _id_of(token: Any, known: Mapping[str, int]) -> int | None:
