@@ -12,9 +12,11 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from docs_build.published import ROOT
@@ -141,7 +143,10 @@ def keep(capture: str, found: expected.Judged) -> None:
     """Keep what another has just judged, so that the site need not judge it again."""
     path = _kept(capture)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(_column(capture, found))), "utf-8")
+    # Renamed when it is whole: tests and the site may judge a capture at one time.
+    with NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
+        json.dump(asdict(_column(capture, found)), file)
+    Path(file.name).replace(path)
 
 
 def _column(capture: str, found: expected.Judged) -> Column:
@@ -183,12 +188,11 @@ def _judged_once(capture: str) -> Column:
 
 
 def results(captures: Iterable[str] | None = None) -> list[Column]:
-    """All captures, or these, in the order of the manifest.
-
-    Where TOKENWIRE_RESULTS is "kept", those alone that have been judged already.
+    """All captures, or these, in the order of the manifest; of them those whose names fit the pattern in
+    TOKENWIRE_RESULTS, where it is set.
     """
+    pattern = os.environ.get("TOKENWIRE_RESULTS", "*")
     wanted = [name for name in manifest() if captures is None or name in set(captures)]
-    if os.environ.get("TOKENWIRE_RESULTS") == "kept":
-        wanted = [name for name in wanted if _kept(name).exists()]
+    wanted = [name for name in wanted if fnmatchcase(name, pattern)]
     with ProcessPoolExecutor(min(4, os.cpu_count() or 1), mp_context=get_context("spawn")) as processes:
         return list(processes.map(_judged_once, wanted))
