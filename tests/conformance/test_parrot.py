@@ -110,6 +110,15 @@ def test_a_file_that_is_no_fast_tokenizer_is_refused_by_its_name(
         write_parrot(tmp_path / "parrot", distance=64, tokenizer=tmp_path)
 
 
+@pytest.mark.parametrize("settings", ["[]", '{"eos_token": {}}', '{"eos_token": ["a"]}', '{"eos_token": 7}'])
+def test_settings_that_name_no_end_are_refused(settings: str, tmp_path: Path) -> None:
+    document = '{"model": {"vocab": {"a": 0}}, "added_tokens": []}'
+    (tmp_path / "tokenizer.json").write_text(document, "utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(settings, "utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json names no eos_token"):
+        write_parrot(tmp_path / "parrot", distance=64, tokenizer=tmp_path)
+
+
 def test_a_tokenizer_of_the_user_decides_the_size(tmp_path: Path) -> None:
     mine = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-llama"
     law = write_parrot(tmp_path / "parrot", distance=64, tokenizer=mine)

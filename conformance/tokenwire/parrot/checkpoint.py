@@ -95,10 +95,11 @@ def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} has no model.vocab and added_tokens, as fast tokenizers have") from error
     settings = _read(folder / "tokenizer_config.json")
-    eos = _id_of(settings.get("eos_token"), known)
+    named = settings if isinstance(settings, dict) else {}
+    eos = _id_of(named.get("eos_token"), known)
     if eos is None:
         raise ValueError(f"{folder / 'tokenizer_config.json'} names no eos_token; a text could not end")
-    bos, pad = _id_of(settings.get("bos_token"), known), _id_of(settings.get("pad_token"), known)
+    bos, pad = _id_of(named.get("bos_token"), known), _id_of(named.get("pad_token"), known)
     return TokenizerFiles({}, bos, eos, pad), size
 
 
@@ -112,4 +113,5 @@ def _read(path: Path) -> Any:
 
 
 def _id_of(token: Any, known: Mapping[str, int]) -> int | None:
-    return known.get(token["content"] if isinstance(token, dict) else token)
+    name = token.get("content") if isinstance(token, dict) else token
+    return known.get(name) if isinstance(name, str) else None
