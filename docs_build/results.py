@@ -16,11 +16,11 @@ from fnmatch import fnmatchcase
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from docs_build.published import ROOT
 from tokenwire.baselines import expected
+from tokenwire.disk import write_whole
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import Verdict, overall
@@ -141,12 +141,8 @@ def judged(capture: str) -> Column:
 
 def keep(capture: str, found: expected.Judged) -> None:
     """Keep what another has just judged, so that the site need not judge it again."""
-    path = _kept(capture)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when it is whole: tests and the site may judge a capture at one time.
-    with NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
-        json.dump(asdict(_column(capture, found)), file)
-    Path(file.name).replace(path)
+    # Whole: tests and the site may judge a capture at one time.
+    write_whole(_kept(capture), json.dumps(asdict(_column(capture, found))))
 
 
 def _column(capture: str, found: expected.Judged) -> Column:

@@ -30,7 +30,6 @@ _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
 _SLOTS: Mapping[Kind, int] = {kind: slot for slot, kind in enumerate(_NAMED, 1)}
 """Where the fields of a kind are gathered while a choice is read; those of all single kinds at 0."""
-_FINISH = "finish"
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
@@ -162,7 +161,7 @@ class AnswerBinding:
             wrong = sorted(beside.keys() - _FIELDS)[0]
             raise ValueError(f"dialect {dialect}: document has no {wrong!r}; it has {sorted(_FIELDS)}")
         if finish:
-            bound.append(_Field("finish", _FINISH, finish["reason"]))
+            bound.append(_Field("finish", "finish", finish["reason"]))
         calls = dict(table.get("tool_calls", {}))
         if calls:
             bound.append(_Field("tool_calls", "tool_calls", calls.pop("at")))
@@ -247,7 +246,7 @@ class AnswerBinding:
         """Whether a field says nothing."""
         if value is None:
             # A finish that is null keeps its pointer: one that never comes is reported there.
-            return self.nulls_are_absent and name != _FINISH
+            return self.nulls_are_absent and name != "finish"
         return value == [] and name in self.empty_is_absent
 
     def _says_nothing(self, item: dict[str, Any], values: Iterable[Mapping[str, Any]]) -> bool:
