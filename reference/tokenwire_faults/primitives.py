@@ -49,7 +49,7 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "floats": lambda value, _: [float(entry) for entry in value],
     "each": lambda value, change: [changed(entry, change) for entry in value],
     # Of prompts as ids.
-    "each_prompt": lambda value, change: each_prompt(value, lambda ids: changed(ids, change)),
+    "in_prompts": lambda value, change: in_prompts(value, lambda ids: changed(ids, change)),
     # Of lists of entries [logprob, id, text].
     "each_logprob": lambda value, change: [_with_logprob(entry, change) for entry in value],
     "by_id": lambda value, _: sorted(value, key=lambda entry: int(entry[1])),
@@ -66,7 +66,7 @@ def changed(value: Any, change: Change) -> Any:
     return value
 
 
-def each_prompt(ids: Any, change: Callable[[list[int]], list[int]]) -> Any:
+def in_prompts(ids: Any, change: Callable[[list[int]], list[int]]) -> Any:
     """Ids of a prompt or of several, each changed; malformed ones stay, to be refused."""
     if not isinstance(ids, list) or not ids:
         return ids

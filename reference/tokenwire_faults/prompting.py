@@ -8,7 +8,7 @@ from dataclasses import replace
 from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Json, Object, choices_of, finish_of
 from tokenwire_faults.fault import Fault
-from tokenwire_faults.primitives import each_prompt
+from tokenwire_faults.primitives import in_prompts
 from tokenwire_reference.doors.reader import Emission, Reader
 
 PROMPT_IDS = "prompt_token_ids"
@@ -45,7 +45,7 @@ def _prompt_retokenised(fault: Fault, body: Object) -> Object:
     if tokenizer is None:
         return body
     if "input_ids" in body:
-        body["input_ids"] = each_prompt(
+        body["input_ids"] = in_prompts(
             body["input_ids"], lambda ids: tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False)
         )
     return body

@@ -292,8 +292,8 @@ def _text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observatio
         before: tuple[int, str] | None = None
         # Where a part of a character begins that hidden tokens alone have followed: it may go on behind them.
         part: int | None = None
-        for position, told_here in enumerate(choice.details(FIELD)):
-            lists = parallel_lists(told_here)
+        for position, carried in enumerate(choice.details(FIELD)):
+            lists = parallel_lists(carried)
             offsets, tokens = lists.get(OFFSETS, []), lists.get(NAMES, [])
             if unknown and all(offset == -1 for offset in offsets):
                 continue

@@ -224,8 +224,8 @@ def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Obser
             continue
         if emission.choice in before:
             was, earlier = before[emission.choice]
-            one_channel = not any(event.reasoning or event.calls for event in (earlier, emission))
-            least = was + (emission.finish is None and len(stream.choices) == 1 and one_channel)
+            content_alone = not any(event.reasoning or event.calls for event in (earlier, emission))
+            least = was + (emission.finish is None and len(stream.choices) == 1 and content_alone)
             message = f"completion_tokens is {count} in an event with text, and was {was} in the one before"
             yield expect(usage.place, f"at least {least}", count, message, holds=count >= least)
         before[emission.choice] = count, emission

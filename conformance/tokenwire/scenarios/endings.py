@@ -92,16 +92,16 @@ async def _abort_of_choices(talk: Conversation) -> None:
         return
     asked = replace(long_ask(talk, 320), stream=True, request_id=new_id())
     samples = replace(asked, n=_CHOICES, temperature=1.0)
-    one = replace(samples, request_id=f"{asked.request_id}-one-sample")
+    less_one = replace(samples, request_id=f"{asked.request_id}-one-sample")
 
     async def abort_last(tap: Tap) -> None:
-        ids = _ids_shown(talk, one, tap)
+        ids = _ids_shown(talk, less_one, tap)
         if len(set(ids)) > 1:
             await talk.abort("one-sample-abort", ids[-1])
 
     doings = [
         abort_after(talk, "samples", samples, 2 * _CHOICES),
-        ask_and_then(talk, "one-sample", one, 4 * _CHOICES, abort_last),
+        ask_and_then(talk, "one-sample", less_one, 4 * _CHOICES, abort_last),
     ]
     if asked.input_ids:
         batch = replace(asked, input_ids=asked.input_ids * _CHOICES, batch=True)

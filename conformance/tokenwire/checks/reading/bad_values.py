@@ -213,7 +213,7 @@ def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
     yield from unknown_parameter_ids(stream, vocabulary)
-    yield from impossible_ones(stream)
+    yield from meaningless_values(stream)
 
 
 @fact(Stream)
@@ -232,7 +232,7 @@ def names_unknown_ids(stream: Answer, target: Target) -> bool:
     return any(_unknown(token, target.advertised.vocab_size) for token in _ids_named(stream))
 
 
-def impossible_ones(stream: Answer) -> Iterator[BadValue]:
+def meaningless_values(stream: Answer) -> Iterator[BadValue]:
     """The values of a request that mean nothing to any target."""
     yield from wrong_types(stream.asked)
     yield from impossible_values(stream.asked, policy_of(stream).least)

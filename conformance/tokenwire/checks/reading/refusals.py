@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from tokenwire.checks.about import is_error
 from tokenwire.checks.check import Target
 from tokenwire.checks.reading.bad_values import (
-    impossible_ones,
+    meaningless_values,
     names_unknown_ids,
     unknown_prompt_ids,
     unreadable_body,
@@ -104,7 +104,7 @@ def sent_malformed_ids(stream: Stream) -> bool:
 def _misshapen(stream: Stream) -> bool:
     """Whether a request ought to be refused by any target, whatever its vocabulary."""
     malformed = asks_for_nothing(stream) or sent_malformed_ids(stream)
-    return malformed or bool(unreadable_body(stream.exchange.request)) or any(impossible_ones(stream))
+    return malformed or bool(unreadable_body(stream.exchange.request)) or any(meaningless_values(stream))
 
 
 def is_bad(stream: Answer, target: Target) -> bool:
