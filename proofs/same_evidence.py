@@ -10,6 +10,7 @@ python -m proofs.same_evidence                       compare; names what differs
 python -m proofs.same_evidence sglang/0.5.23         some captures, by a part of their path
 python -m proofs.same_evidence --lines DIR A_base    the evidence itself, to compare two checkouts with diff
 python -m proofs.same_evidence --update              write the digests anew
+python -m proofs.same_evidence --requirement ID      one requirement alone; with --update, only its digests
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import hashlib
 import json
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -53,14 +54,19 @@ Digests = dict[str, dict[str, str]]
 """Of each capture, by its path below `fixtures/`: the digest of each requirement that saw anything."""
 
 
-def lines(capture: Path) -> Iterator[tuple[str, str]]:
-    """What checks see in a capture and in damaged copies of its answers: requirement, and a line of text."""
+def lines(capture: Path, requirements: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the evidence in a capture and in damaged copies of its answers: requirement, and a line of text.
+
+    `requirements`: only these ids; all if empty.
+    """
+    rows = [row for name, row in load_requirements().items() if not requirements or name in requirements]
+    checks = {row.id: CHECKS[row.id] for row in rows if row.id in CHECKS}
     for run in replay([capture], tokenizer=_tokenizer(capture)).runs:
-        for requirement, scenario, seen in evidence(run, list(load_requirements().values())):
+        for requirement, scenario, seen in evidence(run, rows):
             for line in _evidence_lines(seen):
                 yield requirement, f"{scenario} {line}"
         for stream in damaged_streams(run, capture.name):
-            for requirement, check in CHECKS.items():
+            for requirement, check in checks.items():
                 if check.on_stream is not None:
                     seen = tally(check.on_stream, stream, run.target, position=0)
                     for line in _evidence_lines(seen):
@@ -179,10 +185,10 @@ def _change(holder: Any, key: Any, dice: random.Random) -> None:
         holder[key] = dice.choice([None, 1, "x", []])
 
 
-def digests(capture: Path) -> dict[str, str]:
-    """The digest of the evidence of each requirement that saw anything in a capture."""
+def digests(capture: Path, requirements: Collection[str] = ()) -> dict[str, str]:
+    """Return the digest of the evidence of each requirement that saw anything in a capture."""
     hashes: dict[str, Any] = {}
-    for requirement, line in lines(capture):
+    for requirement, line in lines(capture, requirements):
         hashes.setdefault(requirement, hashlib.sha256()).update(line.encode("utf-8", "surrogatepass"))
     return {requirement: found.hexdigest()[:12] for requirement, found in sorted(hashes.items())}
 
@@ -209,9 +215,24 @@ def _write_digests(found: Digests) -> None:
     DIGESTS.write_bytes(gzip.compress(json.dumps(found, sort_keys=True).encode(), mtime=0))
 
 
-def _write_lines(folder: Path, capture: Path) -> None:
+def updated(written: Digests, found: Digests, requirements: Collection[str] = ()) -> Digests:
+    """Return the digests with those found now in place of the old ones; others stay.
+
+    `requirements`: the ids that were looked at; all if empty.
+    """
+    kept = {
+        capture: {
+            name: digest for name, digest in written.get(capture, {}).items() if name not in requirements
+        }
+        for capture in found
+        if requirements
+    }
+    return written | {capture: kept.get(capture, {}) | rows for capture, rows in found.items()}
+
+
+def _write_lines(folder: Path, requirements: Collection[str], capture: Path) -> None:
     """Write the evidence of a capture, a file for each requirement."""
-    for requirement, line in lines(capture):
+    for requirement, line in lines(capture, requirements):
         file = folder / capture.relative_to(FIXTURES).with_suffix("").with_suffix("") / f"{requirement}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8", errors="surrogatepass") as out:
@@ -227,21 +248,25 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--lines", type=Path, metavar="DIR")
     parser.add_argument("--update", action="store_true")
+    parser.add_argument("--requirement", action="append", default=[], metavar="ID", choices=sorted(CHECKS))
     asked = parser.parse_args()
+    requirements = frozenset(asked.requirement)
     chosen = captures(asked.parts)
     with ProcessPoolExecutor(asked.jobs) as pool:
         if asked.lines:
-            list(pool.map(partial(_write_lines, asked.lines), chosen))
+            list(pool.map(partial(_write_lines, asked.lines, requirements), chosen))
             return 0
-        results = pool.map(digests, chosen)
+        results = pool.map(partial(digests, requirements=requirements), chosen)
         found = {
             str(path.relative_to(FIXTURES)): result for path, result in zip(chosen, results, strict=True)
         }
     written = read_digests() if DIGESTS.exists() else {}
     if asked.update:
-        _write_digests(written | found)
+        _write_digests(updated(written, found, requirements))
         return 0
     changed = {name: differing(written.get(name, {}), now) for name, now in found.items()}
+    if requirements:
+        changed = {name: [row for row in rows if row in requirements] for name, rows in changed.items()}
     changed = {name: requirements for name, requirements in changed.items() if requirements}
     for name, requirements in changed.items():
         print(f"{name}: {', '.join(requirements)}")

@@ -34,9 +34,26 @@ def test_nothing_differs_from_what_was_written_down(capture: Path) -> None:
         ExitStatus.CONFORMS,
         "0 of 1 captures are judged otherwise than expected\n",
     )
-    assert (
-        read_expected(expected_file(str(capture))).outcomes["cumulative-ids-extend"].verdict is Verdict.PASS
-    )
+    assert expected_file(str(capture)).read_text("utf-8") == "{}\n", "a file lists what is violated"
+
+
+def test_a_requirement_that_passes_is_not_listed(capture: Path) -> None:
+    """So a new requirement changes only the files of captures that violate it."""
+    write_file(capture, whole("whole"), streamed("stream", forgets_an_id=True))
+    replay("--update", capture)
+    outcomes = read_expected(expected_file(str(capture))).outcomes
+    assert outcomes["cumulative-ids-extend"].verdict is Verdict.FAIL
+    assert Verdict.PASS not in {outcome.verdict for outcome in outcomes.values()}
+
+
+def test_an_older_file_may_list_what_passes(capture: Path) -> None:
+    expected_file(str(capture)).write_text("PASS:\n- cumulative-ids-extend\n", "utf-8")
+    assert replay(capture).exit_code == ExitStatus.CONFORMS
+
+
+def test_a_violation_that_is_gone_is_reported(capture: Path) -> None:
+    expected_file(str(capture)).write_text("FAIL:\n  cumulative-ids-extend: [stream]\n", "utf-8")
+    assert "cumulative-ids-extend: FAIL (1) → PASS" in replay(capture).output
 
 
 def test_a_new_violation_is_told_with_what_was_and_the_first_evidence(capture: Path) -> None:
@@ -44,7 +61,7 @@ def test_a_new_violation_is_told_with_what_was_and_the_first_evidence(capture: P
     ran = replay(capture)
     assert ran.exit_code == ExitStatus.VIOLATION
     assert f"{capture.parent / 'case'}\n" in ran.output
-    assert "cumulative-ids-extend: PASS → FAIL (1)\n    stream, event 5" in ran.output
+    assert "cumulative-ids-extend: not listed → FAIL (1)\n    stream, event 5" in ran.output
     assert replay(capture).output == ran.output, "a look changes nothing"
     assert replay("--requirement", "done-ends-the-stream", capture).exit_code == ExitStatus.CONFORMS
 
@@ -68,11 +85,14 @@ def test_an_update_keeps_the_tokenizer_and_makes_peace(capture: Path) -> None:
 
 def test_an_update_of_some_requirements_leaves_all_others_as_they_are(capture: Path) -> None:
     write_file(capture, whole("whole"), streamed("stream", forgets_an_id=True))
-    assert "PASS → FAIL (1)" in replay("--update", "--requirement", "cumulative-ids-extend", capture).output
+    file = expected_file(str(capture))
+    file.write_text("FAIL:\n  prompt-tokens-constant: [stream]\n", "utf-8")
+    updated = replay("--update", "--requirement", "cumulative-ids-extend", capture).output
+    assert "not listed → FAIL (1)" in updated
     rest = replay(capture).output
-    assert rest.count("PASS →") > 0
+    assert rest.count("not listed →") > 0
     assert "cumulative-ids-extend" not in rest
-    assert "prompt-tokens-constant" in expected_file(str(capture)).read_text("utf-8")
+    assert "prompt-tokens-constant" in file.read_text("utf-8")
 
 
 def test_a_capture_without_expected_verdicts_differs(tmp_path: Path) -> None:
@@ -109,6 +129,7 @@ def test_an_update_without_a_diff_is_refused(capture: Path) -> None:
 
 def test_evidence_holds_nothing_that_a_terminal_acts_on(capture: Path) -> None:
     file = expected_file(str(capture))
+    file.write_text("FAIL:\n  cumulative-ids-extend: [stream]\n", "utf-8")
     place = Place("stream", 3, "/\x1b[2J")
     violation = Observation(place, "", "", False, "finish is \x1b]0;owned\x07")
     evidence = {"cumulative-ids-extend": violation}

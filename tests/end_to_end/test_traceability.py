@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from traceability import gaps, page, places_not_asked, read_page
+from traceability import gaps, merged_scenarios, page, places_not_asked, read_page
 
 from tokenwire.checks.check import CHECKS
 from tokenwire.requirement import Requirement, load_requirements
@@ -73,6 +73,13 @@ def test_the_page_keeps_what_it_said_as_long_as_that_is_seen() -> None:
     assert page(more, like=written) == written
     assert places_not_asked(written, more) == []
     assert places_not_asked(written, {"one": report(many=9)}) == [f"{KEPT} is not asked in few (one)"]
+
+
+def test_a_narrow_run_adds_the_scenarios_of_a_new_requirement_and_keeps_the_others() -> None:
+    written = {"asked-or-refused": ["a"]}
+    assert merged_scenarios({KEPT: ["c"]}, written, ["asked-or-refused"]) == written | {KEPT: ["c"]}
+    assert merged_scenarios({"asked-or-refused": ["b"]}, written, [KEPT]) == {"asked-or-refused": ["a", "b"]}
+    assert merged_scenarios({KEPT: ["c"]}, written, [KEPT]) == written, "nearly all scenarios show it"
 
 
 def test_the_page_does_not_promise_what_depends_on_timing() -> None:

@@ -1,17 +1,19 @@
 """From sentence to check, faults and witnesses: `spec/TRACEABILITY.md`, made from a run of the reference.
 
-`python tests/end_to_end/traceability.py` writes it anew, in a minute or two; and `spec/scenarios.yaml`, by
-which a report names the scenarios that would have shown a requirement.
+`python tests/end_to_end/traceability.py` writes it anew, in minutes, together with `spec/scenarios.yaml`, by
+which a report names the scenarios that would have shown a requirement. For a new requirement,
+`--requirement ID --scenario NAME` asks only the scenarios that show it, and leaves all other lines as they are.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.checks.check import CHECKS, Check
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire.spec_files import spec_root
+from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire_faults.catalogue import KnownFault
 
 PAGE = spec_root() / "TRACEABILITY.md"
@@ -162,9 +164,20 @@ def _name(check: Check) -> str:
     return f"`{module}.{getattr(function, '__name__', '')}`"
 
 
+def merged_scenarios(
+    found: Mapping[str, list[str]], written: Mapping[str, list[str]], known: Collection[str]
+) -> dict[str, list[str]]:
+    """Return the scenarios as written, and those that a narrow run found of some requirements.
+
+    `known`: requirements that were seen before. One of them that is not written is shown by nearly all scenarios.
+    """
+    merged = {row: sorted({*written.get(row, ()), *found.get(row, ())}) for row in load_requirements()}
+    return {row: names for row, names in merged.items() if names and (row in written or row not in known)}
+
+
 @contextlib.contextmanager
-def _reports() -> Iterator[dict[str, Any]]:
-    """Check the reference in all configurations."""
+def _reports(*words: str) -> Iterator[dict[str, Any]]:
+    """Check the reference in all configurations. `words` follow those of each configuration."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from conftest import reference_server
     from reference_configurations import CONFIGURATIONS, check
@@ -175,12 +188,33 @@ def _reports() -> Iterator[dict[str, Any]]:
             results = Path(folder) / str(place)
             results.mkdir()
             reports[name] = check(
-                name, lambda *flags: servers.enter_context(reference_server(flags)), results
+                name, lambda *flags: servers.enter_context(reference_server(flags)), results, *words
             )
         yield reports
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--requirement", action="append", default=[], metavar="ID", choices=sorted(CHECKS))
+    parser.add_argument(
+        "--scenario", action="append", default=[], metavar="NAME", choices=sorted(load_scenarios())
+    )
+    asked = parser.parse_args()
+    if bool(asked.requirement) != bool(asked.scenario):
+        parser.error("--requirement and --scenario belong together; give both or neither")
+    requirements = asked.requirement
+    words = [word for scenario in asked.scenario for word in ("--scenario", scenario)]
+    words += [word for requirement in requirements for word in ("--requirement", requirement)]
+    with _reports(*words) as reports:
+        found, like = scenarios(reports), ""
+        if requirements:
+            like = PAGE.read_text("utf-8")
+            found = merged_scenarios(found, read_yaml(SCENARIOS), read_page(like))
+        PAGE.write_text(page(reports, like=like), "utf-8")
+        write_scenarios(found)
+
+
 if __name__ == "__main__":
-    with _reports() as reports:
-        PAGE.write_text(page(reports), "utf-8")
-        write_scenarios(scenarios(reports))
+    main()

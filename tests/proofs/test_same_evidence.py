@@ -54,3 +54,15 @@ def test_damage_is_the_same_each_time_and_changes_one_event() -> None:
 
 def test_what_is_no_json_is_not_damaged() -> None:
     assert same_evidence.damaged(b"<html>", random.Random(0)) is None
+
+
+def test_some_requirements_alone_have_the_digests_that_they_have_among_all() -> None:
+    """So a new row is written down in seconds, and the digests of all others stay."""
+    name, row = CAPTURES[0], "ids-are-counted"
+    written = same_evidence.read_digests()
+    found = {name: same_evidence.digests(same_evidence.FIXTURES / name, {row})}
+    assert found == {name: {row: written[name][row]}}
+    assert same_evidence.updated(written, found, {row}) == written
+    without = same_evidence.updated(written, {name: {}}, {row})
+    assert same_evidence.differing(without[name], written[name]) == [row]
+    assert without.keys() == written.keys()

@@ -1,8 +1,9 @@
-"""Expected verdicts: the verdicts on a capture in a file beside it, and what differs from them now.
+"""Expected verdicts: the findings in a capture, kept in a file beside it, and the changes since.
 
-`<case>.expected.yaml`, beside `<case>.jsonl.gz`, lists the requirements under their verdicts, those that are
-violated with the exchanges that violate them, and names the tokenizer of the model, if it is known.
-Requirements that were not evaluated are left out.
+`<case>.expected.yaml`, beside `<case>.jsonl.gz`, lists the requirements that are violated, with the exchanges
+that violate them, and the remarks (INFO). It names the tokenizer of the model, if it is known. A requirement
+that passes or was not evaluated is not listed, so a new requirement changes only the files of captures that
+violate it. `proofs/same_evidence` holds the witnesses of those that pass.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire.inert import inert
 
 _VIOLATED = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
-_EVALUATED = (*_VIOLATED, Verdict.INFO, Verdict.PASS)
+_LISTED = (*_VIOLATED, Verdict.INFO)
+"""The verdicts that a file lists; an older file may list PASS too, which is ignored."""
 _MOST_NAMED = 3
 
 
@@ -46,7 +48,7 @@ class _Expected:
     """A file of expected verdicts."""
 
     outcomes: Mapping[str, _Outcome]
-    """By requirement."""
+    """By requirement; only those that are listed."""
     tokenizer: str = ""
     """Folder of the model's tokenizer, relative to the file; empty if it is not known."""
 
@@ -58,6 +60,7 @@ class Judged:
     file: Path
     """The file of its expected verdicts, which need not exist."""
     outcomes: Mapping[str, _Outcome]
+    """By requirement, PASS included."""
     evidence: Mapping[str, Observation]
     """The first violation of each requirement that is violated, by its id."""
     expected: _Expected | None
@@ -88,6 +91,7 @@ def read_expected(path: Path) -> _Expected:
             name: _Outcome(Verdict(verdict), frozenset(rows[name] if isinstance(rows, dict) else ()))
             for verdict, rows in table.items()
             for name in rows
+            if Verdict(verdict) in _LISTED
         }
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} holds no expected verdicts ({error}); write it anew: --update") from error
@@ -96,7 +100,7 @@ def read_expected(path: Path) -> _Expected:
 
 def _written(expected: _Expected) -> str:
     table: dict[str, object] = {"tokenizer": expected.tokenizer} if expected.tokenizer else {}
-    for verdict in _EVALUATED:
+    for verdict in _LISTED:
         rows = {
             name: outcome for name, outcome in sorted(expected.outcomes.items()) if outcome.verdict is verdict
         }
@@ -115,7 +119,7 @@ def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, _Outcome], dic
         rows = list(group)
         verdict = overall(row.verdict for row in rows)
         violations = [violation for row in rows if row.verdict is verdict for violation in row.violations]
-        if verdict in _EVALUATED:
+        if verdict in _LISTED or verdict is Verdict.PASS:
             is_red = verdict in _VIOLATED
             exchanges = frozenset(violation.place.exchange for violation in violations if is_red)
             outcomes[name] = _Outcome(verdict, exchanges)
@@ -149,15 +153,17 @@ def difference(judged: Judged) -> list[str]:
     if judged.expected is None:
         return [f"has no expected verdicts beside it ({judged.file.name}); --update writes them"]
     was, now = judged.expected.outcomes, judged.outcomes
+    listed = {name for name, outcome in now.items() if outcome.verdict in _LISTED}
     return [
         _line(name, was.get(name), now.get(name), judged.evidence.get(name))
-        for name in sorted({*was, *now} - judged.unjudged.keys())
+        for name in sorted((was.keys() | listed) - judged.unjudged.keys())
         if was.get(name) != now.get(name)
     ]
 
 
 def _line(name: str, was: _Outcome | None, now: _Outcome | None, evidence: Observation | None) -> str:
-    words = f"{name}: {_in_words(was)} → {_in_words(now)}"
+    before = _in_words(was) if was is not None else "not listed"
+    words = f"{name}: {before} → {_in_words(now)}"
     if was is not None and now is not None and was.verdict is now.verdict:
         words += "; " + "; ".join(
             f"{which} {first_few(sorted(exchanges), _MOST_NAMED)}"
