@@ -2,7 +2,7 @@
 
 `python tests/end_to_end/traceability.py` writes it anew, in minutes, together with `spec/scenarios.yaml`, by
 which a report names the scenarios that would have shown a requirement. For a new requirement,
-`--requirement ID --scenario NAME` asks only the scenarios that show it, and leaves all other lines as they are.
+`--requirement ID --scenario NAME` asks only the scenarios that show it, and keeps all other lines.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def merged_scenarios(
 ) -> dict[str, list[str]]:
     """Return the scenarios as written, and those that a narrow run found of some requirements.
 
-    `known`: requirements that were seen before. One of them that is not written is shown by nearly all scenarios.
+    `known`: requirements that were seen before. If one is not written, nearly all scenarios show it.
     """
     merged = {row: sorted({*written.get(row, ()), *found.get(row, ())}) for row in load_requirements()}
     return {row: names for row, names in merged.items() if names and (row in written or row not in known)}
