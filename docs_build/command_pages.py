@@ -27,9 +27,14 @@ a value that does not fit ends any command with status 2.
 `headers` are sent with every request: by `compare` only to the server that `target` names; `watch` adds
 none to what clients send. `tokenwire baseline` takes `baseline`.
 
-A checkout may bring such a file. What decides what is sent, run or overwritten (`target`, `headers`,
-`worker`, `restart`, `watch.record`) is therefore shown, and used only with `--trust`, or after a yes on a
-terminal. A yes is remembered until the file says something else; what `tokenwire init` wrote is trusted.
+A checkout may bring such a file, and the requests carry your keys. So a file alone may only make a run ask
+less, wait longer or judge less: the column "unasked" names the values that a command takes from it as they
+are, besides the default. Every other value changes what is sent, an address, a command that is run, or a file
+that is written. It is shown, and used only with `--trust`, or after a yes on a terminal. A yes is remembered,
+in your own state folder, until the file says something else, or until the content of a dialect or
+`tokenizer.json` that it names changes. What `tokenwire init` wrote is trusted. What a command starts, as
+`restart` does, is not looked at. `tokenwire baseline update` rewrites a configured baseline with another name
+than `tokenwire-baseline.toml`, or in another folder than the file, in the same way.
 """
 
 
@@ -72,11 +77,14 @@ def _takers(option: Option) -> str:
 def _settings() -> str:
     """What may stand in `tokenwire.toml`, and which commands take it."""
     lines = [
-        f"| `{option.key}` | {in_cell(words)} | `{in_cell(option.example)}` | {_takers(option)} |"
+        f"| `{option.key}` | {in_cell(words)} | `{in_cell(option.example)}` | {option.unasked} "
+        f"| {_takers(option)} |"
         for option, (words, _) in ((option, value_of(option)) for option in OPTIONS.values())
         if option.key
     ]
-    return "\n".join([_SETTINGS, "| key | value | for example | taken by |", "|---|---|---|---|", *lines])
+    return "\n".join(
+        [_SETTINGS, "| key | value | for example | unasked | taken by |", "|---|---|---|---|---|", *lines]
+    )
 
 
 def page() -> Page:

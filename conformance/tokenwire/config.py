@@ -146,15 +146,10 @@ def _known(option: Option) -> Collection[str]:
     return names_of(option.names) if option.names else ()
 
 
-def _is_file(option: Option, name: str) -> bool:
-    """Whether a value is the file of a dialect, not its name: commands read it."""
-    return option.names == "dialect" and name.endswith((".yaml", ".yml"))
-
-
 def _check_names(where: str, option: Option, value: Any) -> None:
     known = _known(option)
     for name in value if isinstance(value, list) else [value]:
-        if known and name not in known and not _is_file(option, name):
+        if known and name not in known and not option.names_file(name):
             hint = suggestion(name, known, f"known are {', '.join(sorted(known))}")
             raise UsageError(f"{where} names {name!r}, which is unknown; {hint}")
 
@@ -199,7 +194,7 @@ def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
         if option.type is Path:
             values[option.name] = str(path.parent / value)
         elif isinstance(value, list):
-            files = [_is_file(option, entry) for entry in value]
+            files = [option.names_file(entry) for entry in value]
             values[option.name] = [
                 str(path.parent / entry) if is_file else entry
                 for entry, is_file in zip(value, files, strict=True)

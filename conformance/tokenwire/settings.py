@@ -31,12 +31,27 @@ class _Role(Flag):
     """`tokenwire again` asks with the value of the last run."""
     REPRODUCED = auto()
     """The command lines that reports show repeat it."""
-    SENSITIVE = auto()
-    """It decides what is sent, run or overwritten: of a file, only where the user trusts it."""
 
 
-ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED, SENSITIVE = _Role
+ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED = _Role
 _NO_ROLE = _Role(0)
+
+
+class Unasked(StrEnum):
+    """The values that a file of settings may give an option without the user's trust.
+
+    They are harmless: with them a run sends, runs and writes nothing that it would not without them. A
+    checkout may bring the file, and the requests carry the user's keys.
+    """
+
+    ALL = "every value"
+    """It makes a run ask less, wait longer or judge less."""
+    UP_TO_THE_DEFAULT = "up to the default"
+    """Beyond it, a run asks more."""
+    NAMES = "names, but no file"
+    """A name leaves requests out; a file says what is sent."""
+    NONE = "none"
+    """It changes a byte on the wire, a command that is run, an address, or a file that is written."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,8 @@ class Option:
     """A line of `tokenwire.toml` that sets it, below its table's name if it is for one command; empty: no
     file sets it.
     """
+    unasked: Unasked | None = None
+    """Of an option that a file may set. One that does not say so is not harmless."""
     roles: _Role = _NO_ROLE
     required: bool = False
     but: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -79,6 +96,24 @@ class Option:
     def example(self) -> str:
         """A value, as TOML."""
         return self.toml.partition(" = ")[2]
+
+    def names_file(self, name: str) -> bool:
+        """True if a value is the file of a dialect, not its name."""
+        return self.names == "dialect" and name.endswith((".yaml", ".yml"))
+
+    def needs_trust(self, value: Any) -> bool:
+        """True if a file may give it this value only where the user trusts the file."""
+        if value == self.default:
+            return False
+        match self.unasked:
+            case Unasked.ALL:
+                return False
+            case Unasked.UP_TO_THE_DEFAULT:
+                in_order = self.default.covers(value) if isinstance(value, Budget) else value <= self.default
+                return not in_order
+            case Unasked.NAMES:
+                return any(map(self.names_file, value))
+        return True
 
     def typed(self, value: Any) -> Any:
         """A value as click, TOML or JSON hold it, as the field holds it."""
@@ -121,7 +156,7 @@ class Settings:
     )
     trust: bool = _switch(
         f"{_REACH} watch inspect",
-        "Let the file of settings decide what is sent, run or overwritten, and do not ask.",
+        "Let the file of settings decide what is sent, run or written, and do not ask.",
     )
     target: str = _text(
         f"{_RUN} init watch again inspect",
@@ -129,7 +164,7 @@ class Settings:
         metavar="URL",
         required=True,
         toml='target = "http://127.0.0.1:30000"',
-        roles=SENSITIVE,
+        unasked=Unasked.NONE,
         but={
             "watch": {"help": "Base URL of the server behind the proxy."},
             "again": {"help": "Ask this server, not the one of the last run.", "required": False},
@@ -140,7 +175,8 @@ class Settings:
         "Send this too; env:NAME in a value stands for an environment variable. Repeatable.",
         metavar="'NAME: VALUE'",
         toml='headers = { Authorization = "Bearer env:MY_KEY" }',
-        roles=RESUMED | REPRODUCED | SENSITIVE,
+        unasked=Unasked.NONE,
+        roles=RESUMED | REPRODUCED,
     )
     dialect: tuple[str, ...] = _names(
         f"{_REACH} replay inspect",
@@ -148,6 +184,7 @@ class Settings:
         but={"replay": {"help": "Read answers by the dialect in this YAML file, too; repeatable."}},
         names="dialect",
         toml='dialects = ["sglang-generate"]',
+        unasked=Unasked.NAMES,
         roles=_HOW | ASKS_LESS,
     )
     declare: tuple[str, ...] = _names(
@@ -155,12 +192,14 @@ class Settings:
         "The server has this capability: not to show it is a violation. Repeatable.",
         names="capability",
         toml='capabilities = ["logprobs"]',
+        unasked=Unasked.NONE,
         roles=REMEMBERED | REPRODUCED,
     )
     model: str = _text(
         f"{_REACH} init inspect",
         "Ask for this model, not for the first one listed.",
         toml='model = "my-model"',
+        unasked=Unasked.NONE,
         roles=_HOW,
     )
     worker: str = _text(
@@ -168,14 +207,15 @@ class Settings:
         "The server behind the target, if that is a gateway: both are asked the same.",
         metavar="URL",
         toml='worker = "http://127.0.0.1:30001"',
-        roles=_HOW | SENSITIVE,
+        unasked=Unasked.NONE,
+        roles=_HOW,
     )
     twin: str = _text(
         "check inspect",
         "Another deployment: tell, besides, whether both serve one model. The exit status says so, too.",
         metavar="URL",
         toml='twin = "http://127.0.0.1:30001"',
-        roles=SENSITIVE,
+        unasked=Unasked.NONE,
         but={"inspect": {"help": "Another server, which should answer alike: requests may go to both."}},
     )
     channels: str = _text(
@@ -198,12 +238,14 @@ class Settings:
         "Leave this scenario out; repeatable. `tokenwire list scenarios` names all.",
         names="scenario",
         toml='without = ["crowd"]',
+        unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
     )
     gentle: bool = _switch(
         _ASK,
         "Skip requests known to crash servers, and skip bursts: for a server that others use.",
         toml="gentle = true",
+        unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
     )
     budget: Budget = _option(
@@ -211,6 +253,7 @@ class Settings:
         "How much to ask: quick (the essentials), standard, or soak (all of it, in many shapes).",
         default=Budget.STANDARD,
         toml='budget = "standard"',
+        unasked=Unasked.UP_TO_THE_DEFAULT,
         roles=_HOW,
         but={"compare": {"default": Budget.QUICK}},
     )
@@ -221,21 +264,29 @@ class Settings:
         "Seconds for one exchange.",
         default=60.0,
         toml="timeout = 60",
+        unasked=Unasked.ALL,
         roles=REMEMBERED,
     )
     max_concurrency: int = _count(
-        f"{_REACH} inspect", "Exchanges at a time.", default=16, toml="max-concurrency = 16", roles=REMEMBERED
+        f"{_REACH} inspect",
+        "Exchanges at a time.",
+        default=16,
+        toml="max-concurrency = 16",
+        unasked=Unasked.UP_TO_THE_DEFAULT,
+        roles=REMEMBERED,
     )
     max_tokens: int | None = _count(
         _REACH,
         "Output tokens to ask for, at most, in all.",
         toml="max-tokens = 200000",
+        unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
     )
     max_requests: int | None = _count(
         _REACH,
         "Requests to send, at most, in all.",
         toml="max-requests = 3000",
+        unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
     )
     price: str = _text(
@@ -243,6 +294,7 @@ class Settings:
         "What a million prompt and output tokens cost.",
         metavar="IN,OUT",
         toml='price = "0.5,1.5"',
+        unasked=Unasked.NONE,
         roles=REMEMBERED,
     )
     max_cost: float | None = _count(
@@ -251,28 +303,37 @@ class Settings:
         metavar="X",
         least=0,
         toml="max-cost = 2.5",
+        unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
     )
     rate: float | None = _count(
-        _REACH, "Requests in a second, at most.", least=0.001, toml="rate = 10", roles=REMEMBERED
+        _REACH,
+        "Requests in a second, at most.",
+        least=0.001,
+        toml="rate = 10",
+        unasked=Unasked.ALL,
+        roles=REMEMBERED,
     )
     restart: str = _text(
         _RUN,
         "Run this in a shell when the server died, and go on when it is back.",
         metavar="COMMAND",
         toml='restart = "systemctl restart my-server"',
-        roles=REMEMBERED | SENSITIVE,
+        unasked=Unasked.NONE,
+        roles=REMEMBERED,
     )
     wait: float | None = _seconds(
         _RUN,
         "If the server dies, wait up to N seconds for it to return.",
         toml="wait = 300",
+        unasked=Unasked.NONE,
         roles=REMEMBERED,
     )
     tokenizer: Path | None = _folder(
         f"{_ASK} replay inspect",
         "Hold text against ids by DIR/tokenizer.json, not by what the server itself answers.",
         toml='tokenizer = "models/mine"',
+        unasked=Unasked.NONE,
         roles=REMEMBERED,
     )
     profile: tuple[str, ...] = _names(
@@ -280,6 +341,7 @@ class Settings:
         "Judge only what this profile holds; repeatable. `tokenwire list profiles` names all.",
         names="profile",
         toml='profiles = ["core"]',
+        unasked=Unasked.ALL,
         roles=JUDGES_LESS,
     )
     requirement: tuple[str, ...] = _names(
@@ -302,6 +364,7 @@ class Settings:
         _REPORT,
         "Tolerate the failures that this file knows; `tokenwire baseline update` writes it.",
         toml='baseline = "tokenwire-baseline.toml"',
+        unasked=Unasked.ALL,
     )
     json: Path | None = _file(
         f"{_REPORT} compare twin",
@@ -321,6 +384,7 @@ class Settings:
         default=True,
         flags=("--keep/--no-keep",),
         toml="keep-failures = false",
+        unasked=Unasked.ALL,
     )
     listen: str = _text(
         "watch",
@@ -328,6 +392,7 @@ class Settings:
         metavar="HOST:PORT",
         required=True,
         toml='watch.listen = "127.0.0.1:8000"',
+        unasked=Unasked.NONE,
     )
     admin: str = _text(
         "watch",
@@ -335,12 +400,13 @@ class Settings:
         metavar="HOST:PORT",
         default="127.0.0.1:0",
         toml='watch.admin = "127.0.0.1:9464"',
+        unasked=Unasked.NONE,
     )
     record: Path | None = _folder(
         "check watch twin",
         "Write every exchange there as it arrives.",
         toml='watch.record = "violations"',
-        roles=SENSITIVE,
+        unasked=Unasked.NONE,
         but={
             "watch": {"help": "Keep exchanges that violate there."},
             "twin": {"help": "Write the exchanges of both sides there, in the folders a and b."},
@@ -353,6 +419,7 @@ class Settings:
         default=1.0,
         least=0,
         toml="watch.sample = 0.1",
+        unasked=Unasked.ALL,
     )
     record_cap: int = _count(
         "watch",
@@ -360,6 +427,7 @@ class Settings:
         metavar="MIB",
         default=256,
         toml="watch.record-cap = 256",
+        unasked=Unasked.NONE,
     )
     drain: float = _seconds(
         "watch",
@@ -367,6 +435,7 @@ class Settings:
         default=10.0,
         least=0,
         toml="watch.drain = 10",
+        unasked=Unasked.ALL,
     )
     verbose: bool = _switch(
         f"{_ASK} replay merge init again demo",

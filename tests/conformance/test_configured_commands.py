@@ -138,7 +138,7 @@ def test_a_comparison_asks_as_the_file_says(
     tokenwire: Run, servers: Sequence[Server], tmp_path: Path
 ) -> None:
     write(tmp_path, 'dialects = ["sglang-generate"]\nbudget = "quick"\nmodel = "mine"\ntimeout = 5\n')
-    tokenwire("compare", servers[0].url, servers[1].url)
+    tokenwire("compare", servers[0].url, servers[1].url, "--trust")
     asked = [body for body in servers[0].bodies if body]
     assert asked
     assert all('"input_ids"' in body for body in asked)

@@ -11,7 +11,9 @@ import typer
 from tokenwire.baselines.baseline import read_baseline
 from tokenwire.baselines.baseline_update import updated, why_incomplete
 from tokenwire.baselines.tolerance import Fault, apply_baseline, outcomes_in
-from tokenwire.commands.command import CONFIG, config_of, examples, usage_errors
+from tokenwire.commands.command import CONFIG, TRUST, config_of, examples, usage_errors
+from tokenwire.commands.trust import Brought, demand_trust
+from tokenwire.config import Config
 from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.document import read_report
@@ -48,6 +50,15 @@ def _print(words: str) -> None:
 def _file(context: typer.Context, file: Path | None) -> Path:
     """The baseline that is named, else the configured one, else the default."""
     return file or Path(config_of(context).defaults.get("baseline", _DEFAULT_FILE))
+
+
+def _demand_trust_in(path: Path, config: Config) -> None:
+    """Raises BadParameter, or Abort, if a file of settings has another file overwritten than the usual one,
+    beside itself, and the user does not trust it.
+    """
+    source = Path(config.source)
+    if "baseline" in config.defaults and path != source.parent / _DEFAULT_FILE:
+        demand_trust(source, Brought({"baseline": str(path)}))
 
 
 @app.command(
@@ -96,6 +107,7 @@ def update(
         bool,
         typer.Option("--strict", help="Tolerate what is new only in the scenarios in which it failed."),
     ] = False,
+    trust: bool = TRUST,
     config: Path | None = CONFIG,
 ) -> None:
     """Rewrite a baseline from reports: what has gone is removed, what is new wants a reason and a link.
@@ -106,6 +118,8 @@ def update(
     what the server died of; later reports must have been made under the same filters.
     """
     path = _file(context, file)
+    if file is None and not trust:
+        _demand_trust_in(path, config_of(context))
     with usage_errors(OSError):
         rows = {str(report): read_report(report) for report in reports}
         found = updated(path, rows, reason=reason, link=link, strict=strict)

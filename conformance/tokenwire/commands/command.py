@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from tokenwire.commands.trust import demand_trust, sensitive_values
+from tokenwire.commands.trust import brought, demand_trust
 from tokenwire.config import Config, find_config, names_of, read_config
 from tokenwire.disk import system_says, why_unwritable
 from tokenwire.settings import OPTIONS, Option, Settings, taken_by
@@ -127,6 +127,8 @@ def _parameter(option: Option) -> Parameter:
 
 CONFIG: Any = _parameter(OPTIONS["config"]).default
 """The option `--config`, for commands that take nothing else of `Settings`."""
+TRUST: Any = _parameter(OPTIONS["trust"]).default
+"""And `--trust`."""
 
 
 def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Typer:
@@ -145,10 +147,10 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
             options = {option.name: values.pop(option.name) for option in taken}
             config = config_of(context)
             settings = Settings.of(options, file_headers=config.headers, given=given)
-            _demand_names(settings)
             if "trust" in options and not settings.trust:
-                from_file = [name for name in options if _source(context, name) == "DEFAULT_MAP"]
-                demand_trust(Path(config.source), sensitive_values(settings, from_file))
+                from_file = [option for option in taken if _source(context, option.name) == "DEFAULT_MAP"]
+                demand_trust(Path(config.source), brought(settings, from_file))
+            _demand_names(settings)  # which reads the files that are named
             values["settings"] = settings
         if "context" in parameters_of_run:
             values["context"] = context

@@ -14,8 +14,8 @@ from tokenwire.ask import Budget
 from tokenwire.asking.planning import headers_of, planned
 from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command, declarable, writable
-from tokenwire.commands.trust import remember, sensitive_values
-from tokenwire.config import KEYS, OWN_FILE, TABLES
+from tokenwire.commands.trust import Brought, remember
+from tokenwire.config import HEADERS, KEYS, OWN_FILE, TABLES
 from tokenwire.disk import system_says, write_whole
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
@@ -97,9 +97,10 @@ def _init(
     known |= {"headers": headers} if headers else {}
     lines = lines_of_file(known, proposed, f"Written for {name}.")
     write_whole(file, "\n".join(lines) + "\n")
-    written = replace(settings, header=(), file_headers=tuple(headers.items()))
+    decided = {name: value for name, value in known.items() if name != HEADERS}
+    decided |= {f"{HEADERS}.{name}": value for name, value in headers.items()}
     try:
-        remember(file, sensitive_values(written, ["target"]))
+        remember(file, Brought(decided))
     except OSError as error:
         typer.echo(f"that you trust it is not remembered: {system_says(error)}", err=True)
     typer.echo(f"{file} is written: {name} speaks {', '.join(subject.dialects)}. Next: tokenwire check")

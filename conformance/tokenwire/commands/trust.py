@@ -1,33 +1,60 @@
-"""Asks before a file of settings decides what is sent, run or overwritten: a checkout may bring such a file.
+"""Asks before a file of settings decides what is sent, run or written: a checkout may bring such a file.
 
-What was trusted once is remembered, in the user's state folder, until the file says something else.
+What was trusted once is remembered, in the user's state folder, until the file, or a file that it names, says
+something else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from tokenwire.settings import OPTIONS, SENSITIVE, Settings
+from tokenwire.settings import Option, Settings
 from tokenwire.state import make_private, state_of
 from tokenwire.wire.inert import inert
 
 
-def sensitive_values(settings: Settings, from_file: Iterable[str]) -> dict[str, str]:
-    """The values of a file that decide what is sent, run or overwritten, by their keys in the file.
+@dataclass(frozen=True)
+class Brought:
+    """What a file of settings decides that is not harmless."""
 
-    from_file: names of the options whose value is the file's.
-    """
-    options = (OPTIONS[name] for name in from_file if OPTIONS[name].roles & SENSITIVE)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """By their keys in the file, as JSON."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the files that they name, by their paths."""
+
+
+def brought(settings: Settings, from_file: Iterable[Option]) -> Brought:
+    """What a file decides that is not harmless. `from_file`: the options whose value is the file's."""
     replaced = {line.partition(":")[0].strip().lower() for line in settings.header}
-    headers = {
+    values: dict[str, Any] = {}
+    contents: dict[str, str] = {}
+    for option in from_file:
+        value = getattr(settings, option.name)
+        if option.needs_trust(value):
+            values[option.key] = json.loads(json.dumps(value, default=str))
+            contents |= _contents(option, value)
+    values |= {
         f"headers.{name}": value for name, value in settings.file_headers if name.lower() not in replaced
     }
-    return {option.key: str(getattr(settings, option.name)) for option in options} | headers
+    return Brought(values, contents)
+
+
+def _contents(option: Option, value: Any) -> Iterator[tuple[str, str]]:
+    """The digest of each file that a value names and that is there, by its path."""
+    named = [value / "tokenizer.json"] if option.name == "tokenizer" else []
+    named += [Path(name) for name in value if option.names_file(name)] if option.several else []
+    for path in named:
+        if path.is_file():
+            with path.open("rb") as file:
+                yield str(path.resolve()), hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _memory(file: Path) -> Path:
@@ -35,13 +62,13 @@ def _memory(file: Path) -> Path:
     return state_of(file.parent) / f"trusted-{file.name}.json"
 
 
-def remember(file: Path, values: Mapping[str, str]) -> None:
+def remember(file: Path, found: Brought) -> None:
     """Trust these values of a file from now on. Raises OSError."""
     make_private(_memory(file).parent)
-    _memory(file).write_text(json.dumps(values), "utf-8")
+    _memory(file).write_text(json.dumps({**found.values, **found.contents}), "utf-8")
 
 
-def _trusted(file: Path) -> dict[str, str]:
+def _trusted(file: Path) -> dict[str, Any]:
     try:
         values = json.loads(_memory(file).read_text("utf-8"))
     except (OSError, ValueError):
@@ -49,18 +76,22 @@ def _trusted(file: Path) -> dict[str, str]:
     return values if isinstance(values, dict) else {}
 
 
-def demand_trust(file: Path, values: Mapping[str, str]) -> None:
+def demand_trust(file: Path, found: Brought) -> None:
     """Raises BadParameter, or Abort, if the user trusts these values of a file neither before nor now."""
     trusted = _trusted(file)
-    if all(trusted.get(name) == value for name, value in values.items()):
+    if all(trusted.get(name) == value for name, value in {**found.values, **found.contents}.items()):
         return
-    lines = (f"  {name} = {json.dumps(inert(value), ensure_ascii=False)}" for name, value in values.items())
-    shown = "\n".join([f"{file} decides what is sent or run:", *lines])
+    lines = (
+        f"  {name} = {inert(json.dumps(value, ensure_ascii=False))}" for name, value in found.values.items()
+    )
+    shown = "\n".join([f"{file} decides what is sent, run or written:", *lines])
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise typer.BadParameter(f"{shown}\nAdd --trust if you trust it, or say these on the command line.")
+        raise typer.BadParameter(
+            f"{shown}\nAdd --trust if you trust the file, or give these options on the command line."
+        )
     typer.echo(shown, err=True)
     typer.confirm("Do you trust it?", abort=True, err=True)
     try:
-        remember(file, values)
+        remember(file, found)
     except OSError as error:
         typer.echo(f"the answer is not remembered: {error}", err=True)

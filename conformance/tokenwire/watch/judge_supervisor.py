@@ -37,8 +37,10 @@ CRASHED = "judge-crashed"
 
 
 def judge_command(plan: JudgePlan) -> list[str]:
-    """The command line of the judge's process."""
-    return [sys.executable, "-m", "tokenwire.watch.judge_process", json.dumps(asdict(plan))]
+    """The command line of the judge's process. It imports nothing from the working directory (-P): a checkout
+    may bring modules.
+    """
+    return [sys.executable, "-P", "-m", "tokenwire.watch.judge_process", json.dumps(asdict(plan))]
 
 
 class JudgeSupervisor:
