@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from live_captures import live_run
 from recorded import IDS, document
 
 from tokenwire.dialects.control import Action, ControlCall
@@ -112,6 +113,7 @@ def test_of_sixteen_requests_that_a_death_cut_the_bad_one_is_named_and_nothing_e
     (death,) = seen.deaths
     assert death.name == "sglang-generate/unknown-ids/prompt-negative"
     assert "most likely of this one" in death.words
+    assert death.equals == ()
     assert death.early
     assert death.final
     broken = judge([seen], [load_requirements()[BROKEN]])
@@ -149,6 +151,44 @@ def test_of_ordinary_requests_the_one_that_came_last_before_the_end_is_named() -
     (death,) = run(*PROBES, *cut, chosen, later).deaths
     assert death.name == "sglang-generate/logprob-families/chosen-whole"
     assert later.name in death.cut
+
+
+def test_a_constraint_beside_least_tokens_is_likelier_than_ordinary_requests_and_each_is_named() -> None:
+    """SGLang 0.5.23: all ids were masked; the latest request under way, a plain one, was named instead."""
+    seen = live_run("blame-least-tokens")
+    [death] = seen.deaths
+    label = "constraints/regex-least-tokens"
+    assert death.name == f"sglang-generate/{label}"
+    assert death.equals == (f"sglang-chat/{label}", f"sglang-completions/{label}")
+    assert death.suspects == 9
+    assert all(name in death.words for name in (death.name, *death.equals))
+    cut = load_requirements()["wrong-types-refused"]
+    assert f"the server died of {death.blamed} before this was asked" in judge([seen], [cut])[0].message
+
+
+def test_of_ordinary_requests_all_are_named_as_equals() -> None:
+    cut = [exchange(f"x/{n}", 1 + n / 10, 60, (*PROMPT, n), SILENCE) for n in range(IN_A_ROW)]
+    [death] = run(*PROBES, *cut).deaths
+    assert death.name == f"sglang-generate/x/{IN_A_ROW - 1}"
+    assert len(death.equals) == IN_A_ROW - 1
+    assert f"most likely of one of {IN_A_ROW} requests (" in death.words
+    assert f"and {IN_A_ROW - 3} more)" in death.words
+
+
+def test_a_constraint_beside_least_tokens_that_was_answered_is_no_suspect() -> None:
+    constrained = exchange("x/regex", 1, 0.1)
+    body = constrained.request.body
+    assert isinstance(body, dict)
+    parameters = {**body["sampling_params"], "regex": "(yes|no)", "min_new_tokens": 4}
+    request = replace(constrained.request, body={**body, "sampling_params": parameters})
+    constrained = replace(constrained, request=request)
+    cut = exchange("x/plain", 1.05, 1, (*PROMPT, 5), how=(None, Ending.UNREACHABLE, "Remote"))
+    late = exchange(f"{VITALS}/1", 3, how=NOBODY)
+    [death] = run(*PROBES, constrained, cut, late).deaths
+    assert death.name == "sglang-generate/x/plain"
+    hangs = replace(constrained, status=None, ending=Ending.UNREACHABLE, reads=(), duration=0.9)
+    [death] = run(*PROBES, hangs, cut, late).deaths
+    assert death.name == "sglang-generate/x/regex"
 
 
 def test_alone_the_request_is_named_for_sure_and_its_control_is_not() -> None:

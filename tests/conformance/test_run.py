@@ -234,6 +234,7 @@ def test_scenarios_are_left_out_one_by_one_or_with_all_that_is_too_much_for_a_sh
     assert everything - names(without=("crowd", "probe")) == {"crowd", "probe"}
     spared = everything - names(gentle=True)
     assert {"crowd", "disconnect", "malformed-ids", "negative-ids", "unreadable-bodies"} <= spared
+    assert "constraint-and-least-tokens" in spared
     assert spared.isdisjoint({"concurrency", "greedy-stream", "neighbours", "text-features"})
     assert names(scenario=("crowd", "greedy-stream"), gentle=True) == {"probe", "greedy-stream"}
 

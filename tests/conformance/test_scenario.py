@@ -170,6 +170,9 @@ def test_ordinary_scenarios_send_nothing_that_a_server_may_die_of() -> None:
     }
     assert bad == set()
     assert any(any(bad_values(stream, Target())) for stream in streams), "a refused neighbour, for one"
+    asked = {stream.exchange.name: stream.asked for stream in streams if stream.asked.constraints}
+    assert asked
+    assert [name for name, values in asked.items() if values.min_new_tokens] == []
 
 
 def test_scenarios_ask_each_exchange_under_a_name_of_its_own_and_within_the_smallest_context() -> None:

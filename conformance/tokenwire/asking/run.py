@@ -260,7 +260,7 @@ class _Interrogation:
         """What the report is about. `unrecorded`: why some exchanges are not in the recording."""
         plan, found, run = self.plan, self.found, self.run()
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
-        died = f"the server died of {run.died.name}; {left}" if run.died is not None else ""
+        died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
         return Subject(
             url=plan.settings.target,
             runs=(run,),

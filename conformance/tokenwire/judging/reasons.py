@@ -155,7 +155,7 @@ def not_asked(requirement: Requirement, run: Run) -> str:
         and (missing or not scenarios)
     ):
         named = f" ({_named(missing)})" if missing else ""
-        return f"the server died of {died.name} before this was asked{named}"
+        return f"the server died of {died.blamed} before this was asked{named}"
     return f"not asked: {_named(missing)}" if missing else ""
 
 

@@ -26,11 +26,8 @@ _WORDS: Mapping[str, Any] = {
 }
 _BAD: Mapping[str, Any] = {"json_schema": {"type": "nonsense"}, "regex": "(["}
 _TOKENS = 80
-_BEYOND_THE_WORD: Mapping[str, Mapping[str, Any]] = {
-    "ignores-ends": {"ignore_eos": True},
-    "least-tokens": {"min_new_tokens": 40},
-}
-"""What else a request may say that does not let a word end."""
+_LEAST_TOKENS = 40
+"""More tokens than any word of the expression has."""
 _CUT = 3
 _OTHER = "maybe"
 """A word of none of them."""
@@ -52,8 +49,8 @@ def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
 @scenario()
 def _constraints(talk: Conversation) -> Steps:
     """Texts that have to be JSON of a schema, match an expression, be derived from a grammar or be one of
-    two, of a model that would say another: whole, streamed, cut, and where the answer is not to end with the
-    word; and behind what a parrot reasons.
+    two, of a model that would say another: whole, streamed, cut, and where ends are ignored; and behind what
+    a parrot reasons.
     """
     plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
     ask = spoken(talk, _OTHER, plain)
@@ -62,10 +59,9 @@ def _constraints(talk: Conversation) -> Steps:
         if asked is not None:
             yield forms(asked, kind) if kind in _BAD else {kind: asked}
             yield {f"{kind}-cut": replace(asked, max_new_tokens=_CUT)}
-    for label, beyond in _BEYOND_THE_WORD.items():
-        asked = constrained(talk, replace(ask, **beyond), regex=_WORDS["regex"])
-        if asked is not None:
-            yield {f"regex-{label}": asked}
+    asked = constrained(talk, replace(ask, ignore_eos=True), regex=_WORDS["regex"])
+    if asked is not None:
+        yield {"regex-ignores-ends": asked}
     grammar, think = talk.dialect.request.says, load_markup()[0]["think"]
     if grammar is not None and grammar.thinking and talk.parrot is not None:
         thought = f"{think.opens}\nhm\n{think.closes}"
@@ -73,6 +69,21 @@ def _constraints(talk: Conversation) -> Steps:
             asked = constrained(talk, spoken(talk, thought + text, plain), json_schema=_SCHEMA)
             if asked is not None:
                 yield forms(replace(asked, raw={**asked.raw, **grammar.thinking}), label)
+
+
+@scenario(perilous=True)
+def _constraint_and_least_tokens(talk: Conversation) -> Steps:
+    """An expression whose words are shorter than the least number of tokens, and the request after it: a
+    server that masks every id ended with such a request, and with all that ran beside it.
+    """
+    control = replace(worded(talk, "Count to ten."), max_new_tokens=8)
+    plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
+    longer = replace(spoken(talk, _OTHER, plain), min_new_tokens=_LEAST_TOKENS)
+    asked = constrained(talk, longer, regex=_WORDS["regex"])
+    if asked is not None:
+        yield {"control": control}
+        yield {"regex": asked}
+        yield {"regex-control": control}
 
 
 @scenario(perilous=True)

@@ -29,11 +29,15 @@ NO_ROOM = frozenset({501, 503})
 """Statuses of a server that is well: it does not offer this, or has no room now."""
 IN_A_ROW = 8
 """So many requests without an answer, and none behind them with one, are no accident."""
+UNSATISFIABLE = 2
+"""The suspicion of a request whose fields are legal one by one and cannot be kept together."""
 ORDINARY = 9
 """The suspicion of a request that holds nothing bad; less means more."""
 
 _BROKEN = frozenset({Ending.TIMEOUT, Ending.UNREACHABLE, Ending.TRUNCATED})
 _NOT_LISTENING = ("ConnectError", "ConnectionRefusedError")
+_MOST_NAMED = 3
+"""Requests that a sentence names where one of many was the cause."""
 _CLOCK_S = 0.001
 """What an exchange's start is rounded to."""
 
@@ -60,10 +64,21 @@ class Death:
     """When the first request failed for it."""
     call: ExchangeHead | None = None
     """The control call that it most likely died of, rather than of a request."""
+    equals: tuple[str, ...] = ()
+    """Other requests that are as likely to be the cause, by name."""
 
     @property
     def name(self) -> str:
         return (self.call or self.of.exchange).name
+
+    @property
+    def blamed(self) -> str:
+        """The request that it died of, in words; several where none is likelier than the others."""
+        if not self.equals:
+            return self.name
+        named = ", ".join((self.name, *self.equals[: _MOST_NAMED - 1]))
+        more = f" and {len(self.equals) - _MOST_NAMED + 1} more" if len(self.equals) >= _MOST_NAMED else ""
+        return f"one of {len(self.equals) + 1} requests ({named}{more})"
 
     @property
     def words(self) -> str:
@@ -77,9 +92,8 @@ class Death:
         cut = f"; {len(others)} other requests were cut" if others else ""
         if self.suspects == 1:
             return f"the server died of this request ({how}){cut}"
-        return (
-            f"the server died with {self.suspects} requests under way, most likely of this one ({how}){cut}"
-        )
+        likely = f"most likely of {self.blamed if self.equals else 'this one'}"
+        return f"the server died with {self.suspects} requests under way, {likely} ({how}){cut}"
 
 
 def failure(stream: Answer) -> str:
@@ -245,7 +259,7 @@ def _end(
     reported = [
         sent for sent in life if sent is last or (since <= sent.begun <= until and sent not in under_way)
     ]
-    of = _suspect(under_way, reported, suspicion, killers)
+    of, *equals = _suspects(under_way, reported, suspicion, killers)
     cut = {sent.stream.exchange.name for sent in left}
     cut |= {sent.stream.exchange.name for sent in life if sent.begun > until}
     cut |= {of.stream.exchange.name}
@@ -256,7 +270,8 @@ def _end(
     # A bad request that was under way is the likelier cause.
     call = call if suspicion(of.stream) >= ORDINARY else None
     suspects = max(1, len(under_way))
-    return Death(of.stream, suspects, frozenset(cut), early, final, since, until, call)
+    names = () if call is not None else tuple(sent.stream.exchange.name for sent in equals)
+    return Death(of.stream, suspects, frozenset(cut), early, final, since, until, call, names)
 
 
 def _met(call: ExchangeHead, since: float, until: float) -> bool:
@@ -288,14 +303,16 @@ def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
     )
 
 
-def _suspect(
+def _suspects(
     under_way: Sequence[_Timed],
     reported: Sequence[_Timed],
     suspicion: Suspicion,
     killers: Sequence[tuple[str, str]],
-) -> _Timed:
-    """The likeliest cause: what killed the server again; else what is bad, the first of the worst; else the
-    request that came last before the end.
+) -> list[_Timed]:
+    """Return the likeliest causes, all of one rank, the first to name first.
+
+    What killed the server again is the cause. Otherwise what is bad is likelier than what is not. Of
+    ordinary requests none is likelier than another; the one that came last before the end is named first.
 
     `reported`: requests that were answered so shortly before the end that they may have been the cause too.
     """
@@ -304,9 +321,16 @@ def _suspect(
     under_way = met or under_way
     again = [sent for sent in under_way if _question(sent.stream) in killers]
     if again:
-        return again[0]
-    bad = [sent for sent in (*under_way, *reported) if suspicion(sent.stream) < ORDINARY]
+        return again[:1]
+    ranks = {id(sent): suspicion(sent.stream) for sent in (*under_way, *reported)}
+    # Legal values that were answered are no cause; a bad value may end a server behind its answer.
+    bad = [sent for sent in under_way if ranks[id(sent)] < ORDINARY]
+    bad += [sent for sent in reported if ranks[id(sent)] < UNSATISFIABLE]
     if bad:
+        worst = min(ranks[id(sent)] for sent in bad)
         # Of two that began together, a prompt that need not be rendered first reaches the model first.
-        return min(bad, key=lambda sent: (suspicion(sent.stream), sent.begun, is_chat(sent.stream)))
-    return max(under_way or reported, key=lambda sent: sent.begun)
+        return sorted(
+            (sent for sent in bad if ranks[id(sent)] == worst),
+            key=lambda sent: (sent.begun, is_chat(sent.stream)),
+        )
+    return sorted(under_way or reported, key=lambda sent: sent.begun, reverse=True)

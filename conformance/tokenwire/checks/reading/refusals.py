@@ -14,7 +14,7 @@ from tokenwire.checks.reading.bad_values import (
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Answer, Stream, fact, integer
-from tokenwire.target.death import ORDINARY
+from tokenwire.target.death import ORDINARY, UNSATISFIABLE
 from tokenwire.wire.exchange import BUSY
 
 ABOUT_ACCESS_OR_LOAD = frozenset({401, 403, 407, 408, 429, 499, 503})
@@ -117,8 +117,20 @@ def refused_as_bad(stream: Answer, target: Target) -> bool:
     return was_refused(stream) and (_misshapen(stream) or names_unknown_ids(stream, target))
 
 
+def cannot_be_satisfied(stream: Answer) -> bool:
+    """True if a request demands more tokens than the word that its constraint ends with may have.
+
+    Which words are long enough cannot be computed for each language. A server that masks the ids outside
+    the language, and the end until the least number of tokens, may be left without any id to choose.
+    """
+    asked = stream.asked
+    return bool(asked.constraints and (asked.min_new_tokens or asked.ignore_eos))
+
+
 def suspicion(stream: Answer, target: Target) -> int:
-    """How much a request is to be suspected of having ended the server: the less, the more."""
+    """Return how likely a request is to have ended the server, as a rank; 0 is the likeliest."""
     if any(unknown_prompt_ids(stream.asked, target.advertised.vocab_size)):
         return 0
-    return 1 if _misshapen(stream) or names_unknown_ids(stream, target) else ORDINARY
+    if _misshapen(stream) or names_unknown_ids(stream, target):
+        return 1
+    return UNSATISFIABLE if cannot_be_satisfied(stream) else ORDINARY
