@@ -169,6 +169,8 @@ class Recorder:
         self._stopwatch = stopwatch or Stopwatch()
         self._url = url
         self._tls: ssl.SSLContext | None = None
+        self.cut: list[Exchange] = []
+        """The exchanges that were under way when the run was ended: recorded, and returned to nobody."""
 
     async def send(
         self,
@@ -228,6 +230,8 @@ class Recorder:
                     recording.close()
                     if tap is not None:
                         tap.end()
+                    if recording.ending is Ending.CANCELLED:
+                        self.cut.append(so_far())
             exchange = so_far()
             self._on_exchange(exchange)
             return exchange

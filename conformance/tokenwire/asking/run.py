@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from tokenwire.asking.resumption import Notes
 from tokenwire.asking.scenario import Conversation, NotAsked, Scenario, Transcript, load_scenarios
 from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.vital_signs import Revival, VitalSigns
+from tokenwire.dialects.control import read_call
 from tokenwire.dialects.dialect import Dialect, load_dialects, named_dialects
 from tokenwire.judging.run import Run
 from tokenwire.parrot.speaker import Speaker
@@ -233,14 +234,22 @@ class _Interrogation:
             talks, self.run(), self.plan.settings.explore, self.plan.settings.seed
         ).explore()
 
-    def add_retries_and_probes(self) -> None:
-        """Also judge the attempts that met a busy server (429 or 503), and the liveness probes."""
-        self.transcript.streams += (
-            dialect.read(exchange, delivery_hint=self.found.advertised.delivery)
-            for exchange in (*self.sender.turned_away, *self.vitals.besides)
-            for dialect in self.found.asked
-            if exchange.request in dialect.endpoint
-        )
+    def add_the_rest(self, cut: Iterable[Exchange]) -> None:
+        """Also judge what no scenario was given: the attempts that met a busy server (429 or 503), the
+        liveness probes, and the exchanges that the end of the run `cut`. A replay judges them too.
+        """
+        hints: Any = {
+            "delivery_hint": self.found.advertised.delivery,
+            "adapters": self.found.advertised.adapters,
+        }
+        for exchange in (*self.sender.turned_away, *self.vitals.besides, *cut):
+            self.transcript.streams += (
+                dialect.read(exchange, **hints)
+                for dialect in self.found.asked
+                if exchange.request in dialect.endpoint
+            )
+            if (call := read_call(exchange)) is not None:
+                self.transcript.calls.append(call)
 
     def run(self) -> Run:
         """All that was asked and answered so far, in the order of asking."""
@@ -261,6 +270,8 @@ class _Interrogation:
         plan, found, run = self.plan, self.found, self.run()
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
+        # A server that died and was waited for is not why the run is over.
+        why = "; ".join(filter(None, (died, self.vitals.stopped))) or self.vitals.over
         return Subject(
             url=plan.settings.target,
             runs=(run,),
@@ -269,7 +280,7 @@ class _Interrogation:
             left_out=found.left_out,
             remarks=(*remarks(run), *self.explored, *self.sender.remarks()),
             not_asked=self.transcript.not_asked,
-            broken_off=(died or self.vitals.over) if self.vitals.over else "",
+            broken_off=why if self.vitals.over else "",
             cut_off=self.sender.cut_off,
             recorded=str(plan.record) if plan.record and not unrecorded else "",
             unrecorded=unrecorded,
@@ -380,7 +391,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         await asking.ask_perilous()
 
     await _until_stopped(ask(), vitals)
-    asking.add_retries_and_probes()
+    asking.add_the_rest(recorder.cut)
     return asking.subject(unrecorded=capture.lost if capture is not None else "")
 
 
@@ -397,7 +408,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
     def stop(number: signal.Signals) -> None:
         nonlocal stopped
         stopped = True
-        vitals.over = f"{number.name} ended the run before this was asked"
+        vitals.stopped = vitals.over = f"{number.name} ended the run before this was asked"
         task.cancel()
         for handled in signals:
             loop.remove_signal_handler(handled)

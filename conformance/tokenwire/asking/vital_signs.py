@@ -84,6 +84,8 @@ class VitalSigns:
         self._calm.set()
         self.over = ""
         """Why nothing is asked any more; empty if the server is asked on."""
+        self.stopped = ""
+        """Who ended the run, if it was not the server."""
         self.besides: list[Exchange] = []
         """What was asked to see whether the server lives, and what its death cut that was asked again."""
 
@@ -110,6 +112,11 @@ class VitalSigns:
             # One failure at a time: what the first finds out holds for the others that waited.
             async with self._looking:
                 return await self._after_failure(exchange, life, how)
+        except asyncio.CancelledError:
+            # The run ended while this waited for the server: it is judged as it came, as by a replay.
+            if exchange not in self.besides:
+                self.besides.append(exchange)
+            raise
         finally:
             self._failing -= 1
             if not self._failing:
