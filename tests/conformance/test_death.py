@@ -226,6 +226,18 @@ def test_failures_that_are_no_death() -> None:
     assert run(*[replace(sent, started="") for sent in among_others(SILENCE)]).deaths == ()
 
 
+def test_a_gateway_that_answers_503_lives_whatever_failed_before() -> None:
+    """Dynamo 1.4.2 took its worker out of rotation for a moment; 432 exchanges were not asked."""
+    seen = live_run("dynamo-503-death")
+    assert seen.deaths == ()
+    failed = exchange("x/0", 1, ids=(9,), how=(500, Ending.COMPLETE, ""), body=UPSTREAM)
+    full = [exchange(f"{VITALS}/{n}", 2 + n, how=(503, Ending.COMPLETE, "")) for n in range(3)]
+    assert run(*PROBES, failed, *full).deaths == ()
+    assert verdict(BROKEN, run(*PROBES, failed, *full)) is Verdict.FAIL, "the 500 itself is a failure"
+    gone = exchange(f"{VITALS}/4", 9, how=NOBODY)
+    assert len(run(*PROBES, failed, *full, gone).deaths) == 1, "nobody listens any more"
+
+
 def raw(name: str, begun: float, body: bytes, how: tuple[int | None, Ending, str]) -> Exchange:
     """A request whose bytes are not what this suite would write as JSON."""
     return replace(

@@ -99,7 +99,7 @@ def test_a_target_that_dies_is_given_up_and_what_was_answered_is_judged(serve) -
     subject = run(plan)
     (death,) = subject.runs[0].deaths
     left = f"{len(subject.not_asked)} exchanges were not asked"
-    assert subject.broken_off == f"the server died of {death.name}; {left}"
+    assert subject.broken_off == f"the server died of {death.name}; {left}; --wait N goes on when it is back"
     answered = [stream for stream in subject.runs[0].streams if stream.answered]
     assert len(answered) == 19  # the first one was the preflight's
     failed = [stream.exchange for stream in subject.runs[0].streams if not stream.answered]

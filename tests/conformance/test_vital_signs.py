@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,6 +191,66 @@ def test_a_server_that_does_not_come_back_is_given_up_with_the_reason() -> None:
     command = f"{sys.executable} -c 'import sys; sys.exit(\"no such unit\")'"
     assert "--restart ended with status 1 (no such unit)" in _over(Revival(command, 20), lambda _: DEAD)
     assert _over(Revival("true", 5), Supervisor) == ""
+
+
+class Roomless:
+    """Answers a failure, then 503 to everything until so many seconds were waited."""
+
+    def __init__(self, seconds: float, after: str = "", back: CannedSender = GOOD) -> None:
+        self.seconds, self.back, self.waited = seconds, back, list[float]()
+        self._after = (("retry-after", after),) if after else ()
+        self._full = CannedSender(b'{"message":"retry shortly","code":503}', 503)
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        if name.endswith("/first"):
+            return await FAILED.send(name, scenario, request)
+        if sum(self.waited) >= self.seconds:
+            return await self.back.send(name, scenario, request)
+        exchange = await self._full.send(name, scenario, request)
+        return replace(exchange, headers=(*exchange.headers, *self._after))
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+
+def _asked_without_room(server: Roomless, **how: Any) -> tuple[VitalSigns, Exchange, list[str]]:
+    words: list[str] = []
+
+    async def run() -> tuple[VitalSigns, Exchange, list[str]]:
+        vitals = vital_signs(server, sleep=server.sleep, on_wait=words.append, **how)
+        return vitals, await ask(vitals, "first"), words
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("after", "waited"), [("", [0, 0.5, 1, 2, 4]), ("3", [0, 3, 3]), ("0", [0] + 10 * [0.5])]
+)
+def test_a_server_that_answers_503_lives_and_is_waited_for_as_it_says(
+    after: str, waited: list[float]
+) -> None:
+    server = Roomless(5, after)
+    vitals, exchange, words = _asked_without_room(server)
+    assert (vitals.over, exchange.status) == ("", 500)
+    assert server.waited == waited
+    assert words == ["the target answers 503 to a small request; waiting up to 30 s until it has room"]
+    assert asyncio.run(ask(vitals, "next")).status == 200
+
+
+@pytest.mark.parametrize("after", ["", "3600", "99999999999999999999999999"])
+def test_a_server_that_answers_503_for_long_is_given_up_and_the_option_is_named(after: str) -> None:
+    server = Roomless(10_000, after)
+    vitals, _, _ = _asked_without_room(server)
+    assert vitals.over == "the target answered 503 for 30 s (--wait N waits longer) before this was asked"
+    assert sum(server.waited) == 30
+    patient = Roomless(200)
+    assert _asked_without_room(patient, revival=Revival(wait_s=300))[0].over == ""
+    assert sum(patient.waited) >= 200
+
+
+def test_a_server_that_dies_behind_its_503_is_dead() -> None:
+    vitals, _, _ = _asked_without_room(Roomless(3, back=DEAD))
+    assert vitals.over == "the server died before this was asked"
 
 
 def test_a_run_says_what_it_waits_for_while_a_server_is_started_again() -> None:

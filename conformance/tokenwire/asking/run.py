@@ -271,7 +271,8 @@ class _Interrogation:
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
         # A server that died and was waited for is not why the run is over.
-        why = "; ".join(filter(None, (died, self.vitals.stopped))) or self.vitals.over
+        waits = "--wait N goes on when it is back" if died and plan.revival is None else ""
+        why = "; ".join(filter(None, (died, waits, self.vitals.stopped))) or self.vitals.over
         return Subject(
             url=plan.settings.target,
             runs=(run,),

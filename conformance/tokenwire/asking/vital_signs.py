@@ -1,7 +1,8 @@
 """Liveness of the server: whether it still answers, and how it is started again.
 
 A request that fails may have failed by itself. A small good one behind it tells; where that one fails, too,
-the server is dead, and nothing more is sent to it until it is back.
+the server is dead, and nothing more is sent to it until it is back. A server that answers 429 or 503 to the
+small one lives: it is asked again later, as it says, and meanwhile nothing else is sent.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
+from tokenwire.asking.politeness import retry_after
 from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.run import has_record
@@ -27,6 +30,11 @@ RESTART_WAIT_S = 600.0
 _PAUSES_S = (0.0, 0.1, 0.5)
 """Before each of the small good requests, all of which must fail."""
 _POLL_S = 0.25
+ROOM_WAIT_S = 30.0
+"""Seconds that a server may answer 429 or 503 to everything before it is given up; `--wait` allows more."""
+_FIRST_ROOM_PAUSE_S = 0.5
+_LONGEST_ROOM_PAUSE_S = 8.0
+"""Between two looks at a server without room that names no time, each twice as long as the one before."""
 
 _SILENT = (Ending.TIMEOUT, Ending.OUTGROWN)
 _OURS = (Ending.CANCELLED, Ending.HUNG_UP)
@@ -42,12 +50,27 @@ class Revival:
     """How long it may take."""
 
 
+class _Trouble(NamedTuple):
+    """Why a server cannot be asked."""
+
+    words: str
+    """Empty if it can."""
+    dead: bool = True
+    """It has to be started again; False if it answers, and has no room."""
+
+
 def has_failed(exchange: ExchangeHead) -> bool:
     """Whether the server itself failed at a request, as it does that is dead."""
     if exchange.ending in _OURS:
         return False
     status = exchange.status
     return exchange.ending is not Ending.COMPLETE or status is None or (status >= 500 and status != 501)
+
+
+def _trouble_of(exchange: ExchangeHead) -> _Trouble:
+    """Return what a small good request shows that failed."""
+    silent = exchange.ending in _SILENT  # it still takes connections, and ends no answer
+    return _Trouble(f"the target stopped answering ({exchange.ending})" if silent else "the server died")
 
 
 class VitalSigns:
@@ -67,12 +90,14 @@ class VitalSigns:
         revival: Revival | None = None,
         scout: Sender | None = None,
         on_wait: Callable[[str], object] = lambda _: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`small`: a good request in the words of `dialect` that was answered before. `patience`: how many
         exchanges in a row may go without an end of their answers; as many as are under way at a time.
         `scout`: probes whether the server is back; its exchanges are not recorded. `on_wait`:
-        called with a sentence when the run waits for the server.
+        called with a sentence when the run waits for the server. `sleep`: waits between looks at a server.
         """
+        self._sleep = sleep
         self._inner, self._dialect, self._small = inner, dialect, small
         self._patience = max(patience, LEAST_PATIENCE)
         self._revival, self._scout, self._on_wait = revival, scout or inner, on_wait
@@ -138,37 +163,67 @@ class VitalSigns:
     async def _check_liveness(self) -> None:
         """Find out whether the server lives; where it does not, have it started again, or give it up."""
         trouble = await self._diagnosis()
-        if not trouble:
+        if not trouble.words:
             if self._silent >= self._patience:
                 self.over = (
                     f"the target stopped answering: {self._silent} exchanges in a row got no end of an answer"
                 )
             return
+        if not trouble.dead:
+            self.over = f"{trouble.words} before this was asked"
+            return
         self._calm.clear()
         await self._idle.wait()  # exchanges under way end by themselves: their server is gone
         self._alone[self._life] = self._failing == 1
+        words = trouble.words
         if self._revival is not None:
-            trouble = await self._revive()
-        if trouble:
-            self.over = f"{trouble} before this was asked"
+            words = await self._revive()
+        if words:
+            self.over = f"{words} before this was asked"
             return
         self._life += 1
         await self._ask_small(RESTARTED, self._life)
 
-    async def _diagnosis(self) -> str:
-        """What is wrong with the server by its answers to small good requests; empty if it lives."""
-        trouble = ""
+    async def _diagnosis(self) -> _Trouble:
+        """Find out by small good requests what is wrong with the server."""
+        trouble = _Trouble("")
         for pause in _PAUSES_S:
-            await asyncio.sleep(pause)
-            self._checks += 1
-            exchange = await self._ask_small(VITALS, self._checks)
+            await self._sleep(pause)
+            exchange = await self._look()
+            if exchange.busy:
+                return await self._wait_for_room(exchange)
             if not has_failed(exchange):
-                return ""
-            silent = exchange.ending in _SILENT  # it still takes connections, and ends no answer
-            trouble = f"the target stopped answering ({exchange.ending})" if silent else "the server died"
+                return _Trouble("")
+            trouble = _trouble_of(exchange)
             if exchange.ending is Ending.TIMEOUT:
                 break
         return trouble
+
+    async def _wait_for_room(self, exchange: Exchange) -> _Trouble:
+        """Ask a server that has no room again: when it says, or with growing pauses, within a limit."""
+        self._calm.clear()
+        limit = max(ROOM_WAIT_S, self._revival.wait_s if self._revival is not None else 0.0)
+        waited, pause, status = 0.0, _FIRST_ROOM_PAUSE_S, exchange.status
+        self._on_wait(
+            f"the target answers {status} to a small request; waiting up to {limit:g} s until it has room"
+        )
+        while exchange.busy:
+            if waited >= limit:
+                longer = "a larger --wait N" if self._revival is not None else "--wait N"
+                return _Trouble(
+                    f"the target answered {status} for {limit:g} s ({longer} waits longer)", dead=False
+                )
+            asked_for = retry_after(exchange, datetime.now(UTC))
+            wait = min(limit - waited, pause if asked_for is None else max(asked_for, _FIRST_ROOM_PAUSE_S))
+            pause = min(2 * pause, _LONGEST_ROOM_PAUSE_S)
+            await self._sleep(wait)
+            waited += wait
+            exchange = await self._look()
+        return _trouble_of(exchange) if has_failed(exchange) else _Trouble("")
+
+    async def _look(self) -> Exchange:
+        self._checks += 1
+        return await self._ask_small(VITALS, self._checks)
 
     async def _ask_small(self, scenario: str, nth: int) -> Exchange:
         name = exchange_name(scenario, str(nth), self._dialect.name)

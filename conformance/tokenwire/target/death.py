@@ -25,7 +25,8 @@ RESTARTED = "restarted"
 DIED = "the server died"
 """What is found where an answer should have been."""
 
-NO_ROOM = frozenset({501, 503})
+_NO_ROOM_NOW = 503
+NO_ROOM = frozenset({501, _NO_ROOM_NOW})
 """Statuses of a server that is well: it does not offer this, or has no room now."""
 IN_A_ROW = 8
 """So many requests without an answer, and none behind them with one, are no accident."""
@@ -156,9 +157,12 @@ class _Timed:
         exchange = self.stream.exchange
         if exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
             return False
-        # A gateway may answer 503 for a server that is gone; if all failures are 503, there was only no room
-        # (`_is_dead`).
-        return bool(failure(self.stream)) or exchange.ending is Ending.TRUNCATED or exchange.status == 503
+        # A gateway may answer 503 for a server that is gone; that alone shows no death (`_is_dead`).
+        return (
+            bool(failure(self.stream))
+            or exchange.ending is Ending.TRUNCATED
+            or exchange.status == _NO_ROOM_NOW
+        )
 
     @property
     def open(self) -> bool:
@@ -287,10 +291,10 @@ def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
     """Whether what failed at the end of a life shows that the server could not answer any more.
 
     One failure may be the request's own fault. It takes a second one: of a connection, of a request that had
-    been answered before, or many more.
+    been answered before, or many more. A server that answers 503 has no room, and lives: that shows nothing.
     """
-    # A server that has no room answers 503 to all, and lives.
-    if len(failed) < 2 or all(sent.stream.exchange.status == 503 for sent in failed):
+    failed = [sent for sent in failed if not _has_no_room(sent)]
+    if len(failed) < 2:
         return False
     if len(failed) >= IN_A_ROW:
         return True
@@ -301,6 +305,11 @@ def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
         or _question(sent.stream) in answered
         for sent in failed
     )
+
+
+def _has_no_room(sent: _Timed) -> bool:
+    exchange = sent.stream.exchange
+    return exchange.status == _NO_ROOM_NOW and exchange.ending is Ending.COMPLETE
 
 
 def _suspects(
