@@ -28,8 +28,9 @@ _LARGEST = 1 << 16
 """Characters that a language may be written in."""
 _MOST_ENDS = 100
 """Of a tag, that are tried."""
-_RULE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*::=", re.MULTILINE)
-_TERMINAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\{[\d,\s]*\}|#.*|/(?:\\.|[^/\\])*/')
+_RULE = re.compile(r"^[^\S\n]*+([A-Za-z_][\w-]*+)\s*+::=", re.MULTILINE)
+_TERMINAL = re.compile(r'"(?:\\.|[^"\\])*+"?|\[(?:\\.|[^]\\])*+\]?|\{[\d,\s]*+\}|#.*|/(?:\\.|[^/\\])*+/?')
+"""One without an end goes up to the end of the rules: they name no more, and are refused by their parser."""
 _TOLD_AT_ONCE = frozenset({"type", "additionalProperties"})
 """Keywords of a schema that no text to come can satisfy once a text has broken them."""
 _NUMBERS = frozenset({int, float})

@@ -13,8 +13,7 @@ from tokenwire.usage_error import UsageError
 
 _QUOTE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \((?:MUST|SHOULD|MAY)\) ")
 _EXAMPLE = re.compile(r"```\S* title=\"violation of (?P<id>[a-z0-9-]+)\"")
-_LEADS_TO_IT = re.compile(r"(?:\A|(?<=[.!?])\s+|(?<=[.!?]\))\s+)(?:[^.!?]|[.!?](?!\s))*:\Z")
-"""The last sentence before an example."""
+_END_OF_SENTENCE = re.compile(r"[.!?](?=\s)")
 _HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
 
 
@@ -105,13 +104,21 @@ def _passages(chapter: str) -> dict[str, _Passage]:
                 if example is None or example["id"] == name:
                     after.append(block)
                 elif after:  # the example is another sentence's, and so are the words that lead to it
-                    after[-1] = _LEADS_TO_IT.sub("", after[-1])
+                    after[-1] = _without_lead(after[-1])
         else:
             prose.append(block)
     return {
         name: _Passage(title, section, before, "\n\n".join(filter(None, after)))
         for name, (section, before, after) in found.items()
     }
+
+
+def _without_lead(text: str) -> str:
+    """Return a text without its last sentence, if a colon ends that: it leads to an example."""
+    if not text.endswith(":"):
+        return text
+    ends = [found.end() for found in _END_OF_SENTENCE.finditer(text)]
+    return text[: ends[-1]] if ends else ""
 
 
 def explain(requirement: str) -> Explanation:

@@ -30,7 +30,7 @@ from test_live_answers import violated
 from wire_answers import answered
 
 from tokenwire.checks.check import Target
-from tokenwire.checks.reading.channels import say, seen_markup
+from tokenwire.checks.reading.channels import fits, say, seen_markup
 from tokenwire.dialects.markup import Markup
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
@@ -371,3 +371,21 @@ def test_letters_that_arguments_lose_are_missed_in_every_dialect(dialect: str, c
     document = json.loads(whole(words, None, call).exchange.body)
     stream = answered(dialect, BODY, document, label="whole")
     assert bool(violated("channels-hold-all-text", stream, HERMES)) is not held
+
+
+@pytest.mark.parametrize(
+    ("contents", "content", "behind", "held"),
+    [
+        (("a", "b"), "a\n b", False, True),
+        (("a", "b"), "a", False, False),
+        (("a", "b"), "a", True, True),
+        (("a", "x", "xy"), "a xy", True, True),
+        (("a", " ", "b "), "ab", False, True),
+        (("", "b"), "  b", True, True),
+        (("a", "b"), "b", True, False),
+        (("x",) * 60, "x" * 30 + "y", True, False),
+        (("a", *"bcde" * 15), "a" + " " * 4000 + "f", True, False),
+    ],
+)
+def test_contents_are_told_apart(contents: tuple[str, ...], content: str, behind: bool, held: bool) -> None:
+    assert fits(contents, content, behind=behind) is held

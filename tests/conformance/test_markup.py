@@ -153,3 +153,16 @@ def test_arguments_that_are_nested_too_deep_are_no_object() -> None:
     [call] = read(FORMS["qwen3_xml"].spelled(("f", {"a": "[" * DEEP})), "qwen3_xml").calls
     assert not call.is_told_by('{"a": 1}')
     assert not call.is_told_by("[" * DEEP)
+
+
+def test_a_call_that_is_cut_behind_many_parameters_is_read_at_once() -> None:
+    written = FORMS["qwen3_xml"].spelled(("ping", {f"key_{n}": "value" for n in range(40)}))
+    cut = written.removesuffix("</function>\n</tool_call>")
+    reading = read(cut, "qwen3_xml")
+    assert (reading.calls, reading.cut) == ((), cut)
+
+
+def test_a_value_may_hold_the_closing_tag_of_a_parameter() -> None:
+    values = {"a": "x</parameter> y", "b": "</parameter>\n", "c": "<parameter=d>"}
+    [call] = read(FORMS["qwen3_xml"].spelled(("ping", values)), "qwen3_xml").calls
+    assert call.arguments == values

@@ -255,8 +255,8 @@ def _names(stated: str, value: bad.BadValue) -> bool:
 _INTERNALS = re.compile(
     r"""Traceback\ \(most\ recent\ call\ last\)
     | File\ "[^"]+",\ line\ \d+
-    | (?<![\w.:/])/(?:[\w.@+-]+/)+[\w.+-]+\.(?:py|rs|go|cc|cpp|cu|js|ts)\b
-    | [\w/.-]+\.(?:rs|go|cpp|cc):\d+""",
+    | (?<![\w.:/@+-])/(?:[\w.@+-]+/)+[\w.+-]+\.(?:py|rs|go|cc|cpp|cu|js|ts)\b
+    | (?<![\w/.-])[\w/.-]+\.(?:rs|go|cpp|cc):\d+""",
     re.VERBOSE,
 )
 """A line of a traceback, a file of source code by its full path, or a place in one."""

@@ -20,12 +20,15 @@ BEHIND = "text stands behind a tool call"
 """The one dispute that leaves no doubt what the calls are."""
 
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
-_OPENED = re.compile(r"<function=([^>\s]+)>")
-_FUNCTION = re.compile(
-    r"\s*<function=([^>\s]+)>\s*((?:<parameter=[^>\s]+>.*?</parameter>\s*)*)</function>", re.S
+_SPACE = re.compile(r"\s*+")
+_OPENED = re.compile(r"<function=([^<>\s]++)>\s*+")
+_PARAMETER = re.compile(r"<parameter=([^>\s]++)>")
+_END_OF_PARAMETER = re.compile(r"</parameter>\s*+(?=<parameter=|</function>)")
+_FUNCTION_END = "</function>"
+_PYTHON_TEXT_OR_BRACKET = re.compile(
+    r"""'[^'\\]*+(?:\\.[^'\\]*+)*+'?|"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]]""", re.S
 )
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)</parameter>", re.S)
-_PYTHON_TEXT_OR_BRACKET = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\[\]]""", re.S)
+"""A text without an end goes up to the end: the list has none, then."""
 _MOST_PYTHON = 1 << 16
 """Characters of a list of calls that is read as Python: its parser takes a stack as deep as the text says."""
 _UNREADABLE = (ValueError, RecursionError)
@@ -214,18 +217,24 @@ def _calls(text: str, form: Form) -> Reading:
             return Reading("", tuple(contents), tuple(calls), cut=text[begin:])
         written, position = found
         if form.closes:
-            behind = text[position:].lstrip()
-            if not behind.startswith(form.closes):
-                if not form.closes.startswith(behind):
+            behind = behind_space(text, position)
+            if not text.startswith(form.closes, behind):
+                if not form.closes.startswith(text[behind : behind + len(form.closes)]):
                     return Reading("", tuple(contents), tuple(calls), disputed="a tool call is malformed")
                 return Reading("", tuple(contents), tuple(calls), cut=text[begin:], unclosed=written[0])
-            position = len(text) - len(behind) + len(form.closes)
-        elif form.between and text[position:].lstrip().startswith(form.between):
+            position = behind + len(form.closes)
+        elif form.between and text.startswith(form.between, behind_space(text, position)):
             position = text.index(form.between, position) + len(form.between)
         calls += written
         # No content stands between the calls of one list.
         contents += [""] * (len(written) - 1)
     return Reading("", (*contents, text[position:]), tuple(calls))
+
+
+def behind_space(text: str, position: int) -> int:
+    """Return the position of what stands behind white space, without a copy of the rest of the text."""
+    found = _SPACE.match(text, position)
+    return found.end() if found else position
 
 
 def _is_balanced(text: str) -> bool:
@@ -237,9 +246,8 @@ _Found = tuple[list[_WrittenCall], int]
 
 
 def _as_json(text: str, begin: int, form: Form) -> _Found | None:
-    start = begin + len(text[begin:]) - len(text[begin:].lstrip())
     try:
-        value, end = json.JSONDecoder().raw_decode(text, start)
+        value, end = json.JSONDecoder().raw_decode(text, behind_space(text, begin))
     except _UNREADABLE:
         return None
     if not isinstance(value, dict):
@@ -251,14 +259,23 @@ def _as_json(text: str, begin: int, form: Form) -> _Found | None:
 
 
 def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
-    found = _FUNCTION.match(text, begin)
-    if found is None:
+    function = _OPENED.match(text, behind_space(text, begin))
+    if function is None:
         return None
-    # This form writes each value on lines of its own.
-    reported = {
-        key: value.removeprefix("\n").removesuffix("\n") for key, value in _PARAMETER.findall(found[2])
-    }
-    return [_WrittenCall(found[1], reported, loose=True)], found.end()
+    reported: dict[str, str] = {}
+    position = function.end()
+    while parameter := _PARAMETER.match(text, position):
+        # A value may hold the closing tag: only one that the next tag follows ends it.
+        end = _END_OF_PARAMETER.search(text, parameter.end())
+        if end is None:
+            return None
+        # This form writes each value on lines of its own.
+        value = text[parameter.end() : end.start()]
+        reported[parameter[1]] = value.removeprefix("\n").removesuffix("\n")
+        position = end.end()
+    if not text.startswith(_FUNCTION_END, position):
+        return None
+    return [_WrittenCall(function[1], reported, loose=True)], position + len(_FUNCTION_END)
 
 
 def _as_python(text: str, begin: int, _form: Form) -> _Found | None:

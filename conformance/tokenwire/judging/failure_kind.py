@@ -15,13 +15,20 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
 from tokenwire.wire.inert import inert
 
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_QUOTE = re.compile(r"['\"]")
+_IN_SINGLE = re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
+_IN_DOUBLE = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_QUOTED_UP_TO = {"'": _IN_SINGLE.match, '"': _IN_DOUBLE.match}
+"""Match the rest of a quoted text, by its quote."""
 _BRACKETED = re.compile(r"\[[^][]*\]|\{[^{}]*\}")
-_WITH_DIGITS = re.compile(r"[\w.+-]*\d[\w.+-]*(?<![.+-])")
+_WORD = re.compile(r"[\w.+-]++")
+_DIGIT = re.compile(r"\d")
 _REPEATED = re.compile(r"#(?:, #)+")
 # "1 output id" and "4 output ids" are one kind: how many there are differs from run to run.
 _SINGLE_ID = re.compile(r"(?<=# output )id\b")
 _LETTERS_OF_A_FINGERPRINT = 12
+_DEEPEST_LIST = 50
+"""Lists within each other are taken out up to this depth."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +49,40 @@ class FailureKind:
 
 def lasting_words(text: str) -> str:
     """The text without what differs from run to run: quoted texts, lists, words with digits, one or many."""
-    text = _QUOTED.sub("'…'", " ".join(text.split()))
-    before = ""
+    text = _without_quoted(" ".join(text.split()))
     # Lists hold lists: the inner ones are taken out first.
-    while before != text:
+    for _ in range(_DEEPEST_LIST):
         before, text = text, _BRACKETED.sub("…", text)
-    return _SINGLE_ID.sub("ids", _REPEATED.sub("#, …", _WITH_DIGITS.sub("#", text)))
+        if before == text:
+            break
+    return _SINGLE_ID.sub("ids", _REPEATED.sub("#, …", _WORD.sub(_without_digits, text)))
+
+
+def _without_quoted(text: str) -> str:
+    """Return the text with `'…'` in the place of each quoted text. A quote that is never closed stays."""
+    parts: list[str] = []
+    end = 0
+    unclosed: set[str] = set()
+    for found in _QUOTE.finditer(text):
+        quote = found[0]
+        if found.start() < end or quote in unclosed:
+            continue
+        quoted = _QUOTED_UP_TO[quote](text, found.end())
+        if quoted is None:
+            # The later quotes of this kind were seen as escaped ones, and are not closed either.
+            unclosed.add(quote)
+            continue
+        parts += (text[end : found.start()], "'…'")
+        end = quoted.end()
+    return "".join((*parts, text[end:]))
+
+
+def _without_digits(found: re.Match[str]) -> str:
+    """Return `#` for a word with digits, and the punctuation behind it."""
+    word = found[0]
+    if _DIGIT.search(word) is None:
+        return word
+    return "#" + word[len(word.rstrip(".+-")) :]
 
 
 def _shape(value: Any) -> str:  # whatever stood on the wire

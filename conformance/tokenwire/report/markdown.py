@@ -7,14 +7,14 @@ import re
 from markupsafe import Markup
 
 _BLOCK = re.compile(
-    r"```[^\n]*\n(?P<code>.*?)\n?```|(?P<table>(?:^\|[^\n]*\n?)+)|(?P<prose>(?:^(?!```|\|)[^\n]+\n?)+)",
+    r"^```[^\n]*+\n(?P<code>.*?)\n?```|(?P<table>(?:^\|[^\n]*\n?)+)|(?P<prose>(?:^(?!```|\|)[^\n]+\n?)+)",
     re.S | re.M,
 )
 _SPAN = re.compile(
-    r"`(?P<code>[^`]+)`|\*\*(?P<b>[^*]+)\*\*|(?<![*\w])\*(?P<em>[^*\s][^*]*)\*(?![*\w])|\[(?P<link>[^]]*)\]\([^)]*\)"
+    r"`(?P<code>[^`]+)`|\*\*(?P<b>[^*]+)\*\*|(?<![*\w])\*(?P<em>[^*\s][^*]*)\*(?![*\w])|\[(?P<link>[^][]*+)\]\([^()]*+\)"
 )
 _RULE = re.compile(r"\|[-:| ]+\|")
-_CELL = re.compile(r"((?:`[^`]*`|[^|`])*)\|")
+_CELL = re.compile(r"((?:`[^`]*+`|[^|])*+)\|?")
 
 
 def inline(text: str) -> Markup:
@@ -44,5 +44,5 @@ def _block(found: re.Match[str]) -> Markup:
 
 
 def _row(line: str) -> Markup:
-    cells = (Markup("<td>{}</td>").format(inline(cell.strip())) for cell in _CELL.findall(line[1:]))
+    cells = (Markup("<td>{}</td>").format(inline(cell.strip())) for cell in _CELL.findall(line[1:])[:-1])
     return Markup("<tr>{}</tr>").format(Markup().join(cells))

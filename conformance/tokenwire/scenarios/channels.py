@@ -1,6 +1,5 @@
 """Channels: texts with known markup, which the parsers of the server take apart."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -124,6 +123,14 @@ def _with_tools(ask: Ask) -> Ask:
     return replace(ask, tools=TOOLS)
 
 
+def _arguments_first(call: str) -> str:
+    """Return a call in JSON with its name behind its arguments; a call in another form as it is."""
+    before, key, rest = call.partition('"name": "')
+    name, comma, rest = rest.partition('", ')
+    arguments, brace, behind = rest.rpartition("}")
+    return f'{before}{arguments}, {key}{name}"{brace}{behind}' if key and comma and brace else call
+
+
 def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Labels, texts, and what else is asked."""
     think = load_markup()[0]["think"]
@@ -149,7 +156,7 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     yield "behind-a-call", f"{call}\nThat is all.", {}
     yield "between-calls", f"{call}\nAnd then\n{form.spelled(_PING)}", {}
     yield "marker-in-arguments", form.spelled(("lookup", {"note": f"a{form.closes}b"})), {}
-    yield "arguments-first", re.sub(r'("name": "\w+"), (.*)\}', r"\2, \1}", call), {}
+    yield "arguments-first", _arguments_first(call), {}
     yield "stop-in-arguments", call, {"stop": ("Par",)}
     yield "malformed", call.replace("}", "", 1), {}
     yield "cut-name", call, {"max_new_tokens": len(call.partition("_weather")[0].encode())}

@@ -28,7 +28,8 @@ _ROOM_OF_BRACKETS = 8
 """An object or array takes as much memory as so many numbers."""
 _PIECE = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A string without an end goes up to the end of the line: else each quote in it would be tried again."""
 
 
 class CaptureError(UsageError):

@@ -55,9 +55,10 @@ contents.
 
 _USERINFO = re.compile(r"(?<=//)[^\s/?#]*@")
 _PARAMETER = re.compile(r"(?<=[?&#])([^\s=?&#]+)=([^\s&#<>\"]+)")
-_MEMBER = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:\s*")([^"\\]*(?:\\.[^"\\]*)*)', re.DOTALL)
+_MEMBER = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+){0,32}+)"(\s*+:\s*+")([^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
+"""A name has 32 escapes at most. Without a limit, a string that never ends takes quadratic time."""
 
-_REST_OF_A_MEMBER = re.compile(rb'[^"\\]{0,40}"\s{0,9}:\s{0,9}"([^"\\]*(?:\\.[^"\\]*)*)', re.DOTALL)
+_REST_OF_A_MEMBER = re.compile(rb'[^"\\]{0,40}"\s{0,9}:\s{0,9}"([^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
 
 
 def names_credential(name: str) -> bool:

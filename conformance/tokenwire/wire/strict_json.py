@@ -24,7 +24,8 @@ _LONGEST_NUMBER = 64
 """So many bytes before an exponent are looked at; a number that is longer may be too large."""
 _UNSURE: Final = object()
 
-_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
+"""A string without an end goes up to the end of the text: else each quote in it would be tried again."""
 
 
 class StrictJsonError(ValueError):

@@ -18,6 +18,7 @@ from tokenwire.dialects.markup import (
     Reading,
     as_object,
     begun,
+    behind_space,
     load_markup,
     read_markup,
 )
@@ -119,7 +120,7 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
         yield Difference("reasoning", ours.reasoning, theirs.reasoning)
     # Only a stream tells where calls stood between parts of the content.
     cut = max(ours, theirs, key=lambda channels: len(channels.contents))
-    if not _fits(cut.contents, (theirs if cut is ours else ours).content):
+    if not fits(cut.contents, (theirs if cut is ours else ours).content):
         yield Difference("text", ours.content, theirs.content)
     calls = [[_name_and_arguments(call) for call in channels.calls] for channels in (ours, theirs)]
     cut_within = ours.ends_within_arguments or theirs.ends_within_arguments
@@ -144,13 +145,17 @@ def _name_and_arguments(call: ToolCall) -> tuple[Any, Any]:
     return call.name, call.arguments.strip() if reported is None else reported
 
 
-def _fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> bool:
-    """Whether a content consists of these parts, whatever white space is between; those `behind` the first
+def fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> bool:
+    """Check that a content consists of these parts, whatever white space is between; those `behind` the first
     may have been left out.
     """
-    parts = [re.escape(part.strip()) for part in contents]
-    first, *rest = [parts[0], *(f"(?:{part})?" for part in parts[1:])] if behind else parts
-    return re.fullmatch(r"\s*".join([first, *rest]), content.strip(), re.DOTALL) is not None
+    rest = content.strip()
+    ends = {0}
+    """Where the parts so far may end, white space behind them included."""
+    for nth, part in enumerate(map(str.strip, contents)):
+        reached = {behind_space(rest, end + len(part)) for end in ends if rest.startswith(part, end)}
+        ends = reached | ends if behind and nth else reached
+    return len(rest) in ends
 
 
 @dataclass(frozen=True)
@@ -233,7 +238,7 @@ class MarkedText:
             return False
         as_text = len(reported) == len(due)
         if reading.cut and form is not None:
-            if as_text and _fits((*reading.contents, reading.cut), channels.content):
+            if as_text and fits((*reading.contents, reading.cut), channels.content):
                 return True
             if len(reported) < len(due) or not _is_begun(reading, form, reported[len(due) :]):
                 return False
@@ -241,7 +246,7 @@ class MarkedText:
             return False
         contents = [reading.contents, (*reading.contents[:-1], self._unbegun(reading.contents[-1]))]
         behind = reading.disputed == BEHIND
-        return any(_fits(candidate, channels.content, behind=behind) for candidate in contents)
+        return any(fits(candidate, channels.content, behind=behind) for candidate in contents)
 
     def _same(self, due: str, reported: str) -> bool:
         return reported.strip() in {due.strip(), self._unbegun(due).strip()}
