@@ -125,7 +125,17 @@ def test_a_divergence_is_reported_with_a_capture():
 def test_the_hooks_run_what_is_installed_and_load_nothing():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
     assert [repository["repo"] for repository in hooks["repos"]] == ["local"]
-    assert [hook["entry"].split()[0] for hook in hooks["repos"][0]["hooks"]] == ["ruff", "ruff"]
+    listed = hooks["repos"][0]["hooks"]
+    assert [hook["entry"].split()[0] for hook in listed if hook["language"] == "system"] == ["ruff", "ruff"]
+    assert {hook["language"] for hook in listed} == {"system", "pygrep"}  # pygrep is a part of pre-commit
+
+
+def test_a_commit_subject_has_at_most_72_characters():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"][0]["hooks"]
+    [hook] = [hook for hook in hooks if hook.get("stages") == ["commit-msg"]]
+    is_refused = re.compile(hook["entry"], re.MULTILINE).search
+    assert is_refused("x" * 73)
+    assert not is_refused("x" * 72 + "\n\n" + "y" * 100)
 
 
 def test_the_container_holds_all_that_is_installed_from():
