@@ -90,6 +90,7 @@ def serve(args: ServerArgs) -> None:
         loop.run_until_complete(ending.server.serve(sockets=[listening]))
     finally:
         served.runner.stop()
+        served.constraining.close()
     if served.runner.failure is not None:
         raise EngineStoppedError(f"the engine stopped: {served.runner.failure}")
 

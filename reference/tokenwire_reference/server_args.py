@@ -141,6 +141,14 @@ class ServerArgs:
         "Seconds for which requests may go on after SIGTERM; new ones are refused with 503.",
         between=(0, 86400),
     )
+    constraint_seconds: float = _flag(
+        2.0,
+        "CPU seconds in which a constraint (schema, regex, grammar) must compile; others are refused.",
+        between=(0.001, 3600),
+    )
+    constraint_megabytes: int = _flag(
+        64, "MiB that a compiled constraint may take; others are refused.", between=(1, 1 << 16)
+    )
     random_seed: int | None = _flag(None, "Seed of requests that bring none.", between=(-(2**63), 2**63 - 1))
     weight_version: str = _flag("default", "Version named in meta_info.")
     enable_metrics: bool = _flag(False, "Answer /metrics in the Prometheus format.")

@@ -95,10 +95,9 @@ class TokenAcceptance:
         banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
         counts = self._counts.get(request.rid) if self._counts else None
         times = None if counts is None else counts.times(segment.drafts[:right])
-        if request.matcher is None and request.sampling.constraint is not None:
-            request.matcher = request.sampling.constraint.start()
-        matcher, drafts = request.matcher, segment.drafts[:right]
-        allowed = None if matcher is None else matcher.allowed(request.output_ids, drafts)
+        allowed = None
+        if request.sampling.constraint is not None and request.finish is None:
+            allowed = alone(request, _allowed, request, segment.drafts[:right])
         return SamplingRow(request.sampling, request.seed, segment.end - 1 + right, times, banned, allowed)
 
     def _customized_info(
@@ -125,6 +124,14 @@ class TokenAcceptance:
                     f"{len(token_ids)} rows; give one for each row, under a key that is not the engine's own"
                 )
         return [{key: values[i] for key, values in customized_info.items()} for i in range(len(rows))]
+
+
+def _allowed(request: Request, drafts: Sequence[int]) -> bytes:
+    """A bit for each id that the constraint of a request lets follow. Raises what its matcher raises."""
+    if request.matcher is None:
+        assert request.sampling.constraint is not None, "it is asked of requests that have one"
+        request.matcher = request.sampling.constraint.start()
+    return request.matcher.allowed(request.output_ids, drafts)
 
 
 def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:

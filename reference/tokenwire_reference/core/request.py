@@ -19,7 +19,7 @@ class Matcher(Protocol):
     """Follows the output of a request with a constraint."""
 
     def allowed(self, output_ids: Sequence[int], drafts: Sequence[int] = ()) -> bytes:
-        """A bit for each id that may follow an output, and drafts behind it."""
+        """A bit for each id that may follow an output, and drafts behind it. Raises SequenceError."""
 
 
 class Constraint(Protocol):
@@ -101,6 +101,9 @@ class SamplingParams:
 class SequenceError(Exception):
     """One sequence cannot go on; the others can."""
 
+    status_code = 500
+    """The HTTP status that its request is answered with."""
+
 
 @dataclass(frozen=True)
 class FinishReason:
@@ -118,8 +121,9 @@ class FinishReason:
     @classmethod
     def of_failure(cls, error: BaseException) -> FinishReason:
         """The end of a request that a failure of the server ended."""
-        words = str(error) if isinstance(error, SequenceError) else f"{type(error).__name__}: {error}"
-        return cls("abort", message=words, status_code=500)
+        if isinstance(error, SequenceError):
+            return cls("abort", message=str(error), status_code=error.status_code)
+        return cls("abort", message=f"{type(error).__name__}: {error}", status_code=500)
 
     @property
     def failed(self) -> bool:

@@ -33,6 +33,9 @@ async def _started(
     http_request: HttpRequest, served: Served, requests: Sequence[Request], *, group: str | None
 ) -> Generation:
     """Start the requests of a call, which another server may share. Raises RefusalError, ClientLeftError."""
+    if any(request.sampling.constraint is not None for request in requests):
+        preparing = served.constraining.prepare(requests, served.tokenizer, served.model)
+        await unless_client_leaves(http_request, preparing)
     if served.disaggregation is None:
         return submit(served, requests, group=group)
     rooms = rooms_of(http_request.state.body, requests)

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.stopping import LONGEST_MATCH, MOST_STEPS
 from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.extras.constraints import MOST_CHARACTERS
 
 Number = int | float
 
 _LONG_TEXT = {"maxLength": 1 << 24}
+_GRAMMAR = {"maxLength": MOST_CHARACTERS}
 _ID = {"minLength": 1, "maxLength": 256}  # repeated in every event
 # Of one batch; a longer prompt is beyond any context.
 _PROMPTS = {"maxItems": 1024, "maxIds": 1 << 20, **_LONG_TEXT}
@@ -44,7 +46,7 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     "messages": {"maxItems": 4096},
     **dict.fromkeys(("content", "reasoning_content", "description", "image_data", "url"), _LONG_TEXT),
     **dict.fromkeys(("instructions", "system", "thinking", "arguments", "output"), _LONG_TEXT),
-    **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _LONG_TEXT),
+    **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _GRAMMAR),
     # OpenAI's number; each stands in the prompt.
     "tools": {"maxItems": 128},
     "chat_template_kwargs": {"maxProperties": 8},

@@ -10,7 +10,7 @@ from tokenwire_reference.core.request import Constraint, SamplingParams
 from tokenwire_reference.core.stopping import stop_patterns
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.served import Served
-from tokenwire_reference.extras.constraints import CONSTRAINTS, PLAIN, Channelled, compile_grammar, grammar_of
+from tokenwire_reference.extras.constraints import CONSTRAINTS, PLAIN, Channelled, Grammar, grammar_of
 
 _KNOWN = {field.name for field in fields(SamplingParams)}
 _OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
@@ -63,21 +63,20 @@ def read_sampling_params(
 
 def _constraint(given: Mapping[str, Any], served: Served, chat: Channelled) -> Constraint | None:
     """The constraint of a body. Raises RefusalError for one that cannot be kept."""
-    model = served.model
     try:
-        source = grammar_of(given)
-        if source is not None and chat.calls is not None:
+        found = grammar_of(given)
+        if found is not None and chat.calls is not None:
             raise RefusalError("a constraint of the text and one of its calls cannot both be kept")
-        source = chat.calls if source is None else source
-        if source is None:
+        if chat.calls is not None:
+            found = "tools", chat.calls
+        if found is None:
             return None
-        if served.tokenizer is not None:
-            return compile_grammar(
-                source, served.tokenizer, model.vocab_size, model.eos_token_ids, chat.begun
-            )
+        grammar = Grammar(*found, chat.begun)
     except ValueError as error:
         raise RefusalError(f"The constraint cannot be kept: {error}") from error
-    raise RefusalError("a constraint needs a tokenizer; start the server without --skip-tokenizer-init")
+    if served.tokenizer is None:
+        raise RefusalError("a constraint needs a tokenizer; start the server without --skip-tokenizer-init")
+    return grammar
 
 
 def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float]:

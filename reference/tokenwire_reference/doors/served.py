@@ -12,6 +12,7 @@ from starlette.requests import Request as HttpRequest
 
 from tokenwire_reference.core.request import Adapter
 from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.constraining import Constraining
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.doors.sessions import Conversations, Sessions, conversations
 from tokenwire_reference.running.engine_runner import EngineRunner
@@ -46,9 +47,13 @@ class Served:
     """Set once the server was told to end: what runs may finish, and nothing new is taken."""
     sessions: Sessions = field(default_factory=Sessions)
     conversations: Conversations = field(default_factory=conversations)
+    constraining: Constraining = field(init=False)
     facts: dict[str, Any] = field(default_factory=dict)
     """What the engine tells of itself, for `/server_info`."""
     started: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "constraining", Constraining(self.args))
 
     @property
     def batch_invariant(self) -> bool:

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
+from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from tokenwire_reference.core.request import SequenceError
 from tokenwire_reference.core.tokenizer import Tokenizer, token_bytes
 from tokenwire_reference.extras.channels.formats import END_THINK, END_TOOL_CALL, THINK, TOOL_CALL
+from tokenwire_reference.extras.grammar_trial import make_tokens, started
+
+MOST_CHARACTERS = 1 << 18
+"""Of a grammar."""
+MOST_MASK_SECONDS = 0.25
+"""Of CPU time. llguidance's own limits end a mask within some 0.02 s, where they count its work."""
 
 CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag", "response_format", "structured_outputs")
 """What bodies call them."""
@@ -39,27 +47,57 @@ PLAIN = Channelled()
 """Of a text without channels."""
 
 
-@dataclass(frozen=True)
 class Grammar:
-    """A constraint, ready for requests."""
+    """A constraint of the requests of one call: a rule `word`, before which reasoning may stand."""
 
-    source: str
-    tokens: LLTokenizer = field(compare=False)
+    def __init__(self, field: str, word: str, begun: bool | None) -> None:
+        """`field` is what the body calls it. Raises ValueError for one that is too long."""
+        if len(word) > MOST_CHARACTERS:
+            raise ValueError(f"{field} has {len(word)} characters of grammar, and may have {MOST_CHARACTERS}")
+        self.field = field
+        thoughts = {None: "", True: "think ", False: f'("{THINK}" think)? '}[begun]
+        think = "" if begun is None else f"think[lazy]: /(?s:.*){END_THINK.replace('/', chr(92) + '/')}/\n"
+        self.source = LLMatcher.grammar_from_lark(f"start: {thoughts}word\n{think}{word}\n")
+        self._compiled: Compiled | None = None
+
+    def use(self, compiled: Compiled) -> None:
+        """Let requests start from what the grammar was compiled to."""
+        self._compiled = compiled
 
     def start(self) -> _Matcher:
-        """For one request."""
-        return _Matcher(LLMatcher(self.tokens, self.source, log_level=0))
+        """Follow one request. It costs microseconds."""
+        assert self._compiled is not None, "requests reach an engine with what they need"
+        return _Matcher(self.field, self._compiled.matcher.deep_copy())
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """What a grammar was compiled to; all requests with it share it."""
+
+    matcher: LLMatcher
+    bytes: int
+
+
+class ConstraintError(SequenceError):
+    """The constraint of one request cannot be followed further."""
+
+    status_code = 400
 
 
 class _Matcher:
     """Follows the output of one request."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, field: str, matcher: LLMatcher) -> None:
+        self._field = field
         self._matcher = matcher
         self._read = 0
 
     def allowed(self, output_ids: Sequence[int], drafts: Sequence[int] = ()) -> bytes:
-        """A bit for each id that may follow an output, and drafts behind it; all where these are wrong."""
+        """A bit for each id that may follow an output, and drafts behind it; all where these are wrong.
+
+        Raises ConstraintError where a mask costs more than it may.
+        """
+        began = time.thread_time()
         self._matcher.consume_tokens(list(output_ids[self._read :]))
         self._read = len(output_ids)
         matcher = self._matcher
@@ -67,49 +105,68 @@ class _Matcher:
             matcher = matcher.deep_copy()
             matcher.consume_tokens(list(drafts))
         mask = matcher.compute_bitmask()
+        if self._matcher.is_error():
+            why = self._matcher.get_error().partition("\n")[0]
+            raise ConstraintError(f"{self._field} cannot be followed beyond {self._read} tokens: {why}")
+        if time.thread_time() - began > MOST_MASK_SECONDS:
+            raise ConstraintError(
+                f"{self._field} cannot be followed beyond {self._read} tokens: a mask took more than "
+                f"{MOST_MASK_SECONDS:g} s of CPU time"
+            )
         return b"\xff" * len(mask) if drafts and matcher.is_error() else mask
 
 
-def compile_grammar(
-    word: str, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: frozenset[int], begun: bool | None
-) -> Grammar:
-    """A grammar with the rule `word`. Raises ValueError for one that is none, or cannot be kept."""
-    thoughts = {None: "", True: "think ", False: f'("{THINK}" think)? '}[begun]
-    think = "" if begun is None else f"think[lazy]: /(?s:.*){END_THINK.replace('/', chr(92) + '/')}/\n"
-    source = LLMatcher.grammar_from_lark(f"start: {thoughts}word\n{think}{word}\n")
-    tokens = _tokens(tokenizer, vocab_size, tuple(sorted(eos_token_ids)))
-    failed, words = LLMatcher.validate_grammar_with_warnings(source, tokens)
-    if failed or words:
-        raise ValueError(words[0])
-    return Grammar(source, tokens)
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of a model, as llguidance takes them. Markers of channels are text like any other."""
+
+    tokens: Sequence[bytes]
+    eos: Sequence[int]
+    special: Sequence[int]
+
+    def for_trials(self, seconds: float, most_bytes: int) -> bytes:
+        """The first line that `extras.grammar_trial` reads, with the limits of a trial."""
+        tokens = [token.decode("latin-1") for token in self.tokens]
+        settings = {"tokens": tokens, "eos": self.eos, "special": self.special}
+        return json.dumps({**settings, "seconds": seconds, "bytes": most_bytes}).encode()
 
 
-class _Vocabulary:
-    """A tokenizer as llguidance takes it. Markers of channels are text like any other."""
+@dataclass(frozen=True)
+class OfModel:
+    """What grammars are compiled for. For a large vocabulary, its properties take seconds at first."""
 
-    bos_token_id = None
+    tokenizer: Tokenizer
+    vocab_size: int
+    eos_token_ids: frozenset[int]
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        self.eos_token_id = eos_token_ids[0]
-        self.special_token_ids = [*{*tokenizer.all_special_ids, *eos_token_ids}]
-        self._tokenizer = tokenizer
-        self.tokens = [
-            token_bytes(tokenizer, token_id) if token_id < len(tokenizer) else b""
-            for token_id in range(vocab_size)
-        ]
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return _vocabulary(self)
 
-    def __call__(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+    def compile(self, grammar: Grammar, size: int) -> Compiled:
+        """Compile a grammar that was tried, and whose size is known. Other threads run meanwhile."""
+        return Compiled(started(_tokens(self), grammar.source), size)
 
 
 @cache
-def _tokens(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
-    vocabulary = TokenizerWrapper(_Vocabulary(tokenizer, vocab_size, eos_token_ids))
-    return LLTokenizer(vocabulary, vocab_size, list(eos_token_ids))
+def _vocabulary(model: OfModel) -> Vocabulary:
+    text = model.tokenizer
+    tokens = [
+        token_bytes(text, token_id) if token_id < len(text) else b"" for token_id in range(model.vocab_size)
+    ]
+    special = [*{*text.all_special_ids, *model.eos_token_ids}]
+    return Vocabulary(tokens, sorted(model.eos_token_ids), special)
 
 
-def grammar_of(given: Mapping[str, Any]) -> str | None:
-    """The constraint that a body asks for, in the words of llguidance; None where it asks for none.
+@cache
+def _tokens(model: OfModel) -> LLTokenizer:
+    vocabulary = _vocabulary(model)
+    encode = partial(model.tokenizer.encode, add_special_tokens=False)
+    return make_tokens(vocabulary.tokens, vocabulary.eos, vocabulary.special, encode)
+
+
+def grammar_of(given: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The constraint that a body asks for: its field, and a rule in the words of llguidance. None for none.
 
     Raises ValueError for one that is none, and for several.
     """
@@ -122,7 +179,7 @@ def grammar_of(given: Mapping[str, Any]) -> str | None:
         del constraints["response_format"]
     if len(constraints) > 1:
         raise ValueError(f"{' and '.join(constraints)} are given; one text can be a word of one of them only")
-    return next((_source(name, value) for name, value in constraints.items()), None)
+    return next(((name, _source(name, value)) for name, value in constraints.items()), None)
 
 
 def _source(name: str, value: Any) -> str:

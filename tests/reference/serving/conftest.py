@@ -218,6 +218,7 @@ async def serving(engine: ScriptedEngine, tokenizer: Any, args: ServerArgs) -> A
     finally:
         # Not on the loop: the thread may wait for it to deliver its last rows.
         await asyncio.to_thread(thread.stop)
+        await asyncio.to_thread(served.constraining.close)
 
 
 def events(response: httpx.Response) -> list[Any]:
