@@ -25,7 +25,7 @@ FAILURE, FLAKY = "failure", "flaky"
 
 @dataclass(frozen=True)
 class Rate:
-    """At most so many failures in so many runs."""
+    """A limit of failures in a number of runs."""
 
     failures: int
     runs: int
@@ -43,7 +43,7 @@ class Rate:
         )
 
     def allows(self, failures: int, runs: int) -> bool:
-        """Whether so many failures in so many runs are within the rate; few runs count as `self.runs`."""
+        """True if the failures are within the rate. Fewer runs than `self.runs` count as `self.runs`."""
         return failures * self.runs <= self.failures * max(runs, self.runs)
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """What both kinds of tables hold."""
+    """Fields that both kinds of tables have."""
 
     requirement: str
     dialect: str
@@ -163,7 +163,7 @@ _TABLES: dict[str, type[_Table]] = {FAILURE: _Failure, FLAKY: _Flaky}
 
 
 def lasting_end(broken_off: str) -> str:
-    """Why a run ended early, without what differs from run to run."""
+    """Return why a run ended early, without the part that differs from run to run."""
     return broken_off.partition(";")[0]
 
 

@@ -101,7 +101,7 @@ class _Update:
 
 
 def why_incomplete(report: Mapping[str, Any], baseline: Baseline) -> str:
-    """Why a report does not cover a whole baseline, in words; empty if it does."""
+    """Explain why a report does not cover a whole baseline; empty if it does."""
     selection = report.get("selection") or {"filters": [], "budget": None}
     if set(selection["filters"]) != set(baseline.filters):
         made, written = (
@@ -125,7 +125,7 @@ def why_incomplete(report: Mapping[str, Any], baseline: Baseline) -> str:
 
 @dataclass(frozen=True)
 class _Runs:
-    """What failed in each of several runs."""
+    """Failures of each of several runs."""
 
     failed: Sequence[Set[_Key]]
     """The failures of each run, both in their scenario and in `_ANY`."""
@@ -152,7 +152,7 @@ class _Runs:
         return Counter(key for run in self.failed for key in run)
 
     def is_gone(self, entry: Entry) -> bool:
-        """Whether no run shows the failure of an entry any more. A flaky failure is never gone."""
+        """True if no run shows the failure of an entry any more. A flaky failure is never gone."""
         return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
     def new_in_any(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:

@@ -31,7 +31,7 @@ _STALE_AFTER = 3
 
 
 class _FaultKind(StrEnum):
-    """What can be wrong with an entry."""
+    """Kinds of errors in an entry."""
 
     STALE = "stale"
     UNMATCHED = "unmatched"
@@ -97,7 +97,7 @@ class BaselineResult:
 def covers_baseline(
     baseline: Baseline, broken_off: str, budget: Budget | None, filters: Iterable[str] = ()
 ) -> bool:
-    """Whether a run asked at least as much as the run that the entries were written from.
+    """True if a run asked at least as much as the run that the entries were written from.
 
     `broken_off`: why it ended early, empty if it did not. `budget`: None for a recording, whose budget is not
     known. `filters`: the flags that left something out of what was asked.
@@ -108,7 +108,7 @@ def covers_baseline(
 
 
 def ended_as_known(baseline: Baseline, broken_off: str) -> bool:
-    """Whether a run ended early, and as the run did that the entries were written from."""
+    """True if a run ended early for the same reason as the run that the entries were written from."""
     return bool(broken_off) and lasting_end(broken_off) == baseline.broken_off
 
 
@@ -148,7 +148,7 @@ _RARE = "which showed in few scenarios before; remove the entry where you know t
 def apply_baseline(
     baseline: Baseline, run: Sequence[Outcome], *, complete: bool, today: date
 ) -> BaselineResult:
-    """Which failures of a run the baseline tolerates, and which of its entries are wrong.
+    """Decide which failures of a run the baseline tolerates, and which of its entries are wrong.
 
     `complete`: the run asked and judged at least what the entries were written from, so that a failure which
     is absent is gone. Entries on requirements that were not judged are not stale.
@@ -182,7 +182,7 @@ def apply_baseline(
 
 
 def _may_be_missed(entry: Entry) -> bool:
-    """Whether a run may miss the failure by chance, because it showed in few scenarios before."""
+    """True if a run may miss the failure by chance, because few scenarios showed it before."""
     return not entry.scenario and 0 < entry.seen_in < _SURELY_SEEN_IN
 
 
@@ -198,7 +198,7 @@ def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterat
 
 
 def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today: date) -> Iterator[_Wrong]:
-    """What is wrong with an entry whatever the run shows, the gravest first."""
+    """Yield the errors of an entry that do not depend on the run, the gravest first."""
     requirements = load_requirements()
     row = requirements.get(entry.requirement)
     if any(sign in f"{entry.requirement}{entry.scenario}{entry.dialect}" for sign in "*?"):
@@ -243,7 +243,7 @@ def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
 
 
 def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
-    """What is wrong with an entry whose failure did not occur in a complete run."""
+    """Return the error of an entry whose failure did not occur in a complete run."""
     judged = [outcome for outcome in run if outcome.requirement == entry.requirement]
     here = [outcome for outcome in judged if entry.scenario in ("", outcome.scenario)]
     verdicts = {outcome.verdict for outcome in here or judged}
@@ -259,7 +259,7 @@ def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
 
 
 def _exceeded_rate(entry: Entry, *, happened: bool, complete: bool) -> _Wrong | None:
-    """What is wrong with a flaky entry once this run is counted."""
+    """Return the error of a flaky entry once this run is counted."""
     failures, runs, rate = entry.failures + happened, entry.runs + 1, entry.at_most
     assert rate is not None
     if happened and not rate.allows(failures, runs):

@@ -132,7 +132,7 @@ TRUST: Any = _parameter(OPTIONS["trust"]).default
 
 
 def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Typer:
-    """The command that calls a function, with examples at the end of its help page.
+    """Make the command that calls a function, with examples at the end of its help page.
 
     The parameter `settings` of the function stands for all options that `Settings` declares for the command;
     any other is an argument or an option of this command alone.
@@ -171,7 +171,7 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
 
 
 def _source(context: typer.Context, parameter: str) -> str:
-    """Where the value of a parameter is from, in click's words."""
+    """Return where the value of a parameter is from, in click's words."""
     source = context.get_parameter_source(parameter)
     return source.name if source is not None else ""
 
@@ -182,7 +182,7 @@ def examples(*lines: str) -> str:
 
 
 def has_desktop() -> bool:
-    """Whether there is a desktop: without one a browser might open in the terminal, or not at all."""
+    """True if there is a desktop. Without one, a browser might open in the terminal or not at all."""
     if not sys.stdout.isatty():
         return False
     return sys.platform in {"darwin", "win32"} or any(

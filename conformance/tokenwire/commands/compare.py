@@ -32,7 +32,7 @@ def _asked(plan: Plan, *, verbosity: int) -> Side:
 
 
 def is_configured(context: typer.Context, url: str) -> bool:
-    """Whether a URL is the target of the file of settings: no other server gets the keys meant for it."""
+    """True if a URL is the target of the file of settings. Other servers do not get its keys."""
     target: str = config_of(context).defaults.get("target", "")
     return url.rstrip("/") == target.rstrip("/")
 

@@ -1,4 +1,4 @@
-"""`tokenwire demo`: a small server that errs, checked before your eyes."""
+"""`tokenwire demo`: check a small server that has bugs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tokenwire.requirement import load_requirements
 
 
 class _Kind(StrEnum):
-    """What can be listed."""
+    """Kinds of things that can be listed."""
 
     REQUIREMENTS = "requirements"
     SCENARIOS = "scenarios"

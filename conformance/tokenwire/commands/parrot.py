@@ -1,4 +1,4 @@
-"""`tokenwire parrot`: write a model that says what its prompt tells it to."""
+"""`tokenwire parrot`: write a model that repeats the text of its prompt."""
 
 from __future__ import annotations
 

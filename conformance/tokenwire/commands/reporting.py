@@ -49,7 +49,7 @@ _PYTEST_COULD_NOT_RUN = {2: 130, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAG
 
 @dataclass(frozen=True)
 class Reporting:
-    """What to judge, and the reports to write."""
+    """The subject to judge, and the reports to write."""
 
     outputs: Outputs
     settings: Settings = field(default_factory=Settings)
@@ -68,7 +68,7 @@ class Reporting:
 
     @property
     def partial(self) -> bool:
-        """Whether pytest selects among the judgements."""
+        """True if pytest selects among the judgements."""
         return bool(self.settings.keyword or self.settings.stop_at_first or self.settings.last_failed)
 
 

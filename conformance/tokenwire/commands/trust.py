@@ -23,7 +23,7 @@ from tokenwire.wire.inert import inert
 
 @dataclass(frozen=True)
 class Brought:
-    """What a file of settings decides that is not harmless."""
+    """Settings of a file that are not harmless."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     """By their keys in the file, as JSON."""
@@ -32,7 +32,9 @@ class Brought:
 
 
 def brought(settings: Settings, from_file: Iterable[Option]) -> Brought:
-    """What a file decides that is not harmless. `from_file`: the options whose value is the file's."""
+    """Collect the settings of a file that are not harmless. `from_file`: the options whose value is the
+    file's.
+    """
     replaced = {line.partition(":")[0].strip().lower() for line in settings.header}
     values: dict[str, Any] = {}
     contents: dict[str, str] = {}
@@ -58,7 +60,7 @@ def _contents(option: Option, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _memory(file: Path) -> Path:
-    """What is remembered of a file: the values that were trusted."""
+    """Return the file that remembers the trusted values of a file of settings."""
     return state_of(file.parent) / f"trusted-{file.name}.json"
 
 

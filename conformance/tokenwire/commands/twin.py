@@ -25,7 +25,9 @@ def twin_plans(
     is_configured: Callable[[str], bool],
     record: Path | None = None,
 ) -> tuple[Plan, Plan]:
-    """How two deployments are asked; headers of a file go to the one that it is for. Raises UsageError."""
+    """Plan how two deployments are asked. Headers of a file go only to the server that it names. Raises
+    UsageError.
+    """
 
     def plan(url: str, side: str) -> Plan:
         headers = settings.file_headers if is_configured(url) else ()

@@ -57,7 +57,7 @@ class Difference:
 
     @property
     def decides(self) -> bool:
-        """Whether it makes the answers different; the cuts of a stream, for example, do not."""
+        """True if it makes the answers different. The cuts of a stream, for example, do not."""
         return self.kind not in {"events", "request"}
 
 

@@ -124,7 +124,7 @@ def _folded(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _death(report: Mapping[str, Any]) -> str:
-    """What ended the run early, in words; empty if nothing did."""
+    """Describe what ended the run early; empty if nothing did."""
     if broken_off := report["target"].get("broken_off"):
         return str(broken_off)
     died = (

@@ -82,7 +82,7 @@ def print_difference(console: Console, report: DifferenceReport, *, verbose: boo
 
 
 def _counted(report: DifferenceReport) -> str:
-    """How much differs, and how much was compared."""
+    """Count what differs, and what was compared."""
     verdicts = sum(row.decides for row in report.verdicts)
     answers = sum(finding.first.decides for finding in report.findings)
     differing = f"{verdicts} verdicts and {answers} things in answers; " if report.differ else ""

@@ -1,10 +1,8 @@
-"""Whether two deployments serve one model: their logprobs of the same ids, beside what each differs by from
-itself.
+"""Decide if two deployments serve one model, by their logprobs of the same ids.
 
-Both sides score the same texts, token by token. What a side differs by from itself is measured on it alone:
-a text scored again, and scored beside what its writer told while it wrote. A side that repeats itself to the
-last digit hides its noise; there the steps stand for it in which its numbers come, which show how many
-digits it computes with.
+Both sides score the same texts, token by token. The noise of a side is measured on it alone: a text is scored
+again, and scored beside the logprobs of its writer. A side that repeats itself to the last digit hides its
+noise. The steps between its numbers then replace it, because they show how many digits it computes with.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ Scoring = Sequence[Position]
 
 
 class Outcome(StrEnum):
-    """What two sides are to each other."""
+    """Relations between two sides."""
 
     SAME = "the same"
     NOISE = "the same up to noise"
@@ -82,7 +80,7 @@ class Text:
 
 @dataclass(frozen=True)
 class TwinSide:
-    """What a side is."""
+    """A description of a side."""
 
     url: str
     model: str
@@ -105,7 +103,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Noise:
-    """What a side differs by from itself, in nats."""
+    """The noise of a side, in nats: how much it differs from itself."""
 
     repeated: float
     """The root of the mean square by which logprobs of one text lie apart that it gave twice."""
@@ -116,13 +114,13 @@ class Noise:
 
     @property
     def size(self) -> float:
-        """What is taken for its noise."""
+        """Return what counts as the noise of the side."""
         return self.repeated if self.repeated > _SEEN_NOISE * self.step else self.step
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """What a text adds to a mean: numbers of its tokens."""
+    """Numbers of a text's tokens, which it adds to the means."""
 
     apart: tuple[float, ...]
     """Differences of the logprobs of its ids, between the sides."""
@@ -139,7 +137,7 @@ class _Counted:
 
 @dataclass(frozen=True)
 class TwinTally:
-    """What one comparison counted; tallies of several merge."""
+    """Counts of one comparison; tallies of several merge."""
 
     sides: tuple[TwinSide, ...]
     texts: tuple[_Counted, ...]
@@ -221,8 +219,8 @@ def _apart(first: Scoring, second: Scoring) -> Iterator[float]:
 
 
 def _divergence(apart: float) -> float:
-    """What one id, sampled by a side that gives it so much more than the other, adds to the divergence of
-    that side from the other: never below 0, and its mean is right.
+    """Compute what one sampled id adds to the divergence of its side from the other. It is never below 0, and
+    its mean is right.
     """
     return math.expm1(min(-apart, _FARTHEST)) + apart
 
@@ -245,7 +243,7 @@ def _step(position: Position) -> float:
 
 
 def _gap(first: Position, second: Position) -> float:
-    """How far two sides are from having the same likeliest id; the nearer of them counts."""
+    """Return how far two sides are from the same likeliest id; the nearer side counts."""
     ours, theirs = _likeliest(first), _likeliest(second)
     if not ours or not theirs:
         return 0.0
@@ -306,7 +304,7 @@ def _limit(noise: Sequence[Noise]) -> float:
 
 
 def _weighed(texts: Sequence[_Counted]) -> tuple[Outcome, Interval, tuple[Noise, Noise]]:
-    """What the numbers of some texts say."""
+    """Decide the outcome from the numbers of some texts."""
     noise = _noise(texts, 0), _noise(texts, 1)
     apart = _interval([[number * number for number in text.apart] for text in texts]).root()
     if len(texts) < _LEAST_TEXTS or (_limit(noise) < apart.high and apart.low <= _limit(noise)):
@@ -315,7 +313,7 @@ def _weighed(texts: Sequence[_Counted]) -> tuple[Outcome, Interval, tuple[Noise,
 
 
 def _told_within(texts: Sequence[_Counted], outcome: Outcome) -> int:
-    """How many of the tokens, in the order of asking, show the outcome as all do."""
+    """Count the tokens, in the order of asking, that suffice for the outcome of all."""
     tokens = list(accumulate(len(text.apart) for text in texts))
     enough = len(texts)
     # By shrinking, not growing: the fewest tokens of which every larger part tried says the same.
@@ -328,7 +326,7 @@ def _told_within(texts: Sequence[_Counted], outcome: Outcome) -> int:
 
 
 def _histogram(numbers: Sequence[float]) -> tuple[int, ...]:
-    """How many numbers are 0, above it, and above each edge but not above the next."""
+    """Count the numbers that are 0, that are above 0, and that lie between each edge and the next."""
     above = [sum(abs(number) > edge for number in numbers) for edge in (0.0, *_EDGES)]
     return (len(numbers) - above[0], *(low - high for low, high in pairwise((*above, 0))))
 
@@ -384,7 +382,7 @@ def _all_of(*replicas: TwinSide) -> TwinSide:
 
 
 def twin_report(tally: TwinTally) -> TwinReport:
-    """What a tally says of its sides."""
+    """Make the report of a tally."""
     counted = tally.texts
     apart_numbers = [number for text in counted for number in text.apart]
     outcome, apart, noise = _weighed(counted)
@@ -413,7 +411,7 @@ def twin_report(tally: TwinTally) -> TwinReport:
 
 
 def _are_same(pair: AnswerPair) -> bool:
-    """Whether two answers have the same choices, by what both sides tell of them."""
+    """True if two answers have the same choices, by the fields that both sides report."""
     ours, theirs = pair.baseline.choices, pair.other.choices
     stated = [stated_by_both(*choices) for choices in zip(ours, theirs, strict=False)]
     return len(ours) == len(theirs) and all(first == second for first, second in stated)

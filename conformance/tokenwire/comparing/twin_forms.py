@@ -53,7 +53,7 @@ def _seeds(report: TwinReport) -> str:
 
 
 def facts(report: TwinReport) -> Iterator[tuple[str, str]]:
-    """What the comparison found: the name and the words of each line."""
+    """Yield the findings of the comparison: the name and the words of each line."""
     yield "apart", f"{_between(report.apart)} nats on average; noise explains up to {_nats(report.limit)}"
     for label, noise in zip(LABELS, report.noise, strict=True):
         yield f"{label} by itself", _noise(noise)

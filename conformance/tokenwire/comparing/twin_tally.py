@@ -28,7 +28,7 @@ def write_twins(tally: TwinTally, path: Path) -> None:
 
 
 def are_twins(path: Path) -> bool:
-    """Whether a tally is one of twins. Raises UsageError, OSError."""
+    """True if a tally is one of twins. Raises UsageError, OSError."""
     head = next(iter(values_of(path)), None)
     return isinstance(head, dict) and head.get("kind") == _KIND
 

@@ -43,7 +43,7 @@ def _why(summary: Summary | None) -> str:
 
 
 def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exchanges) -> bool:
-    """Whether a verdict decides something that the other side could show, too.
+    """True if a verdict decides something that the other side could show, too.
 
     UNSUPPORTED decides if the run showed that absence can be trusted. A violation does not if the other side
     has none of the exchanges that show it.
@@ -62,7 +62,9 @@ def verdict_differences(
     second: Mapping[str, Any],
     exchanges: tuple[_Exchanges, _Exchanges] = (None, None),
 ) -> Iterator[VerdictDifference]:
-    """Where two JSON reports differ, in the order of the specification. `exchanges`: those of each side."""
+    """Yield the verdicts that differ between two JSON reports, in the order of the specification.
+    `exchanges`: those of each side.
+    """
     ours = {summary.requirement: summary for summary in summaries(first)}
     theirs = {summary.requirement: summary for summary in summaries(second)}
     for requirement in ours | theirs:

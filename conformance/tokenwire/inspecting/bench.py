@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """What the bench is to do: judge an answer, and where `number` is given, make its view."""
+    """A task of the bench: judge an answer and, if `number` is given, make its view."""
 
     answer: Answer
     number: int | None = None
@@ -51,7 +51,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Bench:
-    """What is known of the target, and what each server says of itself."""
+    """Facts about the target, and the advertisements of each server."""
 
     dialects: Mapping[str, Dialect]
     advertised: Mapping[str, Advertised] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Bench:
         )
 
     def _run(self, question: Question, stream: Stream, beside: Stream | None) -> Run:
-        """What is judged: a comparison across servers says nothing of one of them, but of a gateway."""
+        """Make the run to judge. Two servers are compared only if one is the gateway of the other."""
         run = Run((stream,), self._advertised_by(question.answer), tokenizer=self.tokenizer)
         if question.beside is None or beside is None:
             return run
@@ -94,8 +94,8 @@ class Bench:
         return run
 
     def _rows(self, question: Question, stream: Stream) -> list[Requirement] | None:
-        """What is judged: what one answer can violate, and all of two that have ended. Half a document is no
-        answer yet.
+        """Return the rows to judge: those that one answer can violate, or all for two answers that have
+        ended. Half a document is not an answer yet.
         """
         if question.answer.under_way and not stream.asked.stream:
             return []

@@ -1,4 +1,4 @@
-"""What was asked by hand: requests under way, and the last answers, in bounded memory."""
+"""Requests sent by hand: those under way and the last answers, in bounded memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Asked:
 
     @property
     def exchange(self) -> Exchange:
-        """As far as it has come."""
+        """Return the exchange as far as it has arrived."""
         known = self.ended or self.tap.so_far()
         if known is None:
             waiting = self.refused or "it waits for its turn"
@@ -62,7 +62,7 @@ class Asked:
         return Answer(self.exchange, self.dialect.name, not (self.ended or self.refused), self.to)
 
     def row(self) -> dict[str, Any]:
-        """What the table of the page shows."""
+        """Make the row of the page's table."""
         known = self.ended or self.tap.so_far()
         reads = known.reads if known is not None else ()
         state = self.refused or (
@@ -153,7 +153,7 @@ class Exchanges:
         return f"{request.method} {request.path} for {named!r} was answered {answer.status or answer.detail}"
 
     async def view(self, number: int, beside: int = 0) -> dict[str, Any]:
-        """What the page shows of an answer, beside another one if that is known."""
+        """Make the page's view of an answer, and of another one beside it if it is known."""
         other = self.known[beside].answer if beside in self.known else None
         return await self._judged(Question(self.known[number].answer, number, other))
 

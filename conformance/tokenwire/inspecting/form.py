@@ -18,7 +18,7 @@ _TEXTS = ("text", "name")
 
 
 def form(dialect: Dialect, model: str) -> dict[str, Any]:
-    """What the script of the page makes the form of, and the body to begin with."""
+    """Describe the fields of the page's form, and the body to begin with."""
     asked = replace(plain(dialect), stream=True, max_new_tokens=_TOKENS)
     request = dialect.render(asked, model)
     return {

@@ -1,4 +1,4 @@
-"""What was found by hand becomes a test: a capture with its expected verdicts, a scenario, command lines."""
+"""Turn findings into tests: a capture with its expected verdicts, a scenario, command lines."""
 
 from __future__ import annotations
 

@@ -61,12 +61,12 @@ def live_page(
 
 
 def _recorded(opinion: Opinion) -> bool:
-    """Whether its capture is there: beyond --record-cap, the oldest are deleted."""
+    """True if its capture exists. Beyond --record-cap, the oldest are deleted."""
     return bool(opinion.recorded) and Path(opinion.recorded).is_file()
 
 
 def _replay_command(opinion: Opinion, requirement: str) -> str:
-    """What judges a recorded exchange again."""
+    """Return the command that judges a recorded exchange again."""
     return shlex.join(["tokenwire", "replay", opinion.recorded, "--requirement", requirement])
 
 

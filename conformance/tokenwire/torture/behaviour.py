@@ -1,4 +1,4 @@
-"""What a server and what stands before it may do beside the bytes: cases made from a plain one of a door."""
+"""Cases about the server's behaviour beside the bytes, each made from a plain case of a door."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AFTER_S = 1
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How a server answers beside the bytes."""
+    """Behaviour of a server beside the bytes of its answer."""
 
     comment: str
     sentence: str
@@ -40,7 +40,7 @@ class Behaviour:
 
     @property
     def may_tell(self) -> bool:
-        """Whether a client does right, too, that tells an error and does not ask again."""
+        """True if a correct client may also report an error instead of retrying."""
         return self.status != 200 or self.breaks > 0
 
 
@@ -80,7 +80,7 @@ BEHAVIOURS = {
 
 
 def behaviour_of(case: str) -> Behaviour:
-    """What is done beside the bytes of a case: nothing, for a vector."""
+    """Return the behaviour of a case beside its bytes; empty for a vector."""
     return BEHAVIOURS.get(case, Behaviour("", ""))
 
 

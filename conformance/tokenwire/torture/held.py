@@ -1,4 +1,4 @@
-"""What a client holds in the end, and how it differs from what a correct one holds."""
+"""Reports of clients, and how they differ from those of a correct client."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def _arguments(text: Any) -> Any:
 
 
 def problem_of(report: Any) -> str:
-    """Why a value is no report, with the place; empty where it is one."""
+    """Explain why a value is not a valid report, with the place; empty if it is."""
     error = next(_REPORT.iter_errors(report), None)
     return f"no report, at /{'/'.join(map(str, error.instance_path))}: {error.message}" if error else ""
 
 
 def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Difference]:
-    """Where a report differs from the right record, field by field."""
+    """Yield the differences between a report and the right record, field by field."""
     if record["error"] is not None:  # a client reports it, and what came before it is no answer
         if not report.get("error"):
             yield Difference("error", None, record["error"], report.get("error"))
@@ -116,7 +116,7 @@ def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterato
 
 
 def finished(record: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
-    """Whether a client takes what it holds for a whole answer: no error, and a finish for each choice."""
+    """True if a client takes its content for a whole answer: no error, and a finish for each choice."""
     held = {choice.get("index", 0): choice.get("finish") for choice in report.get("choices", ())}
     return not report.get("error") and all(held.get(choice["index"]) for choice in record["choices"])
 
@@ -127,7 +127,7 @@ def reported_fields(report: Mapping[str, Any]) -> frozenset[str]:
 
 
 def held_by(stream: Stream) -> dict[str, Any]:
-    """What our own reader holds of an answer, as a client reports it."""
+    """Return what our own reader reads from an answer, in the form of a client's report."""
     usage = {name: stream.usage.get(name) for name in _COUNTED} if stream.usage else None
     return {"choices": [_held(choice) for choice in stream.choices], "usage": usage, "error": stream.error}
 

@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a client did wrong in a case, and the sentence that this breaks."""
+    """A mistake of a client in a case, and the sentence that it violates."""
 
     case: Key
     sentence: str
@@ -120,7 +120,7 @@ class Session:
         ]
 
     def take(self, door: str, case: str, report: dict[str, Any]) -> dict[str, Any]:
-        """Keep what a client accumulated; what is to be said of it."""
+        """Keep what a client accumulated, and return the verdict and the findings."""
         if "given_up" in report:
             self.given_up[door, case] = str(report["given_up"])
             return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
@@ -138,7 +138,7 @@ class Session:
         }
 
     def _differences(self, key: Key, report: Mapping[str, Any]) -> Iterator[Difference]:
-        """What a client reported that is not as it should be, and what it did."""
+        """Yield the differences between a client's report and behaviour and the right ones."""
         _, case = self.cases[key]
         behaviour, record = behaviour_of(case.id), whole(case.record)
         if behaviour.held_open:
@@ -230,7 +230,7 @@ class Session:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader should know beside the verdicts."""
+        """Return remarks that a reader needs beside the verdicts."""
         requests = sum(map(len, self.asked.values()))
         connections = len({asked.connection for several in self.asked.values() for asked in several})
         reported = f"{len(self.wrong)} of {len(self.cases)} cases were reported"

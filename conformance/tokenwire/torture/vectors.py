@@ -99,7 +99,7 @@ class Door:
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a client must do (`spec/clients.yaml`)."""
+    """A requirement for clients (`spec/clients.yaml`)."""
 
     level: Level
     sentence: str
