@@ -59,7 +59,7 @@ def replay(*captures: Path | str, **options: Any) -> Report:
 
 
 def compare(one: Path | str, other: Path | str) -> Mapping[str, Any]:
-    """What differs between two recordings, or two JSON reports. Raises as `replay`."""
+    """Compare two recordings, or two JSON reports. Raises as `replay`."""
     return as_json(compare_sides(*(read_side(str(Path(path))) for path in (one, other))))
 
 

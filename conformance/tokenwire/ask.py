@@ -1,6 +1,6 @@
-"""What a request says, whatever a dialect calls it; and an ask, which a dialect renders into a request.
+"""The fields of a request, by one name for all dialects; and asks, which a dialect renders into requests.
 
-The fields stand here once: `Ask` is what a scenario wants, `Asked` what a request was read to want.
+Each field is declared once. `Ask` is what a scenario wants, `Asked` what a request was parsed to want.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tokenwire.constraint import Constraint, ToolRule
 
 
 class Budget(StrEnum):
-    """How much a run may ask, smallest first; each holds all that the one before it holds."""
+    """The size of a run, smallest first. Each budget includes all that the one before it includes."""
 
     QUICK = "quick"
     """Every kind of question once."""
@@ -24,7 +24,7 @@ class Budget(StrEnum):
     """And again, in more shapes: more intervals, more seeds, more neighbours."""
 
     def covers(self, least: Budget) -> bool:
-        """Whether a run of this budget asks what takes `least` at least."""
+        """True if a run of this budget asks what takes at least the budget `least`."""
         order = list(Budget)
         return order.index(self) >= order.index(least)
 
@@ -44,7 +44,7 @@ Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a field of a request may hold, whatever a dialect calls it, and what it changes."""
+    """The values that a field of a request may have in any dialect, and what it changes."""
 
     kind: Kind
     least: float | None = None
@@ -63,7 +63,7 @@ def _rule(
 
 @dataclass(frozen=True, kw_only=True)
 class _Sampling:
-    """How the tokens of a prompt are sampled, where they end, and how their text is made."""
+    """Fields for the sampling of a prompt's tokens, for their end, and for their text."""
 
     max_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
     """None: the server's default."""
@@ -85,7 +85,9 @@ class _Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFields(_Sampling):
-    """What a request says beside its prompts: an ask is rendered from it, a request read back into it."""
+    """Fields of a request beside its prompts. An ask is rendered from them, and a request is parsed
+    into them.
+    """
 
     n: int = field(default=1, metadata=_rule("integer", least=1))
     stream: bool = field(default=False, metadata=_rule("boolean", shapes=False))
@@ -151,7 +153,7 @@ class Ask(RequestFields):
 
     @property
     def prompts(self) -> int:
-        """How many prompts the ask holds."""
+        """The number of prompts of the ask."""
         return max(len(self.input_ids), len(self.text), 1 if self.messages else 0)
 
 
@@ -187,7 +189,7 @@ class SentField:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a request asks to be told beyond the fields of the record, as its dialect lists it."""
+    """Something that a request asks to get beyond the fields of the record, as its dialect lists it."""
 
     wire_name: str
     """The field of the request that asks for it."""
@@ -198,7 +200,7 @@ class Wanted:
 
 
 class Turn(NamedTuple):
-    """What a turn of a session was sent as."""
+    """The request of one turn of a session."""
 
     after: str
     """The id of the request whose prompt and output stand before."""
@@ -209,9 +211,9 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(RequestFields):
-    """What a request asked for, in the words of the abstract record, read back from the request itself.
+    """The fields that were parsed from a request, in the terms of the abstract record.
 
-    A field is at its default where neither the request nor the dialect says it.
+    A field has its default if neither the request nor the dialect sets it.
     """
 
     prompts: int = 1
@@ -288,29 +290,31 @@ class Asked(RequestFields):
         return self.by_prompt[prompt] if prompt < len(self.by_prompt) else self
 
     def budget(self, choice: int) -> int | None:
-        """How many tokens a choice may have, as far as the request says."""
+        """Return the most tokens that a choice may have, as far as the request sets it."""
         prompt = choice // max(self.n, 1)
         return self.budgets[prompt] if prompt < len(self.budgets) else self.max_new_tokens
 
     @property
     def likeliest(self) -> bool:
-        """Whether the ids asked for are the likeliest by the model: none is drawn, biased or penalised."""
+        """True if the ids are the likeliest by the model: none is drawn, biased or penalised."""
         return self.greedy and not self.other_sampling
 
     @property
     def stoppable(self) -> bool:
-        """Whether anything but its budget may end a choice: an end, a stop, or a constraint that is met."""
+        """True if something beside its budget may end a choice: an end, a stop, or a constraint
+        that is met.
+        """
         demanded = self.tools is not None and self.tools.demand == "required"
         stops = self.stop or self.stop_token_ids or self.stop_regex
         return bool(not self.ignore_eos or stops or self.constraints or demanded)
 
     @property
     def truncated(self) -> bool:
-        """Whether a part of the distribution is not sampled from."""
+        """True if a part of the distribution is not sampled from."""
         return (self.top_k or 0) > 0 or (self.top_p or 1.0) < 1.0 or (self.min_p or 0.0) > 0.0
 
 
 def _is_default(name: str, value: object) -> bool:
-    """Whether a field of what was asked has its default: the same value of the same type."""
+    """True if a parsed field has its default: the same value of the same type."""
     default = getattr(Asked, name, ...)  # a mutable default is none of the class
     return type(value) is type(default) and value == default

@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 class _ImportingGroup(TyperGroup):
-    """Imports a command when it is called or completed; `--help` shows the line that stands for it."""
+    """Imports a command when it is called or completed; `--help` shows its line only."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)

@@ -86,7 +86,7 @@ def _is_address(value: Any) -> bool:
 
 
 def value_of(option: Option) -> tuple[str, Callable[[Any], bool]]:
-    """What the value of a key must be, in words, and a predicate of TOML values."""
+    """Return what the value of a key must be, in words, and a predicate of TOML values."""
     if option.key == HEADERS:
         return "a table of texts", _is_table_of_texts
     if option.several:

@@ -1,4 +1,4 @@
-"""What a request lets a model say: a language, and whether a text is a word of it or the beginning of one.
+"""Constraints of a request: languages, and whether a text is a word of one, or the beginning of a word.
 
 A capture brings schemas and expressions of strangers: their size is bounded, expressions are matched in
 linear time, and no schema is fetched.
@@ -38,19 +38,19 @@ _NUMBER_TYPES = frozenset({"integer", "number"})
 
 
 class UntoldError(Exception):
-    """It cannot be told whether a text belongs to a language; why, as a clause."""
+    """It is not decidable whether a text belongs to a language; the message is the reason, as a clause."""
 
 
 class NoLanguageError(ValueError):
-    """What was sent is no language; why, as the end of a sentence that begins with what it is."""
+    """The value that was sent is not a language; the message ends a sentence that begins with its name."""
 
 
 class _Language(Protocol):
     def has(self, text: str) -> bool:
-        """Whether a text is a word."""
+        """True if a text is a word."""
 
     def begins(self, text: str) -> bool:
-        """Whether a text is the beginning of a word."""
+        """True if a text is the beginning of a word."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Constraint:
 
     @property
     def fault(self) -> str:
-        """Why it is no language, in words; empty where it is one, or that cannot be told."""
+        """The reason why it is not a language; empty if it is one, or if that is not decidable."""
         try:
             self._language()
         except NoLanguageError as error:
@@ -74,7 +74,7 @@ class Constraint:
         return ""
 
     def admits(self, text: str, *, cut: bool = False) -> bool:
-        """Whether a text is a word; the beginning of one, if it is `cut`. Raises UntoldError."""
+        """True if a text is a word or, with `cut`, the beginning of one. Raises UntoldError."""
         try:
             language = self._language()
         except NoLanguageError as error:
@@ -93,7 +93,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class ToolRule:
-    """Which tools a request lets a choice call, and how."""
+    """The tools that a choice may call, and how."""
 
     offered: tuple[str, ...] = ()
     demand: str = "auto"
@@ -109,7 +109,7 @@ class ToolRule:
 
     @property
     def faults(self) -> Iterator[str]:
-        """Why it cannot be kept, in words."""
+        """The reasons why it cannot be followed."""
         if self.demand not in ("none", "auto", "required"):
             yield f"tool_choice is {self.demand!r}, which there is not,"
         if self.demand == "required" and not (self.name in self.offered if self.name else self.offered):
@@ -160,7 +160,7 @@ class _Json:
 
 
 def _is_final(wrong: jsonschema_rs.ValidationError) -> bool:
-    """Whether no text to come can mend what is wrong in a part that is still open."""
+    """True if no further text can mend the error in a part that is still open."""
     keyword = wrong.schema_path[-1] if wrong.schema_path else ""
     if keyword == "type" and type(wrong.instance) in _NUMBERS:
         # A number may go on as another: 1 as 12, 1.5 as 1.5e1; never as anything else.
@@ -169,7 +169,7 @@ def _is_final(wrong: jsonschema_rs.ValidationError) -> bool:
 
 
 class _Regex:
-    """What an expression matches from end to end."""
+    """The texts that an expression matches from end to end."""
 
     def __init__(self, pattern: Any) -> None:
         if not isinstance(pattern, str):
@@ -193,7 +193,7 @@ class _Regex:
 
 
 class _Grammar:
-    """What a grammar derives from its `root`."""
+    """The texts that a grammar derives from its `root`."""
 
     def __init__(self, rules: Any) -> None:
         if not isinstance(rules, str):
@@ -227,7 +227,7 @@ class _Choice:
 
 
 def _parsed(value: Any) -> Any:
-    """What a value is that may be written as the text of JSON."""
+    """Parse a value that may be written as JSON text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except RecursionError as error:
@@ -238,14 +238,14 @@ def _parsed(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Tag:
-    """What begins and ends a piece of text, and of what that is a word."""
+    """The beginning and the end of a piece of text, and the language between them."""
 
     begin: str
     content: _Language
     end: str
 
     def closed(self, text: str, place: int) -> int | None:
-        """Where the tag ends that begins at a place of a text; None where it does not."""
+        """Return where the tag that begins at a place of a text ends; None if it does not."""
         first = start = place + len(self.begin)
         if not text.startswith(self.begin, place):
             return None
@@ -259,7 +259,7 @@ class _Tag:
         raise UntoldError(f"a tag has more than {_MOST_ENDS} ends")
 
     def open(self, text: str, place: int) -> bool:
-        """Whether what stands at a place of a text may go on to the tag."""
+        """True if the text at a place may go on to become the tag."""
         if not text.startswith(self.begin, place):
             return self.begin.startswith(text[place:])
         inner = text[place + len(self.begin) :]
@@ -296,7 +296,7 @@ class _Tags:
         return self._matched(text)[0]
 
     def _matched(self, text: str) -> tuple[bool, bool]:
-        """Whether a text begins a word, and whether it is one."""
+        """Return two flags: the text begins a word, and the text is a word."""
         if self._begins is None:
             end = self._tags[0].closed(text, 0)
             return end == len(text) or (end is None and self._tags[0].open(text, 0)), end == len(text)
@@ -347,7 +347,7 @@ def _fetch(name: str) -> Any:
 
 
 def _validator(schema: Any) -> Any:
-    """What holds values against a schema. Raises NoLanguageError for what is none, else UntoldError."""
+    """Make a validator of a schema. Raises NoLanguageError if it is not a schema, else UntoldError."""
     try:
         return jsonschema_rs.validator_for(
             schema, retriever=_fetch, pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
@@ -361,7 +361,7 @@ def _validator(schema: Any) -> Any:
 
 
 def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
-    """Whether a text begins a word of a grammar, and whether it is one. Raises UntoldError."""
+    """Return two flags: the text begins a word of a grammar, and the text is one. Raises UntoldError."""
     if llguidance is None:
         raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
     # Reading changes a matcher, and the cache keeps it for the next text.

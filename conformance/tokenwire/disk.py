@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 
 def unfinished(path: Path) -> Path:
-    """Where a file is written, until it is whole."""
+    """Return the path where a file is written until it is complete."""
     return path.with_name(f"{path.name}.part")
 
 
@@ -22,7 +22,7 @@ def begin(path: Path) -> BinaryIO:
 
 
 def why_unwritable(path: Path) -> str:
-    """Why a file could not be written, as a sentence; empty if it could. Its folder is made."""
+    """Explain why a file could not be written, as a sentence; empty if it could. Its folder is made."""
     try:
         if path.is_dir():
             return f"{path} is a folder; name a file in it"
@@ -36,7 +36,7 @@ def why_unwritable(path: Path) -> str:
 
 
 def why_not_appendable(path: Path) -> str:
-    """Why nothing could be added to a file, as a sentence; empty if it could."""
+    """Explain why nothing could be appended to a file, as a sentence; empty if it could."""
     try:
         path.open("a").close()
     except OSError as error:
@@ -45,7 +45,7 @@ def why_not_appendable(path: Path) -> str:
 
 
 def system_says(error: OSError) -> str:
-    """Why the system refused, in its own words."""
+    """Return the system's own words for its refusal."""
     return error.strerror or str(error)
 
 

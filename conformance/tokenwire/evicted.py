@@ -55,7 +55,7 @@ class AnswerStore:
 
     @property
     def full(self) -> bool:
-        """Whether there were more answers than stay in memory."""
+        """True if there were more answers than stay in memory."""
         return self._left < 0
 
     def share(self, value: Shared) -> Shared:
@@ -82,7 +82,9 @@ class AnswerStore:
             yield path, [_EvictedExchange(head, self) for head in heads]
 
     def exchanges(self, parsed: Sequence[Parsed]) -> list[ExchangeHead]:
-        """What `parse` gave; those that it gave in memory are evicted too if there were too many."""
+        """Return the exchanges of what `parse` returned. Those in memory are evicted too if there
+        were too many.
+        """
         return [
             exchange
             if isinstance(exchange, _EvictedExchange)
@@ -93,7 +95,7 @@ class AnswerStore:
         ]
 
     def read(self, exchanges: Sequence[tuple[ExchangeHead, ReadBy]]) -> list[Answer]:
-        """What dialects read of exchanges; of those that are evicted, the facts."""
+        """Read exchanges with their dialects; only the facts of evicted ones."""
         evicted = [(exchange, read) for exchange, read in exchanges if isinstance(exchange, _EvictedExchange)]
 
         def facts_of(part: Sequence[int]) -> list[_Facts]:
@@ -153,7 +155,7 @@ _OF_CHOICE = tuple(field.name for field in fields(ChoiceFacts) if field.name != 
 
 
 class _Facts(NamedTuple):
-    """What is kept of an answer. Pickled in three parts: a check seldom asks for all of them."""
+    """Facts that are kept of an answer. They are pickled in three parts because a check seldom needs all."""
 
     dialect: str
     delivery: Delivery

@@ -40,7 +40,7 @@ class Explanation:
 
     @property
     def needs(self) -> str:
-        """What a PASS needs, in words."""
+        """The conditions of a PASS, in words."""
         row = self.requirement
         if row.excluded:
             return f"there is no check: {row.excluded}"

@@ -90,7 +90,7 @@ def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
 
 
 def folder_of_last(checked: Path = Path()) -> Path:
-    """Where the last run that was started in a folder is kept."""
+    """Return the folder for the last run that was started in a folder."""
     return state_of(checked) / _LAST
 
 

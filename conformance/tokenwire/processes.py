@@ -90,8 +90,8 @@ class Helper:
         return pool
 
     def submit(self, part: Any) -> Future[Any]:
-        """What comes of a part. Its result raises BrokenProcessPool if the process was killed; the next part
-        gets another process.
+        """Submit a part and return its result to come. The result raises BrokenProcessPool if the process was
+        killed; the next part then gets another process.
         """
         work = _do if self._forks else self._work
         try:
@@ -125,5 +125,5 @@ def together(
 
 
 def _may_fork() -> bool:
-    """Whether the system can fork, and this process may."""
+    """True if the system can fork, and this process may."""
     return "fork" in get_all_start_methods() and not current_process().daemon

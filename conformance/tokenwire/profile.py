@@ -39,7 +39,7 @@ def known_profiles() -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _Level:
-    """What a profile promises, and what a server needs for it (`spec/profiles/levels.yaml`)."""
+    """The promise of a profile, and its conditions (`spec/profiles/levels.yaml`)."""
 
     date: str
     title: str
@@ -61,7 +61,7 @@ def levels() -> dict[str, _Level]:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a run shows of a profile: how many of its MUSTs a server keeps."""
+    """The result of a run for a profile: how many of its MUSTs a server keeps."""
 
     name: str
     """That of the profile."""
@@ -84,12 +84,12 @@ class Standing:
         return not self.missing
 
     def as_json(self) -> dict[str, Any]:
-        """As a report holds it."""
+        """Return the standing as it is in a report."""
         return {**asdict(self), "shown": self.shown}
 
 
 def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[str]) -> Standing:
-    """What the verdict on each requirement amounts to for a profile, whose name must be known.
+    """Decide the standing of a profile, whose name must be known, from the verdict on each requirement.
 
     `families`: those whose dialects the server speaks.
     """
@@ -135,7 +135,7 @@ def dated_levels(verdicts: Mapping[str, Verdict], families: Collection[str]) -> 
 
 
 def _is_must(row: Requirement, families: Collection[str]) -> bool:
-    """Whether a server that speaks the dialects of some families is held to a requirement."""
+    """True if a server that speaks the dialects of these families has to keep a requirement."""
     return (
         Level.MUST in {row.level_for(family) for family in families} if families else row.level is Level.MUST
     )

@@ -70,7 +70,7 @@ def _node_id(judgement: Judgement) -> str:
 
 @cache
 def _marks(requirement: str, chapter: str, level: str) -> tuple[pytest.MarkDecorator, ...]:
-    """By which the items of a requirement are chosen."""
+    """Make the marks that select the items of a requirement."""
     named = [("requirement", requirement), ("chapter", chapter), ("level", level)]
     named += [("profile", name) for name, ids in load_profiles().items() if requirement in ids]
     return (pytest.mark.tokenwire, *(getattr(pytest.mark, name)(name=value) for name, value in named))

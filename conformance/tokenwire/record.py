@@ -33,7 +33,7 @@ def integer(value: object) -> int | None:
 
 
 class Delivery(StrEnum):
-    """How a record travels."""
+    """Forms of delivery of a record."""
 
     WHOLE = "whole"
     CUMULATIVE = "cumulative"
@@ -41,9 +41,9 @@ class Delivery(StrEnum):
 
 
 class Place(NamedTuple):
-    """Where something stands on the wire: the evidence of a finding.
+    """A place on the wire: the evidence of a finding.
 
-    Checks make one for every observation: a frozen dataclass takes five times as long to make.
+    Checks make one for every observation. A frozen dataclass takes five times as long to make.
     """
 
     exchange: str
@@ -104,15 +104,15 @@ class Finish:
 
     @property
     def failed(self) -> bool:
-        """Whether a choice was ended by a failure instead of being finished: an abort with an HTTP status.
+        """True if a failure ended the choice: an abort with an HTTP status.
 
-        Such an ending replaces the answer; of what came with it nothing is promised.
+        Such an ending replaces the answer, so its other contents are not promised.
         """
         return self.type == "abort" and self.code is not None
 
 
 class CallPiece(NamedTuple):
-    """What an emission brings of one tool call, as it stood on the wire; None for what is absent or null."""
+    """A piece of one tool call in an emission, as it was on the wire; None for absent fields and null."""
 
     pointer: str
     """Where it stands in the data of its event."""
@@ -127,7 +127,7 @@ class CallPiece(NamedTuple):
 
     @property
     def call(self) -> int:
-        """Which call a piece of a stream belongs to; its position says it where it has no index."""
+        """The call that a piece of a stream belongs to; its position if it has no index."""
         return self.index if type(self.index) is int else self.position
 
 
@@ -162,10 +162,10 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Emission:
-    """What one event delivered for one choice, as it stood on the wire (not yet joined or sliced).
+    """The content of one event for one choice, as it was on the wire (not yet joined or sliced).
 
-    A field is None (or missing from its mapping) when the event does not carry it. Its choice adds where it
-    stands among the others; nothing else is ever changed.
+    A field is None (or missing from its mapping) if the event does not carry it. Its choice adds its place
+    among the others; nothing else is ever changed.
     """
 
     event: Event
@@ -218,12 +218,12 @@ class Emission:
 
     @property
     def new(self) -> int:
-        """How many output ids it is the first to deliver."""
+        """The number of output ids that it delivers first."""
         return self.after - self.before
 
     @property
     def expected_entries(self) -> int:
-        """How many entries a per-token series of this emission must hold."""
+        """The number of entries that a per-token series of this emission must have."""
         return self.new if self.incremental else self.after
 
     @property
@@ -234,11 +234,11 @@ class Emission:
         return f"{count} output {'id' if count == 1 else 'ids'} {of.get(self.delivery, 'delivered so far')}"
 
     def unseen(self, entries: list[Any]) -> list[Any]:
-        """Those of a list's entries that no emission before this one carried."""
+        """Return the entries of a list that no emission before this one carried."""
         return entries[self.seen_entries :]
 
     def entries(self, name: str) -> list[Any] | None:
-        """The entries of a series as they stand in the emission; None where there is no list."""
+        """Return the entries of a series in the emission; None if it has no list."""
         return as_list(self.series.get(name))
 
     def counter(self, name: str) -> int | None:
@@ -271,7 +271,7 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
 
 @dataclass(frozen=True)
 class ChoiceFacts:
-    """What a check of a run may ask of a choice: everything but its emissions, joined."""
+    """The facts of a choice that a check of a run may use: everything but its emissions, joined."""
 
     index: int
     delivery: Delivery
@@ -309,13 +309,13 @@ class ChoiceFacts:
         raise NotImplementedError
 
     def fact(self, name: str, compute: Callable[[Choice], Any]) -> Any:
-        """What a function computes from the emissions, computed at most once; see `fact`."""
+        """Compute a function of the emissions, at most once; see `fact`."""
         if name not in self.cache:
             self.cache[name] = compute(self.load())
         return self.cache[name]
 
     def ends_with(self, name: str) -> bool:
-        """Whether the last emission carries a field."""
+        """True if the last emission carries a field."""
         return name in _last(self)[1]
 
     def last_at(self, name: str = "") -> Place:
@@ -420,9 +420,9 @@ class Usage:
 
 
 class Answer:
-    """What a run holds of an answer, and all that a check of a run may ask of it.
+    """An answer in a run, with all that a check of a run may use.
 
-    A `Stream` is one with its content in memory, an `EvictedAnswer` one whose content is in its capture.
+    A `Stream` has its content in memory, an `EvictedAnswer` in its capture.
     """
 
     exchange: ExchangeHead
@@ -438,11 +438,11 @@ class Answer:
 
     @property
     def answered(self) -> bool:
-        """Whether there is a record to judge: a 200 that carries at least one choice."""
+        """True if there is a record to judge: a 200 that carries at least one choice."""
         return bool(self.choices) and not self.refused
 
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
-        """What a function computes from the content; see `fact`."""
+        """Compute a function of the content, at most once; see `fact`."""
         raise NotImplementedError
 
     def load(self) -> Stream:
@@ -455,9 +455,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Stream(Answer):
-    """One exchange, read by a dialect: the record that it delivered and how.
+    """One exchange, parsed by a dialect: the record that it delivered, and how.
 
-    Its repr tells what it is and not what it holds, as that of its exchange.
+    Its repr identifies it and leaves out its content, as that of its exchange does.
     """
 
     exchange: Exchange
@@ -561,6 +561,6 @@ def fact(of: type) -> Callable[[Callable[[Any], Known]], Callable[[Any], Known]]
 
 @fact(Choice)
 def _last(choice: Choice) -> tuple[Place, Mapping[str, str]]:
-    """The place of the last emission, and where its fields stand in it."""
+    """Return the place of the last emission, and the pointers of its fields."""
     last = choice.emissions[-1]
     return last.event.place, dict(last.pointers)

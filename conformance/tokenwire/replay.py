@@ -117,7 +117,7 @@ def _endpoints(exchanges: Iterable[ExchangeHead]) -> str:
 
 
 def silent(streams: Iterable[Answer]) -> str:
-    """Which exchanges gave neither a record nor a refusal, in words; empty if all did."""
+    """Describe the exchanges with neither a record nor a refusal; empty if there are none."""
     reasons: dict[str, list[str]] = {}
     for stream in streams:
         if stream.answered or stream.refused or stream.exchange.ending is Ending.HUNG_UP:
@@ -136,13 +136,13 @@ def silent(streams: Iterable[Answer]) -> str:
 
 
 def _without_a_record(dialect: str, answers: Iterable[Answer]) -> str:
-    """Why a dialect is not counted among those that were asked."""
+    """Explain why a dialect is not counted among those that were asked."""
     statuses = {answer.exchange.status for answer in answers if answer.dialect == dialect}
     return f"no answer holds a record; status {', '.join(map(str, sorted(filter(None, statuses)))) or 'none'}"
 
 
 def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
-    """What a reader of the verdicts should know of a run."""
+    """Yield remarks that a reader of a run's verdicts needs."""
     where = f"{run.name}: " if run.name else ""
     nobodys = [exchange for exchange in unknown if information_path(exchange.request) is None]
     if nobodys:

@@ -32,7 +32,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class _Tolerance:
-    """What a requirement allows beside equality (`spec/tolerances.yaml`)."""
+    """A tolerance of a requirement (`spec/tolerances.yaml`)."""
 
     name: str
     value: float
@@ -78,15 +78,15 @@ class Requirement:
     """What it allows beside equality."""
 
     def level_for(self, family: str) -> Level:
-        """How much a server of a family is held to it: no MUST without a promise of its own, or of the API
-        that all of them claim, or a client that breaks.
+        """Return the level of a requirement for a family. A MUST needs a promise of the family or of the API
+        that all claim, or a client that breaks.
         """
         promised = Basis.OPENAI in self.basis or family in self.basis or self.breaks
         return self.level if promised or self.level is not Level.MUST else Level.SHOULD
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """Those that it belongs to: of its subject, of contracts that state it, of purposes that need it."""
+        """The profiles of the row: that of its subject, of contracts with it, of purposes that need it."""
         contracts = (basis.value for basis in self.basis if basis in CONTRACT_PROFILES)
         return (
             self.profile,
@@ -129,7 +129,7 @@ def _from_row(chapter: Mapping[str, Any], row: Mapping[str, Any]) -> Requirement
 
 
 def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, ...]]:
-    """Of each requirement all that it follows from, at any distance, farthest first.
+    """Map each requirement to all that it follows from, at any distance, farthest first.
 
     Raises ValueError if a row follows from one that does not exist, or from itself.
     """

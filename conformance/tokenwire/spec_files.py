@@ -1,9 +1,9 @@
-"""Where the data of the specification lies: beside the repository's packages, or inside the wheel; and what
-installed packages add to it.
+"""The place of the specification's data: beside the repository's packages, or inside the wheel; and additions
+by installed packages.
 
 A package adds by an entry point of the group `tokenwire.extensions` that names a module. The folder `spec`
-beside that module holds `dialects/`, `schemas/` and `requirements/`; the module itself registers the checks
-of its rows.
+beside that module has `dialects/`, `schemas/` and `requirements/`. The module itself registers the checks of
+its rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def spec_root() -> Path:
 
 @cache
 def extensions() -> tuple[EntryPoint, ...]:
-    """What installed packages add, by name."""
+    """Find the extensions among the installed packages, by name."""
     return tuple(sorted(entry_points(group="tokenwire.extensions"), key=lambda point: point.name))
 
 
@@ -52,7 +52,7 @@ def spec_folders() -> tuple[Path, ...]:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds. Raises OSError, yaml.YAMLError."""
+    """Read a YAML file. Raises OSError, yaml.YAMLError."""
     import yaml  # here: `tokenwire --version` reads no table
 
     # The loader in C, if PyYAML was built with it, is nine times as fast.
@@ -66,7 +66,7 @@ def load_schema(name: str) -> dict[str, Any]:
 
 
 def schema_in(folders: Iterable[Path], name: str) -> dict[str, Any]:
-    """As `load_schema`, of the first of these folders that has it."""
+    """Load a schema as `load_schema` does, from the first of these folders that has it."""
     files = [folder / "schemas" / f"{name}.json" for folder in folders]
     file = next((file for file in files if file.is_file()), files[0])
     schema: dict[str, Any] = json.loads(file.read_text("utf-8"))

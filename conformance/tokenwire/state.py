@@ -1,7 +1,7 @@
-"""What tokenwire remembers between runs, in the user's state folder.
+"""State that tokenwire keeps between runs, in the user's state folder.
 
-It is kept by the path of the folder that it is about, and never inside: a checkout may bring files and links,
-and what a checkout brings is not what an earlier run wrote.
+It is kept by the path of the folder that it is about, and never inside. A checkout may bring files and links,
+and these are not the state of an earlier run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tables of YAML as frozen dataclasses: what has no field, or another type than its field, is refused.
+"""Tables of YAML as frozen dataclasses. A key without a field, or a value of another type, is refused.
 
-A type with a function, `Annotated[Keys, parse]`, is what the function makes of what stands there. A field
-whose name ends in "_" stands in the table without it: `in` is a word of Python.
+A type with a function, `Annotated[Keys, parse]`, has the value that the function returns. A field whose name
+ends in "_" is in the table without it, because `in` is a keyword of Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IN_WORDS = {
 
 
 def typed(kind: type[Row], table: object, where: str) -> Row:
-    """A table as a dataclass. Raises ValueError that names the place, what stands there, and what may."""
+    """Convert a table to a dataclass. Raises ValueError with the place, the value, and the allowed values."""
     fields = _fields(kind)  # type: ignore[arg-type]  # every class has a hash
     known = f"known are {', '.join(fields)}"
     if not isinstance(table, Mapping):
@@ -66,7 +66,7 @@ def _fields(kind: Any) -> dict[str, tuple[str, Any, bool]]:
 
 
 def fitting(hint: Any, value: Any, where: str) -> Any:
-    """A value as a type has it. Raises ValueError that names the place, the value, and what may stand."""
+    """Convert a value to a type. Raises ValueError with the place, the value, and the allowed values."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         try:
@@ -98,14 +98,14 @@ def fitting(hint: Any, value: Any, where: str) -> Any:
 
 
 def _is(hint: Any, value: object) -> bool:
-    """Whether a value is of a type that has no parts."""
+    """True if a value is of a type that has no parts."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     return hint is Any or type(value) is hint or (hint is float and type(value) is int)
 
 
 def in_words(hint: Any) -> str:
-    """What a value of a type may be."""
+    """Describe the values of a type."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return f"what {args[1].__name__} reads"

@@ -1,1 +1,1 @@
-"""What is asked of a target and how; only the recorder touches the network."""
+"""Requests to a target, and how they are sent. Only the recorder touches the network."""

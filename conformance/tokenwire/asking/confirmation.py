@@ -84,10 +84,11 @@ async def confirm(
     oracle: str,
     on_next: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> None:
-    """Ask again until each difference by chance that requirements of an oracle see stands or falls.
+    """Repeat requests until each difference by chance, as requirements of an oracle see it, is confirmed or
+    refuted.
 
-    `ask_again` gets an answer whose request is to be sent once more, and the number of that turn; `on_next`
-    how many were sent, and how many are to be sent so far.
+    `ask_again` gets an answer whose request is to be sent once more, and the number of that turn. `on_next`
+    gets how many were sent, and how many are to be sent so far.
     """
     every = {row.id: row for row in load_requirements().values() if row.oracle == oracle}
     rows = every

@@ -80,7 +80,7 @@ def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> li
 
 
 def _wanted(check: StreamCheck, stream: Stream, skips: bool) -> _Questions:
-    """What a check asks a tokenizer about one answer."""
+    """Collect the questions of a check to a tokenizer about one answer."""
     inquiring = _Inquiring()
     deque(check(stream, Target(tokenizer=inquiring)), maxlen=0)
     return {(ids, skip and skips): None for ids, skip in inquiring.asked}
@@ -106,7 +106,7 @@ def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpReque
 
 
 def _most_requests(way: Detokenize) -> int:
-    """How many requests at most ask for texts."""
+    """Return the most requests for texts."""
     return _MOST_BATCHES if way.batches else MOST_REQUESTS
 
 

@@ -130,11 +130,13 @@ class Exploration:
 
     @property
     def _most(self) -> int:
-        """How many requests may be asked, by now."""
+        """The most requests that may be sent by now."""
         return self.requests + (_SMALLER_AT_MOST if self._found else 0)
 
     def _judged(self, talk: Conversation, ask: Ask, answer: Stream, size: tuple[int, str]) -> tuple[str, ...]:
-        """What an answer violates. An answer that violates nothing, it gives to the run."""
+        """Return the requirements that an answer violates. An answer without a violation is added
+        to the run.
+        """
         violated = violated_by(answer, self.run)
         for name in violated:
             if name not in self._found or size < self._found[name].size:

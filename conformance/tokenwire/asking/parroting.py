@@ -1,4 +1,4 @@
-"""Whether a target is a parrot: its first words may show that it is none, and one request makes sure."""
+"""Recognition of a parrot: the first words may show that a target is not one, and one request confirms it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _WORDS = 170
 
 
 async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | None = None) -> Speaker | None:
-    """How to tell the target what to say; None if it is no parrot.
+    """Find how the target can be scripted; None if it is not a parrot.
 
-    Most targets are not asked anything: a parrot says the last id of a short prompt again and again. Words
-    that answer messages tell nothing of that, since a template puts ids around them.
+    Most targets get no request: a parrot repeats the last id of a short prompt again and again. Answers to
+    messages do not show that, because a template puts ids around the words.
     """
     by_use = sorted(
         found.speaks, key=lambda dialect: (not (dialect.takes_ids and dialect.tells_ids), dialect.chat)
@@ -56,7 +56,7 @@ async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | N
 
 
 def _repeats_itself(first: Stream) -> bool:
-    """Whether an answer to a short prompt is one thing, again and again."""
+    """True if an answer to a short prompt repeats one thing."""
     if ids := token_ids(first):
         return len(set(ids)) == 1
     text = text_of(first)
@@ -101,8 +101,8 @@ def _probe_ids(length: int) -> Ids:
 
 
 def _is_templated(found: Preflight, encode: Encode) -> bool:
-    """Whether a message has as many ids with its template as a parrot's template makes of it, as far as the
-    target counts them.
+    """True if a message has as many ids as a parrot's template makes of it, as far as the target
+    counts them.
     """
     for dialect in found.speaks:
         first = found.first_words[dialect.name]

@@ -47,7 +47,7 @@ def headers_of(settings: Settings) -> Headers:
 
 
 def _limits(settings: Settings) -> Limits:
-    """What a run may ask of the server. Raises UsageError."""
+    """Read the limits of a run from its settings. Raises UsageError."""
     try:
         price = Price.parse(settings.price) if settings.price else None
     except ValueError as error:
@@ -68,7 +68,9 @@ def _limits(settings: Settings) -> Limits:
 
 
 def _asked_with(settings: Settings, headers: Headers) -> Iterator[str]:
-    """The words of a command line that ask the target in the same way; credentials stand as `env:MY_KEY`."""
+    """Yield the words of a command line that asks the target in the same way. Credentials are written as
+    `env:MY_KEY`.
+    """
     for name, value in headers:
         is_open = from_environment(value) or not names_credential(name)
         yield from ("--header", f"{name}: {value if is_open else 'env:MY_KEY'}")
@@ -80,7 +82,7 @@ def _asked_with(settings: Settings, headers: Headers) -> Iterator[str]:
 
 
 def _asked(settings: Settings, headers: Headers) -> dict[str, Any]:
-    """What a run that is resumed must have been asked with; of headers, their names."""
+    """Return the options that a resumed run must have in common with the first; of headers, their names."""
     options = settings.values(RESUMED) | {"header": tuple(name.lower() for name, _ in headers)}
     return {name: sorted(value) if isinstance(value, tuple) else value for name, value in options.items()}
 

@@ -1,5 +1,5 @@
-"""Politeness towards a server that others use too: so many requests at a time, so many a second, so many
-tokens in all; and a busy server is asked again later, a few times, and never in secret.
+"""Politeness towards a server that others use too: limits for requests at a time, requests a second and
+tokens in all. A busy server is retried later, a few times, and the report says so.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Price:
-    """What a million tokens cost."""
+    """The price of a million tokens."""
 
     prompt: float
     output: float
 
     def of(self, prompt_tokens: int, output_tokens: int) -> float:
-        """What so many tokens cost."""
+        """Compute the cost of a number of tokens."""
         return (prompt_tokens * self.prompt + output_tokens * self.output) / 1e6
 
     @classmethod
@@ -47,7 +47,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may ask of a server."""
+    """Limits of a run."""
 
     max_concurrency: int = 16
     """Requests at a time."""
@@ -84,7 +84,7 @@ class Pace:
 
 @dataclass
 class _Purse:
-    """What the run may still ask for."""
+    """The use of the limits so far."""
 
     limits: Limits
     spent: int = 0
@@ -116,7 +116,7 @@ class _Purse:
         self.cost -= cost
 
     def words(self) -> str:
-        """How much of each limit is used up."""
+        """Describe how much of each limit is used up."""
         limits = self.limits
         words = [
             f"{spent} of {option} {limit} are {gone}"
@@ -131,7 +131,9 @@ class _Purse:
 
 
 def prompt_tokens(request: HttpRequest, dialects: Iterable[Dialect]) -> int:
-    """How many tokens the prompts of a request have at most: a text has no more than bytes."""
+    """Return the most tokens that the prompts of a request may have. A text has at most as many
+    tokens as bytes.
+    """
     asked = [dialect.read_asked(request) for dialect in dialects if request in dialect.endpoint]
     counts = (
         len(fields.prompt_key.encode()) if fields.input_ids is None else sum(map(len, fields.input_ids))
@@ -141,7 +143,9 @@ def prompt_tokens(request: HttpRequest, dialects: Iterable[Dialect]) -> int:
 
 
 def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int) -> int:
-    """How many output tokens a request may be answered with; `at_most` to a choice where it does not say."""
+    """Return the most output tokens of the answer to a request; `at_most` for a choice if it sets
+    no number.
+    """
     sampled = (dialect for dialect in dialects if not dialect.gives_results)
     asked = [dialect.read_asked(request) for dialect in sampled if request in dialect.endpoint]
     return max(
@@ -241,7 +245,7 @@ class PoliteSender:
         return exchange
 
     def remarks(self) -> Iterator[str]:
-        """What a reader of the verdicts should know: requests that were sent again."""
+        """Yield remarks for readers of the verdicts: requests that were sent again."""
         if self.turned_away:
             yield (
                 f"the target was busy: {len(self.turned_away)} requests were sent again after status "
@@ -253,7 +257,7 @@ class PoliteSender:
 
     @property
     def cut_off(self) -> str:
-        """How much the limits left out, and which of them; empty for nothing."""
+        """A description of what the limits left out, and of the limits that did; empty for nothing."""
         number = len(self._not_asked)
         exchanges = "1 exchange was" if number == 1 else f"{number} exchanges were"
         return f"{exchanges} not asked: {self._purse.words()}" if number else ""

@@ -46,7 +46,7 @@ _BUSY_PAUSE_S = 1.0
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found out about a target before anything is asked in earnest."""
+    """Facts about a target, found before the scenarios begin."""
 
     url: str
     advertised: Advertised
@@ -86,7 +86,7 @@ def _is_html(exchange: Exchange) -> bool:
 
 
 def _why_no_record(exchange: Exchange) -> str:
-    """What came instead of a record, in words."""
+    """Describe what came instead of a record."""
     line = f"{exchange.request.method} {exchange.request.path}"
     match exchange.ending:
         case Ending.UNREACHABLE:
@@ -102,10 +102,10 @@ def _why_no_record(exchange: Exchange) -> str:
 
 
 def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exchange] = ()) -> str:
-    """What a target seems to be that speaks no dialect, and what to do; for a newcomer.
+    """Explain what a target seems to be that speaks no dialect, and what to do.
 
-    `exchanges` are the minimal requests with what came back, at least one; `information` is what came of the
-    information endpoints before. The first that failed leads.
+    `exchanges` are the minimal requests with their responses, at least one; the first that failed leads.
+    `information` are the exchanges with information endpoints before them.
     """
     first = exchanges[0]
     tried = ", ".join(dict.fromkeys(exchange.request.path for exchange in exchanges))
@@ -162,7 +162,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
 
 
 def _is_failed_list(exchange: Exchange) -> bool:
-    """Whether a server has a list of models and could not give it."""
+    """True if a server has a list of models but failed to return it."""
     return exchange.request.path == _MODELS and (exchange.status or 0) >= 500
 
 
@@ -182,7 +182,7 @@ def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
 
 @dataclass(frozen=True)
 class _Introduced:
-    """What came of asking one dialect for a few tokens."""
+    """The result of asking one dialect for a few tokens."""
 
     dialect: Dialect
     """As the server wants it, where it said so."""
@@ -244,14 +244,14 @@ class _Introduction:
 
 
 def _words_of_refusal(exchange: Exchange) -> str:
-    """What a refusal says, as it stands on the wire; empty for any other answer."""
+    """Return the text of a refusal as it is on the wire; empty for any other answer."""
     refused = exchange.status is not None and 400 <= exchange.status < 500
     return exchange.body[:_LONGEST_REFUSAL].decode("utf-8", "replace") if refused else ""
 
 
 def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
-    """Which minimal requests to try: the first, and those whose form no other dialect of the endpoint asks
-    first.
+    """Choose the minimal requests to try: the first, and those that no other dialect of the
+    endpoint sends first.
     """
     requests = minimal_requests(dialect)
     usual = {

@@ -51,7 +51,9 @@ class _Recording:
     """An exchange in the making, in memory and on disk, without the credentials that were sent."""
 
     def __init__(self, file: ExchangeWriter | None, mask: Mask, *, is_settings: bool = False) -> None:
-        """`is_settings`: the answer may tell the server's own keys, so it is kept back until it is whole."""
+        """Begin a recording. `is_settings`: the answer may contain the server's own keys, so it is kept back
+        until it is complete.
+        """
         self._file = file
         self.mask = mask
         self._is_settings = is_settings
@@ -182,12 +184,12 @@ class Recorder:
         tap: Tap | None = None,
         aside: bool = False,
     ) -> Exchange:
-        """Send a request and record what comes back; the ending shows what the target did wrong.
+        """Send a request and record the response. The ending shows what the target did wrong.
 
-        tap: tells how far the answer has come, and may hang up. aside: go at once, even where as many
-        requests as allowed are under way. The exchange, in memory and on disk, holds no credentials. Raises
-        ValueError for a request that HTTP cannot carry, FileExistsError if the capture holds an exchange
-        of this name.
+        `tap`: follows the progress of the answer, and may hang up. `aside`: send at once, even if the limit
+        of requests at a time is reached. The exchange, in memory and on disk, has no credentials. Raises
+        ValueError for a request that HTTP cannot carry, FileExistsError if the capture has an exchange of
+        this name.
         """
         async with contextlib.nullcontext() if aside else self._slots:
             # A request that is sent again holds these as they were recorded: without their credentials.
@@ -271,7 +273,7 @@ class Recorder:
             recording.end(ending, f"{kind}: {error}")
 
     def _trust(self) -> ssl.SSLContext | None:
-        """How to trust a target that speaks TLS; None for one that does not."""
+        """Make the TLS context for the target; None if it does not speak TLS."""
         if self._tls is None and self._url.scheme == "https":
             self._tls = httpx.create_ssl_context(trust_env=False)
             self._tls.set_alpn_protocols(["http/1.1"])

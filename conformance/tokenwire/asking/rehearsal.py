@@ -28,7 +28,7 @@ _BESIDE = "beside"
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one scenario asks of one endpoint, at most."""
+    """The most requests and tokens of one scenario at one endpoint."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -47,7 +47,7 @@ class Estimate:
 
 @dataclass
 class Rehearsal:
-    """Stands for the recorder: answers, and counts."""
+    """A stand-in for the recorder, which answers and counts."""
 
     dialects: Sequence[Dialect]
     context_length: int
@@ -66,7 +66,9 @@ class Rehearsal:
         self._dearest[key] = max(estimate, dearest, key=lambda known: known.output_tokens)
 
     def raise_to(self, requests: int, scenario: str, dialect: str) -> None:
-        """Count a scenario that was rehearsed as so many requests at least, each more like its dearest."""
+        """Count a rehearsed scenario as at least a number of requests. Each further one costs as much as its
+        dearest.
+        """
         key = dialect, scenario
         while key in self.asked and self.asked[key].requests < requests:
             self.asked[key] += self._dearest[key]

@@ -63,7 +63,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class _Remembered:
-    """What the answers so far hold that a stop may be made from."""
+    """Values of the answers so far from which a stop may be made."""
 
     texts: tuple[str, ...]
     ids: tuple[int, ...]

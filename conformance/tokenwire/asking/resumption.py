@@ -1,8 +1,8 @@
-"""Resumption: a run that was cut off goes on. Finished scenarios are read from its recording, and only
-the rest is asked.
+"""Resumption of a run that was cut off. Finished scenarios are read from its recording, and only the rest is
+asked.
 
-Beside a recording stands what was asked of whom, and which scenarios were finished in which dialect.
-A scenario in which the server failed is asked anew: one run has to show the cause.
+Notes beside a recording list the options and the target of the run, and the scenarios that were finished in
+each dialect. A scenario in which the server failed is asked again, because one run has to show the cause.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTES = "run.json"
 
 @dataclass
 class Notes:
-    """What stands beside a recording."""
+    """Notes beside a recording."""
 
     folder: Path
     asked: Mapping[str, Any]
@@ -41,7 +41,9 @@ class Notes:
 
     @classmethod
     def of(cls, folder: Path, asked: Mapping[str, Any]) -> Notes:
-        """Those of a run that goes on. Raises UsageError if there are none, or none of such a run."""
+        """Read the notes of a run that is resumed. Raises UsageError if they are missing, or are of
+        another run.
+        """
         path = folder / NOTES
         try:
             written = json.loads(path.read_text("utf-8"))
@@ -87,7 +89,7 @@ class Notes:
             self._write()
 
     def recall(self, talk: Conversation) -> bool:
-        """Whether a scenario was finished before; if so, add its answers to the transcript."""
+        """Return True if a scenario was finished before, and add its answers to the transcript."""
         name = talk.name_of("")
         if name not in self.over:
             return False

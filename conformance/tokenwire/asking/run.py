@@ -57,7 +57,7 @@ _FIRST_WORDS_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What to ask of whom: the settings of a run, and what has to be looked up for them."""
+    """The plan of a run: its settings, and the values that were looked up for them."""
 
     settings: Settings
     limits: Limits = field(default_factory=Limits)
@@ -266,7 +266,7 @@ class _Interrogation:
         )
 
     def subject(self, *, unrecorded: str = "") -> Subject:
-        """What the report is about. `unrecorded`: why some exchanges are not in the recording."""
+        """Make the subject of the report. `unrecorded`: why some exchanges are missing in the recording."""
         plan, found, run = self.plan, self.found, self.run()
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
@@ -438,7 +438,7 @@ async def _find_out(plan: Plan, capture: CaptureWriter | None) -> tuple[Prefligh
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:
-    """What is noted beside a recording. Raises UsageError."""
+    """Make the notes beside a recording. Raises UsageError."""
     asked = {"tokenwire": __version__, "target": plan.settings.target, **plan.asked}
     if not plan.resume:
         return Notes(folder, asked)

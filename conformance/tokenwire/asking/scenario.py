@@ -72,7 +72,7 @@ async def together(*doings: Coroutine[Any, Any, Answer]) -> list[Answer]:
 
 
 class Sender(Protocol):
-    """What sends a request: the recorder, or a stand-in in tests. Raises NotAsked if it may not."""
+    """A sender of requests: the recorder, or a stand-in in tests. Raises NotAsked if it may not send."""
 
     async def send(
         self,
@@ -130,18 +130,18 @@ class Conversation:
 
     @property
     def vocabulary_size(self) -> int | None:
-        """How many ids the target has, as it says of itself or in a refusal, or as a local tokenizer has."""
+        """The number of ids of the target, by its own information, by a refusal, or by a local tokenizer."""
         reported, local = vocabulary_told(self.transcript.streams), self.transcript.tokenizer
         size = local.size if isinstance(local, LocalTokenizer) else None
         return self.advertised.vocab_size or reported or size
 
     @property
     def chat(self) -> bool:
-        """Whether this endpoint talks in messages."""
+        """True if this endpoint takes messages."""
         return self.dialect.chat
 
     def can_say(self, ask: Ask) -> bool:
-        """Whether the endpoint has a request for all that an ask wants."""
+        """True if the endpoint has a request for all that an ask wants."""
         return self.dialect.can_say(ask, self.model)
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
@@ -167,11 +167,10 @@ class Conversation:
         slow_reader: SlowReader | None = None,
         tap: Tap | None = None,
     ) -> Stream | None:
-        """Ask for one exchange; None if the dialect has no words for it, or the run may ask no more.
+        """Ask for one exchange; None if the dialect cannot express it, or the run may not send more.
 
-        A label stands once in a scenario: with it and the dialect it names the exchange. `tap`
-        tells how far the answer has come, and can hang up. A request that no dialect would write is sent as
-        it is.
+        A label occurs once in a scenario. With the dialect it names the exchange. `tap` follows the progress
+        of the answer, and can hang up. A request that no dialect would write is sent as it is.
         """
         name = self.name_of(label)
         try:
@@ -242,7 +241,7 @@ class Conversation:
 
     @property
     def id_prefix(self) -> str:
-        """What the server's answers put before the id that a client gave its request."""
+        """The prefix that the server's answers put before the id that a client gave its request."""
         return self.dialect.policy.request_id_prefix
 
     async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> ControlCall | None:
@@ -301,7 +300,7 @@ class Scenario:
     """So many requests to an endpoint, where answers that no rehearsal makes up may lead to more of them."""
 
     def fits(self, dialect: Dialect) -> bool:
-        """Whether it is asked of an endpoint, by what the endpoint is."""
+        """True if an endpoint of this kind is asked this scenario."""
         fits = self.chat in (None, dialect.chat) and (dialect.has_items or not self.items)
         return fits and dialect.gives_results == self.results
 

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: to the server that answers, or to this program."""
+"""The time of a run, divided between the server that answers and this program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Stopwatch:
                 self._computed_s += self.processor() - self._since[1]
 
     def words(self) -> str:
-        """How much of the time so far the server took, as a sentence."""
+        """Describe in a sentence how much of the time so far the server took."""
         whole = self.clock() - self._began
         waited = max(0.0, self._asked_s - self._computed_s)
         return f"Took {whole:.1f} s, {waited:.1f} s of it waiting for the server."

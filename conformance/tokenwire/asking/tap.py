@@ -1,4 +1,4 @@
-"""How an answer is read while it is under way: followed and perhaps left, by a tap, or slowly."""
+"""Ways of reading an answer under way: a tap that follows it and may leave, or a slow reader."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Tap:
 
 @dataclass(frozen=True)
 class SlowReader:
-    """How to read so slowly that the server feels it: stop after the first bytes, wait, read the rest."""
+    """A reader so slow that the server feels it: stop after the first bytes, wait, read the rest."""
 
     after_bytes: int = 1
     """Stop as soon as so many bytes of the body were read."""

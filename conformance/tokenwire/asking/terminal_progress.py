@@ -1,4 +1,4 @@
-"""How far the asking of a run is, on a terminal."""
+"""The progress of a run's requests, on a terminal."""
 
 from __future__ import annotations
 

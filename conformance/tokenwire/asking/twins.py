@@ -65,9 +65,9 @@ class _Side:
         return ask
 
     def asks(self, place: int | None, texts: int) -> dict[str, Ask]:
-        """What is asked first: answers to compare, and every second text from `place` on.
+        """Make the first asks: answers to compare, and every second text from `place` on.
 
-        Without a place, no text is scored, and all are answers to compare.
+        Without a place, texts are not scored, and all asks are for answers to compare.
         """
         asks = {}
         for number in range(_TWICE if place is not None else max(texts, _TWICE)):
@@ -97,7 +97,7 @@ def _scoring_ask(ids: tuple[int, ...]) -> Ask:
 
 
 async def _meet(plan: Plan, part: int) -> dict[str, _Side]:
-    """What a target speaks, by dialect, with what scores prompts first. Raises UsageError."""
+    """Find what a target speaks, by dialect; those that score prompts come first. Raises UsageError."""
     reached = await reach(plan)
     found, sender = reached.found, reached.sender
     if not found.speaks:
@@ -111,7 +111,7 @@ async def _meet(plan: Plan, part: int) -> dict[str, _Side]:
 
 
 def _written(answer: Stream | None) -> Scoring:
-    """What an answer tells of the ids that it brought."""
+    """Return the logprobs of the ids that an answer brought."""
     choice = only_choice(answer)
     if choice is None:
         return ()
@@ -119,7 +119,7 @@ def _written(answer: Stream | None) -> Scoring:
 
 
 def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
-    """What an answer tells of the ids at the end of its prompt; nothing where it tells of others."""
+    """Return the logprobs of the ids at the end of an answer's prompt; empty if they are of other ids."""
     choice = only_choice(answer)
     if choice is None:
         return ()
@@ -146,7 +146,7 @@ def _ids(scoring: Scoring) -> tuple[int, ...]:
 
 
 def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bool | None:
-    """Whether samples of one seed were the same twice."""
+    """True if samples of one seed were the same twice; None if none were asked for."""
     # Some endpoints have no word for a seed; their samples were asked for without one.
     labels = [label for label in again if label.startswith(SEEDED) and again[label].asked.seed is not None]
     kept = [_ids(_written(first.get(label))) == _ids(_written(again[label])) for label in labels]
@@ -192,9 +192,9 @@ def _as_written(first: Sequence[Mapping[str, Stream]], again: Sequence[Mapping[s
 
 
 async def ask_twins(plans: tuple[Plan, Plan], tokens: int, part: int = 0) -> TwinTally:
-    """Ask both targets the same, let each score what either wrote, and compare them.
+    """Ask both targets the same, let each score the texts of both, and compare them.
 
-    So many tokens are scored, or a few more; each part has prompts of its own. Raises UsageError.
+    At least `tokens` tokens are scored. Each part has its own prompts. Raises UsageError.
     """
     met = await together(*(_meet(plan, part) for plan in plans))
     shared = next(([name, name] for name in met[0] if name in met[1]), [next(iter(side)) for side in met])

@@ -42,7 +42,7 @@ _OURS = (Ending.CANCELLED, Ending.HUNG_UP)
 
 @dataclass(frozen=True)
 class Revival:
-    """How a server that died comes back."""
+    """The way in which a server that died comes back."""
 
     command: str = ""
     """Starts it again, in a shell; empty if something else does."""
@@ -60,7 +60,7 @@ class _Trouble(NamedTuple):
 
 
 def has_failed(exchange: ExchangeHead) -> bool:
-    """Whether the server itself failed at a request, as it does that is dead."""
+    """True if the server itself failed at a request, as a dead server does."""
     if exchange.ending in _OURS:
         return False
     status = exchange.status
@@ -148,7 +148,7 @@ class VitalSigns:
                 self._calm.set()
 
     async def _after_failure(self, exchange: Exchange, life: int, how: dict[str, Any]) -> Exchange:
-        """What becomes of an exchange that failed: itself, or what came when it was asked once more."""
+        """Return an exchange that failed, or the response to its request after a restart."""
         if life == self._life and not self.over:
             await self._check_liveness()
         if life == self._life or self.over or self._alone[life] or how.get("tap") is not None:

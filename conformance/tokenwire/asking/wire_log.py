@@ -11,7 +11,7 @@ _LONGEST_BODY = 120
 
 
 def _body(request: HttpRequest) -> str:
-    """What was sent, in a readable length."""
+    """Return the body of a request, in a readable length."""
     if request.raw_body is not None:
         return cut(ascii(request.raw_body)[2:-1], _LONGEST_BODY)
     return cut(json.dumps(request.body), _LONGEST_BODY) if request.body is not None else ""

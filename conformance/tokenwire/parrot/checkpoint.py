@@ -85,7 +85,7 @@ def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
 
 
 def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
-    """What there is to know of another model's tokenizer, and how many ids it has."""
+    """Read another model's tokenizer, and count its ids."""
     path = folder / "tokenizer.json"
     document = _read(path)
     try:

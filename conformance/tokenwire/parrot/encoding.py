@@ -22,7 +22,7 @@ _WORDS = re.compile(
 
 @cache
 def encoder(kind: Vocabulary) -> Encode:
-    """What makes ids of a text by one of our vocabularies, special tokens in it among them."""
+    """Make the encoder of one of our vocabularies; special tokens in a text become their ids."""
     document: Mapping[str, Any] = tokenizer_files(kind, 0).files["tokenizer.json"]
     model = document["model"]
     known: Mapping[str, int] = model["vocab"]
@@ -60,14 +60,14 @@ def chat_text(messages: object) -> str | None:
 
 
 def _letters(text: str, _known: Mapping[str, int]) -> Iterable[list[str]]:
-    """The words of a text, each as the letters that stand for its bytes."""
+    """Yield the words of a text, each as the letters that represent its bytes."""
     letters, text = byte_letters(), unicodedata.normalize("NFC", text)
     for found in _WORDS.finditer("".join(map(_class_of, text))):
         yield [letters[byte] for byte in text[found.start() : found.end()].encode()]
 
 
 def _class_of(letter: str) -> str:
-    """A character that stands for the class of another one in `_WORDS`."""
+    """Return a character that represents the class of another one in `_WORDS`."""
     if letter.isascii() and (
         letter.isalpha() or letter in " \r\n" or not (letter.isdigit() or letter.isspace())
     ):

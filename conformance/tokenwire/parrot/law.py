@@ -1,13 +1,13 @@
-"""What a parrot says, and with which logprobs: plain functions of token ids.
+"""The output of a parrot and its logprobs, as plain functions of token ids.
 
-Each token repeats the one that stands a *lag* before it. The lag follows from the position alone: it is the
-largest that reaches back into the text. So a prompt that is as long as a lag is said again from its
-beginning, and the answer is known to the author of the prompt.
+Each token repeats the one a *lag* before it. The lag follows from the position alone: it is the largest that
+reaches back into the text. So a prompt that is as long as a lag is repeated from its beginning, and its
+author knows the answer.
 
-The logits of a position follow from the id that is said there. Ids stand in groups of 32. The id itself has
-`SAID`; those that follow it in its group, cyclically, are the runners-up, each `STEP` below the one before;
-all others lie far below. Each id has a small bias besides, so that logprobs differ from token to token. All
-logits are sums of few powers of two: bfloat16, float16 and float32 hold the same numbers.
+The logits of a position follow from the repeated id. Ids form groups of 32. The repeated id has the logit
+`SAID`. The ids that follow it in its group, cyclically, are the runners-up, each `STEP` below the one before.
+All others are far below. Each id also has a small bias, so that logprobs differ from token to token. All
+logits are sums of few powers of two: bfloat16, float16 and float32 represent the same numbers.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ LEAST_DISTANCE = 16
 
 
 def bias(token: int) -> float:
-    """What is added to the logit of an id, wherever it stands: less than `STEP`, in 32nds."""
+    """Compute the bias of an id's logit at any position: less than `STEP`, in 32nds."""
     # A multiplicative hash (2**32 divided by the golden ratio): neighbouring ids get different biases.
     return ((token * 2654435769 >> 7) & 15) / 32
 
 
 def runner_up(place: int) -> float:
-    """The logit, but for its bias, of the id that stands `place` behind the one that is said; itself at 0."""
+    """Compute the logit, without its bias, of the id `place` steps behind the repeated one; the repeated one
+    has place 0.
+    """
     return SAID if not place else SAID - MARGIN - STEP * (place - 1)
 
 
@@ -62,7 +64,7 @@ class Parrot:
 
     @cached_property
     def lags(self) -> tuple[int, ...]:
-        """How far back a token may look, smallest first; each divides the next."""
+        """The distances at which a token may be repeated, smallest first; each divides the next."""
         lags = [self.distance]
         while lags[-1] % 4 == 0 and lags[-1] // 4 >= LEAST_DISTANCE:
             lags.append(lags[-1] // 4)
@@ -70,14 +72,14 @@ class Parrot:
 
     @cached_property
     def digits(self) -> tuple[int, int, int, int]:
-        """How many values each digit of an id has, the last digit first."""
+        """The number of values of each digit of an id, the last digit first."""
         groups = -(-self.vocab_size // GROUP)
         base = next(base for base in range(1, groups + 1) if base**3 >= groups)
         return GROUP, base, base, base
 
     def lag(self, position: int) -> int:
-        """How far before `position` the token stands that is said there. The first position is 0, and says
-        nothing again.
+        """Return how far before `position` its token is repeated from. The first position is 0, and repeats
+        nothing.
         """
         return self.lags[bisect_right(self.lags, position) - 1]
 
@@ -90,10 +92,10 @@ class Parrot:
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
     ) -> tuple[int, ...] | None:
-        """The ids that follow a prompt, `count` of them: no id among them ends the answer here.
+        """Return the `count` ids that follow a prompt, without ending at any of them.
 
-        Some may be barred from the first `least` of them: the likeliest other one is said then. None if
-        that is not known.
+        Ids in `barred` cannot be among the first `least`: the likeliest other id replaces one. None if that
+        is not known.
         """
         ids = list(prompt)
         for position in range(len(prompt), len(prompt) + count):
@@ -115,43 +117,43 @@ class Parrot:
         return tuple(places)
 
     def logit(self, likeliest: int, token: int) -> float:
-        """The logit of an id where another one, or itself, is said."""
+        """Return the logit of an id where `likeliest` is the output."""
         (here, *group), (there, *other) = self.digits_of(likeliest), self.digits_of(token)
         away = sum(mine != its for mine, its in zip(group, other, strict=True))
         return runner_up((there - here) % GROUP) - ELSEWHERE * away + bias(token)
 
     def logprob(self, likeliest: int, token: int) -> float:
-        """The logprob of an id where another one, or itself, is said.
+        """Return the logprob of an id where `likeliest` is the output.
 
-        What all other groups have together is left out: it is less than a hundred millionth.
+        The share of all other groups is left out, because it is less than a hundred millionth.
         """
         return self.logit(likeliest, token) - _normaliser(self, likeliest)
 
     def top(self, likeliest: int, count: int) -> list[tuple[int, float]]:
-        """The likeliest ids where one is said, with their logprobs, likeliest first.
+        """Return the likeliest ids with their logprobs where `likeliest` is the output, likeliest first.
 
-        They are of its group, so 32 at most: what lies below may be ordered otherwise in other types.
+        They are of its group, so 32 at most. Lower ids may have another order in other types.
         """
         ranked = sorted(self.group(likeliest), key=lambda token: -self.logit(likeliest, token))
         return [(token, self.logprob(likeliest, token)) for token in ranked[:count]]
 
     def group(self, likeliest: int) -> range:
-        """The ids of the group that an id stands in."""
+        """Return the ids of the group of an id."""
         first = likeliest - likeliest % GROUP
         return range(first, min(first + GROUP, self.vocab_size))
 
 
 @dataclass(frozen=True)
 class Repeater:
-    """What is known of a parrot of another make: each token repeats the one that stands a distance before it.
+    """The known facts about a parrot of another make: each token repeats the one a distance before it.
 
-    Nothing is known of its logprobs, nor of what it says after a prompt that is shorter than the distance.
+    Its logprobs are not known, nor its output after a prompt that is shorter than the distance.
     """
 
     distance: int
 
     def lag(self, position: int) -> int:
-        """How far before `position` the token stands that is said there; 0 if it is not known."""
+        """Return how far before `position` its token is repeated from; 0 if that is not known."""
         return self.distance if position >= self.distance else 0
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -162,8 +164,9 @@ class Repeater:
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
     ) -> tuple[int, ...] | None:
-        """The ids that follow a prompt, `count` of them; None for a prompt that is too short, and where one
-        of the first `least` is barred: which other one is said in its place is not known.
+        """Return the `count` ids that follow a prompt; None for a prompt that is too short.
+
+        None also if one of the first `least` ids is barred, because its replacement is not known.
         """
         if len(prompt) < self.distance:
             return None

@@ -1,4 +1,4 @@
-"""Whether answers come from a parrot, and from which: its law and its vocabulary, told by what it said."""
+"""Recognition of a parrot from its answers: its law and its vocabulary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_ENDED = 256
 
 @dataclass(frozen=True)
 class OtherTokenizer:
-    """What a tokenizer that is not ours knows."""
+    """The known facts about a tokenizer that is not ours."""
 
     words: Words | None
     """None if the text of ids is not just their bytes in a row."""
@@ -97,7 +97,7 @@ class _KnownAnswer:
 
     @cached_property
     def nearest(self) -> list[int]:
-        """How far before each id of prompt and answer the same one stands last; 0 if it does not."""
+        """The distance of each id of prompt and answer to the same id before it; 0 if there is none."""
         last: dict[int, int] = {}
         distances = []
         for position, token in enumerate((*self.prompt, *self.ids)):
@@ -106,10 +106,10 @@ class _KnownAnswer:
         return distances
 
     def weigh(self, law: Law) -> tuple[int, int]:
-        """How many ids are said as by a law alone, and how many are not that should be.
+        """Count the ids that only this law explains, and the ids that break it.
 
-        An id is evidence for a law if it stands nowhere nearer than where the law takes it from: a model
-        that goes round in a shorter loop, or says one id for ever, gives none.
+        An id is evidence for a law if the same id does not occur nearer than the law's lag. A model that
+        repeats a shorter loop, or one id, gives no evidence.
         """
         whole, begin = (*self.prompt, *self.ids), len(self.prompt)
         kept = broken = 0
@@ -136,7 +136,7 @@ def _known_answers(streams: Iterable[Answer]) -> Iterator[_KnownAnswer]:
 
 @dataclass
 class _Weight:
-    """What answers say for a law and against it."""
+    """The evidence of answers for and against a law."""
 
     kept: int = 0
     broken: int = 0
@@ -192,7 +192,7 @@ def _ended_texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_Ende
 
 
 def _is_spelled(words: Words, answer: _EndedText) -> bool:
-    """Whether ids spell a text, up to a stop."""
+    """True if ids spell a text, up to a stop."""
     ids = _as_ids(answer.stream.choices[0].output_ids) or ()
     skip = words.special if answer.stream.asked.skip_special_tokens else frozenset()
     if not all(0 <= token < len(words.pieces) for token in ids):
@@ -202,9 +202,9 @@ def _is_spelled(words: Words, answer: _EndedText) -> bool:
 
 
 def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _EndedText) -> int:
-    """With how many characters of a text a model would have begun; 0 for too few to tell.
+    """Count the characters of a text that a model would have begun with; 0 if they are too few to decide.
 
-    Where it stops and which special tokens it shows is left to be judged.
+    The stop and the special tokens that it shows are judged later.
     """
     prompt = prompts[0] if len(prompts) == 1 else None
     if prompt is None or not all(0 <= token < len(words.pieces) for token in prompt):
@@ -254,9 +254,9 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
 
 
 def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
-    """The model with the ids that end its answers: engines differ at the end of a message.
+    """Return the model with the ids that end its answers, because engines differ at the end of a message.
 
-    Told by choices of which one set of ends is right and the other not.
+    Choices decide for which one set of ends is right and the other is not.
     """
     other = replace(model, words=replace(model.words, ends=model.words.other_ends))
     more = 0
@@ -273,7 +273,7 @@ def _may_end(stream: Answer) -> bool:
 
 
 def _right_choices(model: KnownModel, stream: Answer) -> int:
-    """How many choices have the finish of the right one, and its text or as many ids."""
+    """Count the choices that have the finish of the right one, and its text or as many ids."""
     prompts, right = model.prompts(stream), 0
     for choice in stream.choices:
         position = choice.index // max(stream.asked.n, 1)
@@ -289,7 +289,7 @@ def _right_choices(model: KnownModel, stream: Answer) -> int:
 
 
 def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:
-    """Those that may be the model's, with their tokenizers, and whether they are ours."""
+    """Return the vocabularies that may be the model's, with their tokenizers, and whether they are ours."""
     ours = [(words_of(kind), encoder(kind), True) for kind in Vocabulary]
     if other is None:
         return ours
@@ -300,7 +300,7 @@ def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, boo
 
 
 def _may_repeat(answer: _EndedText) -> bool:
-    """Whether a text could be that of its prompt, as far as can be told without a vocabulary."""
+    """True if a text may repeat its prompt, as far as this is known without a vocabulary."""
     asked = answer.stream.asked
     messages = asked.sent.get("messages")
     texts = asked.texts or ((chat_text(messages.values[0]) or "",) if messages else ())

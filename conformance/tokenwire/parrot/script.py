@@ -1,6 +1,6 @@
-"""Scripts: what a parrot is told to say, and the record that must come of it, computed and not asked.
+"""Scripts for a parrot, and the right record, which is computed.
 
-The truth follows from the request alone, so it serves a live run and a capture alike.
+The right record follows from the request alone, so it serves a live run and a capture alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")
 
 @dataclass(frozen=True)
 class Script:
-    """Ids that are to be said. For an answer that ends by itself, an id that ends a text is among them."""
+    """Ids that the parrot has to output. For an answer that ends by itself, they include an id that
+    ends a text.
+    """
 
     ids: tuple[int, ...]
 
@@ -38,7 +40,8 @@ class Script:
         return cls(tuple(ids))
 
     def prompt(self, law: Parrot, filler: int) -> tuple[int, ...]:
-        """The shortest prompt after which the script is said: as long as a lag, the script at its beginning.
+        """Make the shortest prompt that makes the parrot output the script: as long as a lag, with the script
+        at its beginning.
 
         Raises ValueError for a script that is longer than every lag.
         """
@@ -76,7 +79,7 @@ class Truth:
 
     @property
     def matched(self) -> frozenset[int | str]:
-        """What may be named as its stop."""
+        """The values that may be reported as its stop."""
         return frozenset({*self.endings, *self.patterns})
 
     def texts_of(self, named: Any) -> tuple[str, ...]:
@@ -100,7 +103,7 @@ class Truth:
 
     @property
     def logprobs(self) -> list[float]:
-        """That of each id: it is said where it stands."""
+        """The logprob of each id."""
         return [self._numbers.logprob(token, token) for token in self.ids]
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
@@ -122,12 +125,12 @@ def truth(
     head: bytes = b"",
     unheeded: int = 0,
 ) -> Truth | None:
-    """The record of one prompt; None if the request leaves it to chance or asks for what is not computed.
+    """Compute the record of one prompt; None if it depends on chance or on something that is not computed.
 
     `head` are the bytes of a character that the prompt ends within, for a reader that lets the output go on.
-    `unheeded` is for a server that looks for no stop string in so many ids: see `deaf_to_stops`.
+    `unheeded` is for a server that does not look for stop strings in a number of ids: see `deaf_to_stops`.
 
-    An answer that is aborted has the ids and the text of a request with so small a budget.
+    An aborted answer has the ids and the text of a request with its number of ids as the budget.
     """
     asked = asked.of(choice)
     budget, least = asked.max_new_tokens, asked.min_new_tokens or 0
@@ -180,8 +183,8 @@ def truth(
 
 
 def deaf_to_stops(asked: Asked) -> tuple[int, ...]:
-    """In how many ids a server may look for no stop string: where an answer has to have so many, SGLang looks
-    for them all the same, and vLLM in what comes behind.
+    """Return the numbers of first ids in which a server may not look for stop strings. If an answer must have
+    a least number of ids, SGLang looks for them in these too, and vLLM only after them.
     """
     least = asked.min_new_tokens or 0
     return tuple(dict.fromkeys((0, least - 1, least))) if least and asked.stop else (0,)

@@ -1,4 +1,4 @@
-"""How a parrot is told what to say: a script placed in a prompt of ids, in a text or in a message."""
+"""Requests that script a parrot, in a prompt of ids, in a text or in a message."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ class Speaker:
         return next((token for token in sorted(self.words.special - self.words.ends, reverse=True)), None)
 
     def ask(self, dialect: Dialect, script: Sequence[int], ending: Sequence[int] = ()) -> Ask | None:
-        """A prompt after which the script is said, in the form that an endpoint takes; None if that form
-        cannot say it. `ending` are the last ids of the prompt.
+        """Make a prompt for a script in the form that an endpoint takes; None if that form cannot express it.
+
+        `ending` are the last ids of the prompt.
         """
         head, tail = self._around(dialect)
         for lag in self.law.lags if isinstance(self.law, Parrot) else (self.law.distance,):

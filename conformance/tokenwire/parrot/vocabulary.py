@@ -83,7 +83,7 @@ class Vocabulary(StrEnum):
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What is written of a tokenizer, and what the model has to know of it."""
+    """The files of a tokenizer, and the ids that the model has to know."""
 
     files: Mapping[str, Any]
     """JSON documents by the names of their files."""
@@ -96,7 +96,7 @@ class TokenizerFiles:
 
 @dataclass(frozen=True)
 class Words:
-    """What each id says, in bytes."""
+    """The bytes of each id."""
 
     pieces: tuple[bytes, ...]
     special: frozenset[int]
@@ -108,7 +108,7 @@ class Words:
 
     @cached_property
     def _ids(self) -> Mapping[bytes, int]:
-        """What is a piece is not spelled in bytes."""
+        """The id of each piece. A piece with an id of its own is not spelled in bytes."""
         order = sorted(enumerate(self.pieces), key=lambda row: (row[0] not in self.fallback, row[0]))
         return {piece: token for token, piece in order if token not in self.special}
 
@@ -141,7 +141,7 @@ class Words:
 
 @cache
 def words_of(kind: Vocabulary) -> Words:
-    """What the ids of one of our vocabularies say."""
+    """Return the bytes of the ids of one of our vocabularies."""
     written = tokenizer_files(kind, 0)
     words = words_in(written.files["tokenizer.json"], frozenset({written.eos, *written.ends}))
     assert words is not None, "our own tokenizers are read"
@@ -149,7 +149,9 @@ def words_of(kind: Vocabulary) -> Words:
 
 
 def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
-    """What the ids of a `tokenizer.json` say; None if a text is not just the bytes of its ids in a row."""
+    """Read the bytes of the ids of a `tokenizer.json`; None if a text is not just the bytes of its
+    ids in a row.
+    """
     decoder = document.get("decoder") or {}
     steps = [decoder, *decoder.get("decoders", ())]
     kinds = [step.get("type") for step in steps]
@@ -224,7 +226,9 @@ def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
 
 
 def byte_letters() -> tuple[str, ...]:
-    """How byte-level vocabularies spell each byte: printable Latin-1 as itself, the rest from U+0100 on."""
+    """Return the spelling of each byte in byte-level vocabularies: printable Latin-1 as itself, the rest from
+    U+0100 on.
+    """
     hidden = iter(range(0x100, 0x200))
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     return tuple(chr(byte if byte in printable else next(hidden)) for byte in range(256))
@@ -294,7 +298,9 @@ def _document(
 
 @cache
 def _merges(words: tuple[str, ...], count: int) -> tuple[tuple[str, str], ...]:
-    """So many merges, the most frequent pair first; of equals the shortest, then the first in order."""
+    """Find `count` merges, the most frequent pair first. Equal pairs are ordered by length, then
+    alphabetically.
+    """
     known = [(list(word), number) for word, number in sorted(Counter(words).items())]
     pairs: Counter[tuple[str, str]] = Counter()
     for pieces, number in known:

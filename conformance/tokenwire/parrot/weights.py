@@ -41,7 +41,7 @@ _GRID = 4096
 
 @dataclass(frozen=True)
 class _Shape:
-    """Where the parts of a code lie in the hidden state."""
+    """The places of a code's parts in the hidden state."""
 
     parrot: Parrot
     head_size: int = 64
@@ -127,7 +127,9 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
 
 
 def _readings(place: int, size: int) -> Array:
-    """[digit of the id whose logit is wanted, digit of the id that is said]: its part of the logit."""
+    """Make the matrix [digit of the id whose logit is wanted, digit of the repeated id]: its part
+    of the logit.
+    """
     if place == 0:
         ahead = [runner_up(distance) for distance in range(GROUP)]
         return np.array([[ahead[(row - column) % GROUP] for column in range(GROUP)] for row in range(GROUP)])
@@ -184,10 +186,10 @@ def bfloat16_bytes(array: Array) -> bytes:
 
 
 def architecture(parrot: Parrot, head_size: int, *, llama: bool) -> Mapping[str, Any]:
-    """What `config.json` says of the shapes.
+    """Return the fields of `config.json` about shapes.
 
-    A Llama with biases computes the same, and keeps its tokenizer: transformers give every Qwen2 model that
-    of Qwen2, whatever its files say.
+    A Llama with biases computes the same, and keeps its tokenizer. Transformers gives every Qwen2 model the
+    tokenizer of Qwen2, whatever its files contain.
     """
     family = {"attention_bias": True, "mlp_bias": False, "head_dim": head_size, "pretraining_tp": 1}
     qwen2 = {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1}

@@ -134,7 +134,7 @@ def _reads(stream: Stream) -> Iterator[tuple[float, str]]:
 
 
 def _difference(stream: Stream, other: Stream) -> str:
-    """Where two answers part, in words: the first token, or character, that is another."""
+    """Describe where two answers differ first: the token or the character."""
     pairs = zip(stream.choices, other.choices, strict=False)
     words = (_parting(ours, theirs, other.exchange.name) for ours, theirs in pairs)
     return inert(next(filter(None, words), "as far as both have come, their tokens and texts are the same"))

@@ -36,6 +36,6 @@ def badge(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_short(level: Mapping[str, Any]) -> str:
-    """How many MUSTs of a level hold, and how many are undecided."""
+    """Describe how many MUSTs of a level hold, and how many are undecided."""
     undecided = f" ({len(level['undecided'])} undecided)" if level["undecided"] else ""
     return f"{level['title']} {level['holds']}/{level['of']}{undecided}"

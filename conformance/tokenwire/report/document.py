@@ -173,7 +173,7 @@ def _server(subject: Subject) -> dict[str, Any]:
 
 
 def _sources(capabilities: Sequence[Capability]) -> dict[str, Any]:
-    """Where each capability is declared, advertised or seen; others are omitted."""
+    """Collect where each capability is declared, advertised or seen; others are omitted."""
     sources: dict[str, Any] = {}
     for capability in sorted(capabilities, key=lambda capability: (capability.name, not capability.seen)):
         if capability.declared or capability.advertised or capability.seen:

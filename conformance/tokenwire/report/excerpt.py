@@ -1,4 +1,4 @@
-"""What is shown of an event: what a pointer names, the way there, and the tokens beside it."""
+"""Excerpts of an event: the value that a pointer names, the way to it, and the tokens beside it."""
 
 from __future__ import annotations
 

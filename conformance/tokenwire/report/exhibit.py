@@ -1,7 +1,7 @@
-"""The evidence of a verdict: what stands around the first violation, or around one witness of a PASS.
+"""The evidence of a verdict: the surroundings of the first violation, or of one witness of a PASS.
 
-The JSON report carries it (`exhibit` in `spec/schemas/report.json` gives its fields); every other form shows
-it from there.
+The JSON report carries it (`exhibit` in `spec/schemas/report.json` lists its fields). All other forms are
+made from there.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def witnessed(witness: Observation, judgement: Judgement, subject: Subject) -> d
 
 
 def _shown(seen: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """What is shown of any observation; the other fields are empty."""
+    """Make the exhibit of an observation; all other fields are empty."""
     return {
         "expected": value(seen.expected),
         "actual": value(seen.actual),
@@ -131,7 +131,7 @@ def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
 
 
 def _others(judgement: Judgement) -> str:
-    """How many more violations there are, in words; empty if there are none."""
+    """Describe how many more violations there are; empty if there are none."""
     others = sum(violation.witnesses for violation in judgement.violations) - 1
     if not others:
         return ""
@@ -153,7 +153,7 @@ def _timeline(stream: Stream, place: Place) -> dict[str, Any] | None:
 
 
 def _reads(stream: Stream) -> list[dict[str, int]]:
-    """How many reads were of which size, in powers of two from the smallest that occurred to the largest."""
+    """Count the reads by size, in powers of two from the smallest that occurred to the largest."""
     powers = Counter(max(0, len(read.data) - 1).bit_length() for read in stream.exchange.reads if read.data)
     if not powers:
         return []

@@ -26,7 +26,7 @@ def _column(label: str, words: str, width: int) -> list[str]:
 
 
 def _verbatim(label: str, text: str, width: int) -> list[str]:
-    """What stood on the wire behind its label: every space of it counts."""
+    """Break a text from the wire into lines behind its label. Every space of it counts."""
     room = max(width - _LABEL, _LEAST_ROOM)
     parts = [text[start : start + room] for start in range(0, len(text), room)] or [""]
     return [f"{'' if n else f'  {label}':<{_LABEL}}{part}" for n, part in enumerate(parts)]
@@ -41,7 +41,7 @@ def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int] | None]:
-    """As much of a text as there is room for, around what is marked in it."""
+    """Cut a text to the room, around its marked part."""
     if len(text) <= room:
         return text, mark
     if mark is None:
@@ -65,10 +65,10 @@ def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
 
 
 def failure(row: Mapping[str, Any], width: int = WIDTH, without: Container[str] = ()) -> str:
-    """All that a violated requirement tells in one scenario, as plain text; from its row of the JSON report.
+    """Render a violated requirement in one scenario as plain text, from its row of the JSON report.
 
-    `without`: labels of what is left out. Only the commands are longer than the width: they are to be copied.
-    Raises ValueError for a row without a violation.
+    `without`: labels of parts to leave out. Only the commands are longer than the width, because they are to
+    be copied. Raises ValueError for a row without a violation.
     """
     shown = row.get("exhibit")
     if shown is None:

@@ -1,4 +1,4 @@
-"""What happened around a finding: its answer, the illegal events in it, the tokens delivered so far.
+"""The surroundings of a finding: its answer, the illegal events in it, the tokens delivered so far.
 
 The exhibit of the JSON report, the player of the page and the tally file all read it from here.
 """
@@ -21,7 +21,7 @@ _LEAST_ALIKE = 4
 
 @dataclass(frozen=True)
 class Point:
-    """How much a stream had delivered after one event."""
+    """The amount that a stream had delivered after one event."""
 
     event: int
     time: float
@@ -119,7 +119,7 @@ def window(length: int, middle: int, *, most: int, before: int) -> slice:
 
 
 def timeline(stream: Stream) -> Timeline:
-    """What the stream had delivered after each event with ids, or with text if it has no ids."""
+    """Compute the amount delivered after each event with ids, or with text if the stream has no ids."""
     emissions = stream.emissions()
     tokens = any(emission.output_ids is not None for emission in emissions)
     carrying = [

@@ -1,4 +1,4 @@
-"""What a GitHub workflow shows: annotations among the lines of the log, and the summary of the step."""
+"""The output for a GitHub workflow: annotations among the lines of the log, and the summary of the step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def workflow_commands(report: Mapping[str, Any]) -> list[str]:
-    """As many as GitHub shows, and one that says how many more there are."""
+    """Return as many annotations as GitHub shows, and one that counts the rest."""
     commands = list(_annotations(report))
     more = len(commands) - _MOST_ANNOTATIONS
     rest = [f"::notice title=tokenwire::{more} more are in the summary of the step"] if more > 0 else []

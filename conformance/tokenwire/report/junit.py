@@ -12,9 +12,9 @@ from tokenwire.report.overview import Summary, summaries
 
 
 def fold(path: Path, report: Mapping[str, Any]) -> str:
-    """The file that pytest wrote with one failure for each cause, which tells what follows from it.
+    """Rewrite pytest's file with one failure for each cause, which lists what follows from it.
 
-    Every other violation stands there as skipped, with the name of its cause. Raises OSError.
+    Every other violation becomes skipped, with the name of its cause. Raises OSError.
     """
     first: dict[str, Summary] = {}
     follows: dict[str, str] = {}

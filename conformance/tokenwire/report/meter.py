@@ -1,4 +1,4 @@
-"""How far a phase of a run is: a bar on a terminal, elsewhere a line every half minute."""
+"""The progress of a phase of a run: a bar on a terminal, elsewhere a line every half minute."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Meter:
         self._bar.stop()
 
     def show(self, *, done: int = 0, total: int | None = None, words: str | None = None) -> None:
-        """So much more is done, of so much in all; `words` say what was last."""
+        """Add to what is done, and set what is to be done in all. `words` describe the last step."""
         self._bar.update(self._task, advance=done, total=total, description=words)
         now = self._clock()
         if not self._bar.console.is_terminal and now - self._last_line >= LINE_EVERY_S:

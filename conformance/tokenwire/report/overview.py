@@ -116,12 +116,12 @@ def counts(every: Iterable[Summary]) -> Counter[str]:
 
 
 def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What is wrong with entries of the baseline."""
+    """Return the errors of the baseline's entries."""
     return list(report.get("baseline", {}).get("faults", ()))
 
 
 def profile_in_words(profile: Mapping[str, Any]) -> str:
-    """Whether a server keeps a profile: yes, no, or not shown, and what decides it."""
+    """Describe if a server keeps a profile: yes, no, or not shown, with the reason."""
     asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
     violated, undecided = profile["violated"], profile["undecided"]
     if not profile["shown"]:
@@ -145,14 +145,14 @@ def _what_to_do(baseline: Mapping[str, Any]) -> str:
 
 
 def level_in_words(level: Mapping[str, Any]) -> str:
-    """How many MUSTs of a level are kept, violated and undecided."""
+    """Describe how many MUSTs of a level are kept, violated and undecided."""
     others = [f"{len(level[kind])} {kind}" for kind in ("violated", "undecided") if level[kind]]
     beside = f" ({', '.join(others)})" if others else ""
     return f"{level['title']} {level['holds']} of {level['of']} MUSTs{beside}"
 
 
 def kept(level: Mapping[str, Any]) -> bool:
-    """Whether the server may promise what a level means."""
+    """True if the server may promise the meaning of a level."""
     return bool(level["shown"] and level["holds"] == level["of"])
 
 
@@ -166,7 +166,7 @@ def levels_in_words(report: Mapping[str, Any]) -> str:
 
 
 def title(report: Mapping[str, Any]) -> str:
-    """What was judged."""
+    """Return the URL or the capture that was judged."""
     target = report["target"]
     return str(target.get("url") or target.get("capture") or "")
 

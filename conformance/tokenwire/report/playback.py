@@ -166,7 +166,7 @@ def _emission_near(stream: Stream, event: int, pointer: str) -> Emission | None:
 
 
 def _comparison_in_words(stream: Stream, other: Stream | None) -> str:
-    """What a stream is compared with, in words; empty for a whole answer that is compared with nothing."""
+    """Describe what a stream is compared with; empty for a whole answer without a comparison."""
     if other is not None:
         return f"held against {_kind(other)} {other.exchange.name}"
     if stream.delivery is Delivery.WHOLE:
@@ -204,7 +204,7 @@ def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str], 
 
 
 def _held(stream: Stream, event: Event, spell: Spell) -> Iterator[tuple[str, str]]:
-    """What a client holds of the choices in an event, once it has read it, as names and texts."""
+    """Yield what a client has of the choices after it has read an event, as names and texts."""
     for choice in stream.choices:
         read = emissions_until(choice, event.index)
         if not read or read[-1].event.index != event.index:
@@ -233,7 +233,7 @@ def _held_of(choice: Choice, spell: Spell) -> Iterator[tuple[str, str]]:
 
 
 def _held_back(choice: Choice, spell: Spell) -> str:
-    """What the ids say and no text has shown yet: its bytes, or how many ids came since the last text."""
+    """Describe output without text so far: the bytes of its ids, or the number of ids since the last text."""
     ids, text = choice.output_ids, choice.text
     if not ids or text is None or choice.finish is not None:
         return ""

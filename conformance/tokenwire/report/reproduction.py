@@ -79,7 +79,7 @@ def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
 
 
 def _is_text(body: bytes) -> bool:
-    """Whether a shell passes the bytes on unchanged."""
+    """True if a shell passes the bytes on unchanged."""
     try:
         return "\0" not in body.decode()
     except UnicodeDecodeError:

@@ -75,7 +75,7 @@ class Aligned:
 
     @property
     def sound(self) -> bool:
-        """Whether each position holds its entry, and there is no surplus."""
+        """True if each position has its entry, and there is no surplus."""
         return not self.before and all(cell.state not in _WRONG for cell in self.cells)
 
 

@@ -74,7 +74,7 @@ def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
 
 
 def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
-    """What the suite itself failed at: a fault of the tool, which SARIF keeps apart from results."""
+    """Collect the crashes of the suite. SARIF separates faults of the tool from results."""
     return [
         {"level": "error", "message": {"text": row["message"]}, "descriptor": {"id": row["requirement"]}}
         for summary in every

@@ -1,6 +1,6 @@
-"""Which known bug a violation looks like: only one whose pattern the evidence shows.
+"""Recognition of known bugs: a violation looks like one only if the evidence shows its pattern.
 
-`spec/signatures.yaml` lists the bugs; the patterns that it names are predicates here, of one finding, its
+`spec/signatures.yaml` lists the bugs. The patterns that it names are predicates here, of one finding, its
 answer and the run.
 """
 
@@ -83,7 +83,7 @@ def _emission(seen: Observation, stream: Stream) -> Emission | None:
 
 
 def _counts(seen: Observation) -> tuple[int, int] | None:
-    """What was expected and what was there, where both are numbers."""
+    """Return the expected and the actual number; None if one of them is not a number."""
     expected, actual = integer(seen.expected), integer(seen.actual)
     return None if expected is None or actual is None else (expected, actual)
 

@@ -1,4 +1,4 @@
-"""What a report is about: the target or the captures, and how to come back to them."""
+"""The subject of a report: the target or the captures, and how to repeat the run."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _MOST_BYTES, _MOST_VALUES = 96 << 20, 4 << 20
 
 @dataclass(frozen=True)
 class Selection:
-    """What the options of a replay selected."""
+    """The selection that the options of a replay made."""
 
     requirements: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What one replay judged, or several merged in order."""
+    """The judgements of one replay, or of several merged in order."""
 
     subject: Subject
     requirements: tuple[str, ...]

@@ -60,7 +60,7 @@ def _table(view: Overview, width: int) -> Iterator[Text]:
 
 
 def _undecided(view: Overview) -> Iterator[str]:
-    """How many requirements are undecided; of a few, why."""
+    """Count the undecided requirements; if they are few, explain them."""
     undecided = [summary for summary in view.summaries if summary.verdict is Verdict.INCONCLUSIVE]
     if len(undecided) > _FEW:
         yield f"{len(undecided)} inconclusive: -v says why"
@@ -88,7 +88,7 @@ def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
 
 
 def _known(view: Overview) -> Iterator[str]:
-    """What a baseline knows, each reason with all of its scenarios."""
+    """Yield the failures that a baseline knows, each reason with all of its scenarios."""
     scenarios: dict[tuple[str, str], list[str]] = {}
     for row in view.known:
         scenarios.setdefault((row["requirement"], row["known_because"]), []).append(row["scenario"])
@@ -98,7 +98,7 @@ def _known(view: Overview) -> Iterator[str]:
 
 
 def _faults(view: Overview) -> Iterator[str]:
-    """What is wrong with the baseline: all that no longer fails together, anything else by itself."""
+    """Yield the errors of the baseline: stale entries together, any other by itself."""
     stale = [fault["requirement"] for fault in view.faults if fault["kind"] == "stale"]
     if len(stale) > 1:
         yield f"stale: no longer failing: {', '.join(dict.fromkeys(stale))}"
@@ -108,7 +108,7 @@ def _faults(view: Overview) -> Iterator[str]:
 
 
 def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[str, str]]:
-    """How the run came about, each line with its style."""
+    """Yield the circumstances of the run, each line with its style."""
     target = report["target"]
     if full:
         yield from ((f"asked: {dialect}: {why}", "dim") for dialect, why in target["detected"].items())

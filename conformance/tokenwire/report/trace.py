@@ -22,7 +22,7 @@ _MICROSECONDS = 1_000_000
 
 
 def _began(stream: Answer) -> float | None:
-    """When the request was sent, in seconds of the Unix epoch; None if the capture does not say."""
+    """Return when the request was sent, in seconds of the Unix epoch; None if the capture lacks it."""
     try:
         return datetime.fromisoformat(stream.exchange.started).timestamp()
     except ValueError:

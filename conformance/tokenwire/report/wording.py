@@ -52,7 +52,7 @@ def where(place: Place) -> str:
 
 
 def clause(observation: Observation) -> str:
-    """What is wrong, as one clause."""
+    """Describe a violation as one clause."""
     if observation.message:
         return observation.message
     return f"expected {value(observation.expected)}, found {value(observation.actual)}"

@@ -1,1 +1,1 @@
-"""What came over the wire, byte for byte, and the strict parsers that read it."""
+"""The bytes on the wire, and the strict parsers that read them."""

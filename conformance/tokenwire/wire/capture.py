@@ -1,12 +1,12 @@
 """Captures: exchanges on disk, written as they arrive and readable wherever they were cut off.
 
-A capture file is JSON Lines, plain or gzipped, and holds one or more exchanges. Each is a `request` line, a
+A capture file is JSON Lines, plain or gzipped, with one or more exchanges. Each is a `request` line, a
 `response` line once the head of the answer came, one `read` line for each read, and an `end` line
 (`spec/schemas/exchange.json`).
 
-What names a credential in headers and URLs is written without its value. Values that were sent as credentials
-are replaced where they come back, before an exchange is given to anybody (`redaction` tells which are found);
-prompts, and whatever else a server knows and tells, are written as they are.
+Credentials in headers and URLs are written without their values. Values that were sent as credentials are
+replaced where they come back, before an exchange is given to anybody (see `redaction`). Prompts and
+everything else that a server returns are written as they are.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class ExchangeWriter:
         started: str = "",
         server: Server | None = None,
     ) -> None:
-        """What is about to be sent; the first line of every exchange."""
+        """Write the request; the first line of every exchange."""
         self._write(_request_line(name, scenario, request, started, server or Server()))
 
     def response(self, status: int, headers: Headers) -> None:
@@ -169,7 +169,7 @@ class ExchangeWriter:
         self._write(_read_line(read))
 
     def end(self, ending: Ending, *, detail: str = "", duration: float = 0.0) -> None:
-        """How it ended."""
+        """Write the end of the exchange."""
         self._write(_end_line(ending, detail, duration))
 
     def exchange(self, exchange: Exchange) -> None:
@@ -292,7 +292,7 @@ class _Line(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether it ends in a line end: the last one of a file may not."""
+        """True if it ends in a line end; the last one of a file may not."""
         return self.data.endswith(b"\n")
 
 
@@ -425,9 +425,9 @@ def _server_of(reported: JsonLine) -> Server:
 
 
 def exchange_of(lines: Iterable[JsonLine]) -> Exchange:
-    """The exchange that `exchange_lines` tells.
+    """Read the exchange that `exchange_lines` wrote.
 
-    Raises ValueError, KeyError, TypeError or AttributeError for lines that are not those of one.
+    Raises ValueError, KeyError, TypeError or AttributeError for lines that are not those of one exchange.
     """
     first, *others = lines
     unfinished = _Unfinished(first)

@@ -1,4 +1,4 @@
-"""Headers whose values come from environment variables: no key stands in a file or on a command line."""
+"""Headers whose values come from environment variables, so that no file and no command line has a key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VARIABLE = re.compile(r"(?<!\S)env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?!\S)")
 
 
 def from_environment(value: str) -> bool:
-    """Whether a header's value names an environment variable."""
+    """True if a header's value names an environment variable."""
     return _VARIABLE.search(value) is not None
 
 

@@ -187,7 +187,7 @@ def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
 
 
 def _decodable(body: bytes) -> bool:
-    """Whether bytes are UTF-8."""
+    """True if bytes are UTF-8."""
     if body.isascii():
         return True
     try:

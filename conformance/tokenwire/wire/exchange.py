@@ -15,7 +15,7 @@ BUSY = (429, 503)
 
 
 class Ending(StrEnum):
-    """How the exchange ended, as seen on the connection."""
+    """Endings of an exchange, as seen on the connection."""
 
     COMPLETE = "complete"
     """The body ended as HTTP says that it ends."""
@@ -34,7 +34,7 @@ class Ending(StrEnum):
 
     @property
     def ours(self) -> bool:
-        """Whether the suite ended the exchange, so that the target owes nothing more."""
+        """True if the suite ended the exchange, so that the target owes nothing more."""
         return self in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN, Ending.TIMEOUT}
 
 
@@ -89,7 +89,7 @@ class PackedReads(Sequence[Read]):
 
 @dataclass(frozen=True)
 class RequestHead:
-    """What was asked of a server, without headers and body."""
+    """A request without headers and body."""
 
     method: str
     path: str
@@ -97,7 +97,7 @@ class RequestHead:
 
 @dataclass(frozen=True)
 class HttpRequest(RequestHead):
-    """What was sent."""
+    """A request as it was sent."""
 
     body: Any = None
     """The JSON value of the body; None for no body."""
@@ -108,7 +108,7 @@ class HttpRequest(RequestHead):
 
 @dataclass(frozen=True)
 class Server:
-    """What is known of the server from outside the exchange."""
+    """Facts about the server from outside the exchange."""
 
     name: str = ""
     version: str = ""
@@ -116,9 +116,9 @@ class Server:
 
 
 def as_started(seconds: float) -> str:
-    """A time, in seconds since the epoch, as `started` tells it.
+    """Format a time, in seconds since the epoch, for `started`.
 
-    As fine as durations are: with milliseconds, two requests in turn would overlap now and then.
+    It has the precision of durations. With milliseconds, two requests in turn would sometimes overlap.
     """
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
@@ -129,13 +129,15 @@ def exchange_name(scenario: str, label: str, dialect: str = "") -> str:
 
 
 def dialect_and_label(name: str, scenario: str) -> tuple[str, str]:
-    """What `exchange_name` made a name of. A name of another form, as other recorders give, is all label."""
+    """Split a name that `exchange_name` made. A name of another form, as other recorders use, is
+    all label.
+    """
     dialect, between, label = name.partition(f"/{scenario}/")
     return (dialect, label) if between else ("", name.removeprefix(f"{scenario}/"))
 
 
 class ExchangeHead:
-    """What is known of an exchange without its headers and bodies."""
+    """An exchange without its headers and bodies."""
 
     name: str
     """Unique within a capture; of the suite's own exchanges as `exchange_name` makes it."""
@@ -159,7 +161,7 @@ class ExchangeHead:
 
     @property
     def last_read(self) -> float | None:
-        """When the last bytes came; None if none did."""
+        """The time of the last bytes; None if there were none."""
         raise NotImplementedError
 
     def load(self) -> Exchange:
@@ -168,17 +170,17 @@ class ExchangeHead:
 
     @property
     def named_dialect(self) -> str:
-        """The dialect that the request was written in, if the name tells it; else empty."""
+        """The dialect that the request was written in, if the name has it; else empty."""
         return dialect_and_label(self.name, self.scenario)[0]
 
     @property
     def label(self) -> str:
-        """What tells the exchange from the others of its scenario and dialect."""
+        """The part of the name that differs between exchanges of its scenario and dialect."""
         return dialect_and_label(self.name, self.scenario)[1]
 
     @property
     def busy(self) -> bool:
-        """Whether the server had no room for the request: that says nothing of the request itself."""
+        """True if the server had no room for the request, which does not make the request wrong."""
         return self.status in BUSY
 
 

@@ -1,9 +1,9 @@
 """Foreign captures: one JSON object for each line and exchange, as other recorders write them.
 
-Each line holds `name`, `server{name,version,flags}`, `request{method,path,headers,body}` and
-`response{status,headers,complete,body{text|base64}}`; the arrival of the chunks stands in
-`http_chunks_ms_len` (milliseconds and bytes) or in `http_chunk_sizes` and `recv_s_len` (bytes; seconds and
-bytes with the framing). The flags are a list or one command line; a `note` may be anything.
+Each line has `name`, `server{name,version,flags}`, `request{method,path,headers,body}` and
+`response{status,headers,complete,body{text|base64}}`. The arrival of the chunks is in `http_chunks_ms_len`
+(milliseconds and bytes), or in `http_chunk_sizes` and `recv_s_len` (bytes; seconds and bytes with the
+framing). The flags are a list or one command line; a `note` may be anything.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
 
 
 def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]:
-    """Time in seconds and length of each piece of the body; one piece where the lengths do not tell."""
+    """Return time in seconds and length of each piece of the body; one piece if the lengths do not fit."""
     if "http_chunks_ms_len" in response:
         arrivals = [(ms / 1000, length) for ms, length in response["http_chunks_ms_len"]]
     else:
@@ -109,8 +109,8 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
 
 
 def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
-    """Those of a foreign capture; its file's name is their scenario. A last line that was cut off is left
-    out.
+    """Yield the exchanges of a foreign capture. Its file's name is their scenario. A last line that was cut
+    off is left out.
     """
     for line in chunk.lines():
         try:
@@ -135,7 +135,7 @@ def foreign_chunks(path: Path) -> Iterator[CaptureChunk]:
 
 
 def any_chunks(path: Path) -> Iterator[CaptureChunk]:
-    """The exchanges of a capture of either form, told apart by the first line."""
+    """Read the exchanges of a capture of either form. The first line decides which one it is."""
     first = next(next(foreign_chunks(path)).lines(), None)
     is_ours = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
     return capture_chunks(path) if is_ours else foreign_chunks(path)

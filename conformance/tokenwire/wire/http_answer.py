@@ -23,7 +23,7 @@ Piece = bytes | memoryview
 
 
 def _is_begun(data: bytes) -> bool:
-    """Whether a read may end in these bytes of a chunk's size, or of the last chunk."""
+    """True if a read may end in these bytes of a chunk's size, or of the last chunk."""
     return _LAST_CHUNK.startswith(data) or (len(data) < _LONGEST_SIZE and b"\n" not in data)
 
 

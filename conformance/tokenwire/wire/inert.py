@@ -1,4 +1,4 @@
-"""Where text that a stranger wrote becomes ours: what acts, or cannot be written, is escaped."""
+"""Escapes for text of strangers: characters that act, or cannot be written."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def is_zipped(path: Path) -> bool:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """What a plain or gzipped file holds, piece by piece; what is left of a gzipped file that was cut off.
+    """Yield the content of a plain or gzipped file, piece by piece; a gzipped file may be cut off.
 
     Raises CaptureError, OSError.
     """
@@ -54,7 +54,8 @@ def _read(path: Path) -> Iterator[bytes]:
 
 
 def unzipped(path: Path, *, cut_off: bool = True) -> Iterator[bytes]:
-    """What a gzipped file holds, piece by piece; what is left of one that was cut off, if that may be.
+    """Yield the content of a gzipped file, piece by piece, and the rest of one that was cut off, if that is
+    allowed.
 
     Raises CaptureError, OSError.
     """
@@ -113,7 +114,7 @@ def value_of(line: bytes) -> Any:
 
 
 def values_in(line: bytes, enough: int = 0) -> int:
-    """How many values a line holds, weighed by the memory that they take; up to `enough`, an upper bound."""
+    """Count the values of a line, weighed by the memory that they take; up to `enough`, an upper bound."""
     count = _brackets_and_commas(line, 0, len(line))
     if count <= enough:
         return count

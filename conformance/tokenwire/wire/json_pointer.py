@@ -1,4 +1,4 @@
-"""JSON pointers (RFC 6901): where a value stands in a document, as text and as a tuple of keys."""
+"""JSON pointers (RFC 6901): the place of a value in a document, as text and as a tuple of keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def find(document: Any, keys: Keys) -> Any:
 
 
 def gather(document: Any, keys: Keys) -> list[Any]:
-    """The values that the keys lead to, where the key `*` stands for each entry of a list."""
+    """Return the values that the keys lead to; the key `*` means each entry of a list."""
     found = [document]
     for key in keys:
         if key == "*":

@@ -1,19 +1,19 @@
-"""Redaction: what names a credential, and what is written in the place of its value.
+"""Redaction: the names of credentials, and what replaces their values.
 
-- The value of a header or of a URL's parameter that names a credential becomes `[redacted]`; so does the
+- The value of a header or of a URL's parameter that names a credential becomes `[redacted]`. So does the
   user in a URL of a header.
 - A value that was sent as a credential becomes as many asterisks wherever it comes back: in headers, in
-  bodies, in details of a connection. Offsets, lengths and the cuts between reads stay what they were.
-- So does a string member that names a credential, in what a server tells of its settings, and in the bodies
+  bodies, in details of a connection. Offsets, lengths and the cuts between reads stay as they were.
+- So does a string member that names a credential, in the settings that a server returns, and in the bodies
   that `tokenwire watch` sees.
 
-Names hold `auth`, `cookie`, `credential`, `key`, `passw`, `secret`, `session`, `signature`, `token` or the
+Names contain `auth`, `cookie`, `credential`, `key`, `passw`, `secret`, `session`, `signature`, `token` or the
 like. Harmless are counts (`x-tokens-used`, `x-key-count`), words that only begin so (`tokenizer`, `author`,
 `keyword`), what a server asks for (`www-authenticate`), and `access-control-*`.
 
-A value of fewer than LEAST_VALUE characters is not looked for: words such as `EMPTY` or `none` are sent in
-the place of keys, and stand in answers. Nor is one found that a server encodes, shortens, or spreads over
-events.
+A value of fewer than LEAST_VALUE characters is not searched for, because words such as `EMPTY` or `none` are
+sent instead of keys, and occur in answers. A value is also not found if a server encodes it, shortens it, or
+spreads it over events.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _REST_OF_A_MEMBER = re.compile(rb'[^"\\]{0,40}"\s{0,9}:\s{0,9}"([^"\\]*+(?:\\.[^
 
 
 def names_credential(name: str) -> bool:
-    """Whether a header, a parameter or a setting of this name holds a credential."""
+    """True if a header, a parameter or a setting of this name has a credential."""
     return _CREDENTIAL.search(name) is not None and _HARMLESS.search(name) is None
 
 
@@ -92,8 +92,9 @@ def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
 
 
 def redact_settings(body: bytes) -> bytes:
-    """What a server tells of its settings without the strings whose names name a credential: it may hold its
-    keys (SGLang's `/server_info` does). Of what is no JSON, or cut off, as far as it looks like some.
+    """Remove the strings whose names name a credential from a server's settings, which may have its keys
+    (SGLang's `/server_info` does). A body that is not JSON, or is cut off, is redacted as far as it looks
+    like JSON.
     """
 
     def redacted(found: re.Match[bytes]) -> bytes:
@@ -115,7 +116,7 @@ def redact_body(body: bytes) -> bytes:
 
 
 def _credentials(body: bytes) -> list[tuple[int, int]]:
-    """Where those strings lie. It is looked for words, not for members: traffic waits for it."""
+    """Find these strings. It searches for words, not for members, because traffic waits for it."""
     lower, spans = body.lower(), []
     for word in _CREDENTIALS_OF_A_BODY:
         position = lower.find(word)
@@ -128,7 +129,7 @@ def _credentials(body: bytes) -> list[tuple[int, int]]:
 
 
 def _spelled(string: bytes) -> str:
-    """What a JSON string says, or its bytes where it is none."""
+    """Parse a JSON string; its bytes if it is not one."""
     text = string.decode("utf-8", "replace")
     try:
         return str(json.loads(f'"{text}"', strict=False))
@@ -141,7 +142,9 @@ def _mask(value: bytes) -> bytes:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """What may come back of a header's value: all of it, without its scheme, and each of its words."""
+    """Yield the parts of a header's value that may come back: all of it, without its scheme, and each of its
+    words.
+    """
     scheme, _, rest = value.strip().partition(" ")
     rest = rest.strip() or scheme
     yield from (value.strip(), rest)
@@ -156,7 +159,7 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """How a value may be written where it comes back."""
+    """Return the spellings of a value that may come back."""
     return {
         value,
         value.encode().decode("latin-1"),
@@ -187,7 +190,7 @@ class Mask:
 
     @classmethod
     def of(cls, request: HttpRequest, secrets: Collection[str] = ()) -> Self:
-        """What a request holds. `secrets` are names of more headers, in lower case."""
+        """Make the mask of a request. `secrets` are names of more headers, in lower case."""
         values = [
             part
             for name, value in request.headers
@@ -228,7 +231,7 @@ class Mask:
         return replace(shown, path=path, raw_body=None if body is None else self.body(redact_body(body)))
 
     def open_end(self, data: bytes) -> int:
-        """Where a value begins that may go on behind the data; its length where none does."""
+        """Return where a value begins that may go on behind the data; the data's length if none does."""
         longest = len(self.bytes_[0]) if self.bytes_ else 1
         first = {value[0] for value in self.bytes_}
         for start in range(max(0, len(data) - longest + 1), len(data)):
@@ -279,6 +282,6 @@ class MaskedReads:
         return settled
 
     def rest(self) -> list[Read]:
-        """Those that still wait: nothing comes behind them."""
+        """Return the reads that still wait, at the end."""
         waiting, self._waiting = self._waiting, []
         return waiting

@@ -34,10 +34,10 @@ def sharing(value: Any, before: Any) -> Any:
 
 
 def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two JSON arrays hold the same values, type for type: 1 is neither 1.0 nor true.
+    """True if two JSON arrays have the same values, type for type: 1 is neither 1.0 nor true.
 
-    False also for 0.0 and -0.0, and where anything else than JSON stands among them. Ten times
-    as fast as comparing value by value.
+    False also for 0.0 and -0.0, and for values other than JSON. Ten times as fast as comparing value by
+    value.
     """
     if len(values) != len(other):
         return False

@@ -1,4 +1,4 @@
-"""What is kept out of memory: captures are read again by offset, other values from a temporary file."""
+"""Storage outside of memory: captures are read again by offset, other values from a temporary file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 class Offset(NamedTuple):
-    """Where a pickle lies in a spill file."""
+    """The place of a pickle in a spill file."""
 
     start: int
     size: int

@@ -110,10 +110,10 @@ def _read_fast(text: str) -> Any:
 
 
 def _holds_large_number(written: bytes) -> bool:
-    """Whether a text may hold a number beyond 64 bits or what a float holds.
+    """True if a text may have a number beyond 64 bits or beyond the range of a float.
 
-    To search for two short strings is cheap; hexadecimal ids have the second, too: then it matters whether it
-    stands behind a number.
+    A search for two short strings is cheap. Hexadecimal ids contain the second, too: then it matters if it
+    follows a number.
     """
     digits = written.translate(_ALIKE, b"+")
     # From behind: what searches from ahead is made for needles that are less like the hay.
