@@ -1,8 +1,8 @@
-"""Liveness of the server: whether it still answers, and how it is started again.
+"""Checks that the server still answers, and its restart.
 
-A request that fails may have failed by itself. A small good one behind it tells; where that one fails, too,
-the server is dead, and nothing more is sent to it until it is back. A server that answers 429 or 503 to the
-small one lives: it is asked again later, as it says, and meanwhile nothing else is sent.
+A request that fails may have failed by itself, so a small good one follows it. If that one fails too, the
+server is dead, and gets no more requests until it is back. A server that answers 429 or 503 to the small one
+lives. It is asked again later, as it says, and meanwhile gets no other requests.
 """
 
 from __future__ import annotations

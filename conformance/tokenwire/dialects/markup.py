@@ -232,7 +232,7 @@ def _calls(text: str, form: Form) -> Reading:
 
 
 def behind_space(text: str, position: int) -> int:
-    """Return the position of what stands behind white space, without a copy of the rest of the text."""
+    """Return the position after white space, without a copy of the rest of the text."""
     found = _SPACE.match(text, position)
     return found.end() if found else position
 
