@@ -94,11 +94,13 @@ def value_of(option: Option) -> tuple[str, Callable[[Any], bool]]:
     if option.type is bool:
         return "true or false", lambda value: isinstance(value, bool)
     if option.type in (int, float):
-        least = option.least or 0
+        least, most = option.least, option.most
+        assert least is not None, option.name
+        assert most is not None, option.name
         kind = "a whole number" if option.type is int else "a number"
         unit = {"MIB": ", in MiB", "SECONDS": ", in seconds"}.get(option.metavar or "", "")
-        return f"{kind} of at least {least:g}{unit}", (
-            lambda value: type(value) in {int, option.type} and value >= least
+        return f"{kind} from {least} to {most}{unit}", (
+            lambda value: type(value) in {int, option.type} and least <= value <= most
         )
     kind = option.metavar or " or ".join(_known(option))
     return f"{kind}, in quotes", _is_address if kind == "HOST:PORT" else _is_text

@@ -70,7 +70,8 @@ class Option:
     help: str
     flags: tuple[str, ...]
     least: float | None = None
-    """Of a number."""
+    """Of a number, which needs both bounds."""
+    most: float | None = None
     names: str = ""
     """The kind of names that it takes; empty: any text."""
     toml: str = ""
@@ -132,8 +133,9 @@ def _option(
 _text = partial(_option, metavar="NAME", default="")
 _names = partial(_option, metavar="NAME", default=())
 _switch = partial(_option, default=False)
-_count = partial(_option, metavar="N", least=1)
-_seconds = partial(_option, metavar="SECONDS", least=0.1)
+_count = partial(_option, metavar="N", least=1, most=10**9)
+_seconds = partial(_option, metavar="SECONDS", least=0.1, most=604_800)
+"""Up to a week."""
 _file = partial(_option, metavar="FILE")
 _folder = partial(_option, metavar="DIR")
 
@@ -257,8 +259,12 @@ class Settings:
         roles=_HOW,
         but={"compare": {"default": Budget.QUICK}},
     )
-    explore: int = _count("check", "Also send N random requests.", default=0, least=0, roles=RESUMED)
-    seed: int = _count("check", "Random seed for --explore.", default=0, least=0, roles=RESUMED)
+    explore: int = _count(
+        "check", "Also send N random requests.", default=0, least=0, most=10**6, roles=RESUMED
+    )
+    seed: int = _count(
+        "check", "Random seed for --explore.", default=0, least=0, most=2**63 - 1, roles=RESUMED
+    )
     timeout: float = _seconds(
         f"{_REACH} init inspect",
         "Seconds for one exchange.",
@@ -271,6 +277,7 @@ class Settings:
         f"{_REACH} inspect",
         "Exchanges at a time.",
         default=16,
+        most=10**4,
         toml="max-concurrency = 16",
         unasked=Unasked.UP_TO_THE_DEFAULT,
         roles=REMEMBERED,
@@ -278,13 +285,14 @@ class Settings:
     max_tokens: int | None = _count(
         _REACH,
         "Output tokens to ask for, at most, in all.",
+        most=10**12,
         toml="max-tokens = 200000",
         unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
     )
     max_requests: int | None = _count(
         _REACH,
-        "Requests to send, at most, in all.",
+        "Requests to send, at most, in all: retries, probes and the first ones count, too.",
         toml="max-requests = 3000",
         unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
@@ -310,6 +318,7 @@ class Settings:
         _REACH,
         "Requests in a second, at most.",
         least=0.001,
+        most=10**6,
         toml="rate = 10",
         unasked=Unasked.ALL,
         roles=REMEMBERED,
@@ -418,6 +427,7 @@ class Settings:
         metavar="RATE",
         default=1.0,
         least=0,
+        most=1,
         toml="watch.sample = 0.1",
         unasked=Unasked.ALL,
     )
@@ -426,6 +436,7 @@ class Settings:
         "MiB that --record may take; the oldest go.",
         metavar="MIB",
         default=256,
+        most=2**20,
         toml="watch.record-cap = 256",
         unasked=Unasked.NONE,
     )

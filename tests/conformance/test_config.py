@@ -54,9 +54,12 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
     ("line", "refusal"),
     [
         ('targt = "http://h"', "targt is no setting; did you mean 'target'?"),
-        ("timeout = 'fast'", "is 'fast', and wants a number of at least 0.1, in seconds; write timeout = 60"),
+        (
+            "timeout = 'fast'",
+            "is 'fast', and wants a number from 0.1 to 604800, in seconds; write timeout = 60",
+        ),
         ("timeout = true", "timeout is True"),
-        ("max-tokens = 1.5", "max-tokens is 1.5, and wants a whole number of at least 1"),
+        ("max-tokens = 1.5", "max-tokens is 1.5, and wants a whole number from 1 to 1000000000000"),
         ('dialects = "sglang-generate"', "wants a list of names in quotes"),
         ('dialects = ["sglang-generat"]', "did you mean 'sglang-generate'?"),
         ('capabilities = ["logprob"]', "did you mean 'logprobs'?"),
@@ -71,8 +74,11 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
             '[watch]\nlisten = "8000"',
             "watch.listen is '8000', and wants HOST:PORT, in quotes; write listen =",
         ),
-        ("[watch]\ndrain = -1", "watch.drain is -1, and wants a number of at least 0, in seconds; write"),
-        ("[watch]\nrecord-cap = 0", "watch.record-cap is 0, and wants a whole number of at least 1, in MiB"),
+        ("[watch]\ndrain = -1", "watch.drain is -1, and wants a number from 0 to 604800, in seconds; write"),
+        (
+            "[watch]\nrecord-cap = 0",
+            "watch.record-cap is 0, and wants a whole number from 1 to 1048576, in MiB",
+        ),
         ("[watch]\nadmn = 1", "watch.admn is no setting; did you mean 'admin'?"),
         (
             '[watch]\ntarget = "http://h"',

@@ -167,15 +167,17 @@ def test_the_headers_of_the_file_go_to_its_target_alone(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("check", "-q", "--target"), " not asked: 3 of --max-requests 3 are sent"),
-        (("record", "recorded", "--target"), " not asked: 3 of --max-requests 3 are sent); judge them: "),
+        (("check", "-q", "--target"), " not asked: 12 of --max-requests 12 are sent"),
+        (("record", "recorded", "--target"), " not asked: 12 of --max-requests 12 are sent); judge them: "),
         (("compare", "-q", "http://127.0.0.1:9"), "; not all was asked or compared"),
     ],
     ids=lambda words: words[0],
 )
 def test_what_a_limit_cut_off_is_told_in_the_last_line(tokenwire, tmp_path, command, words) -> None:
-    (tmp_path / "tokenwire.toml").write_text("max-requests = 3\n", "utf-8")
+    most = 12 if "compare" not in command else 24  # of both sides
+    (tmp_path / "tokenwire.toml").write_text(f"max-requests = {most}\n", "utf-8")
     with demo_server() as url:
         command = [url if word.endswith(":9") else word for word in command]
-        ran = tokenwire(*command, url, "--scenario", "request-id", "--scenario", "samples")
+        scenarios = ("--scenario", "request-id", "--scenario", "samples")
+        ran = tokenwire(*command, url, *scenarios, "--dialect", "sglang-generate")
     assert words in ran.stdout.splitlines()[-1], ran.stdout + ran.stderr

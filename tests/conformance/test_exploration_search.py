@@ -14,7 +14,7 @@ from recorded import IDS, document
 from tokenwire.ask import Ask, Asked
 from tokenwire.asking import exploration
 from tokenwire.asking.exploration import Exploration, demand_hypothesis
-from tokenwire.asking.politeness import Limits, PoliteSender
+from tokenwire.asking.politeness import Limits, Metered, PoliteSender, Purse
 from tokenwire.asking.scenario import Conversation, Sender, Transcript
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.run import Run
@@ -160,7 +160,8 @@ def test_a_sender_that_gives_up_ends_the_exploration_and_what_failed_is_kept(
 
 def test_the_limits_of_the_run_hold(explore) -> None:
     inner = answering()
-    sender = PoliteSender(inner, Limits(max_tokens=30), dialects=[GENERATE], context_length=512)
+    purse = Purse(Limits(max_tokens=30))
+    sender = PoliteSender(Metered(inner, purse, dialects=[GENERATE], context_length=512), purse)
     _, transcript = explore(lambda _: (), sender=sender)
     assert sum(shape.prompts * shape.n * (shape.max_new_tokens or 0) for shape in asked(transcript)) <= 30
     assert transcript.not_asked

@@ -11,7 +11,7 @@ import pytest
 from canned import CannedSender
 
 from tokenwire.ask import Ask
-from tokenwire.asking.politeness import Limits, Pace, PoliteSender, retry_after
+from tokenwire.asking.politeness import Limits, Metered, Pace, PoliteSender, Price, Purse, retry_after
 from tokenwire.asking.scenario import Conversation, NotAsked, Transcript
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.target.advertised import Advertised
@@ -52,14 +52,9 @@ class Busy(CannedSender):
 def polite(inner: CannedSender, clock: Clock | None = None, **limits: Any) -> PoliteSender:
     clock = clock or Clock()
     given = Limits(**limits)
-    return PoliteSender(
-        inner,
-        given,
-        dialects=[GENERATE],
-        context_length=512,
-        pace=Pace(given.rate, clock, clock.sleep),
-        sleep=clock.sleep,
-    )
+    purse = Purse(given, pace=Pace(given.rate, clock, clock.sleep))
+    metered = Metered(inner, purse, dialects=[GENERATE], context_length=512)
+    return PoliteSender(metered, purse, sleep=clock.sleep)
 
 
 def request(max_new_tokens: int | None = 4, **words: Any) -> HttpRequest:
@@ -197,6 +192,68 @@ def test_a_retry_waits_for_its_turn_like_any_other_request() -> None:
     clock = Clock()
     send(polite(Busy(503), clock, rate=0.5), request())
     assert clock.slept == [0.5, 1.5]
+
+
+def test_every_attempt_is_paid_for_and_the_last_answer_is_the_end() -> None:
+    """One request of `--max-requests 1` was sent four times to a server that stayed busy."""
+    inner = Busy(*[503] * 100)
+    sender = polite(inner, max_requests=2)
+    (exchange,) = send(sender, request())
+    assert (exchange.status, exchange.name) == (503, "x/0-retry-1")
+    assert inner.names == ["x/0", "x/0-retry-1"]
+    assert [refused.name for refused in sender.turned_away] == ["x/0"]
+    assert list(sender.remarks())[1] == (
+        "still busy, and not asked again because 2 of --max-requests 2 are sent: x/0"
+    )
+    assert sender.cut_off == ""
+    with pytest.raises(NotAsked):
+        send(sender, request())
+    assert sender.cut_off == "1 exchange was not asked: 2 of --max-requests 2 are sent"
+
+
+def test_a_retry_pays_its_tokens_and_its_price() -> None:
+    tokens = polite(Busy(503), max_tokens=4)
+    assert [exchange.status for exchange in send(tokens, request(4))] == [200]  # the refusal cost none
+    with pytest.raises(NotAsked):
+        send(tokens, request(1))
+    costly = polite(Busy(503), max_cost=10.0, price=Price(0.0, 1e6))
+    assert [exchange.status for exchange in send(costly, request(10))] == [200]
+    with pytest.raises(NotAsked, match=r"may cost 1\.0000, and 10\.0000 of --max-cost 10\.0 are"):
+        send(costly, request(1))
+
+
+def test_what_goes_at_once_is_paid_for_and_keeps_the_rate() -> None:
+    clock = Clock()
+    inner = CannedSender()
+    sender = polite(inner, clock, rate=4.0, max_requests=2)
+
+    async def aside() -> None:
+        for number in range(2):
+            await sender.send(f"x/{number}", "s", request(), aside=True)
+
+    asyncio.run(aside())
+    assert clock.slept == pytest.approx([0.25])
+    with pytest.raises(NotAsked, match="2 of --max-requests 2 are sent"):
+        asyncio.run(aside())
+    assert len(inner.names) == 2
+
+
+def test_a_request_that_reached_nobody_is_not_counted() -> None:
+    nobody = CannedSender(b"", None, ending=Ending.UNREACHABLE, detail="ConnectError: refused")
+    send(polite(nobody, max_requests=1, max_tokens=4), *[request()] * 3)
+    assert len(nobody.names) == 3
+    cut = CannedSender(b"", None, ending=Ending.UNREACHABLE, detail="ReadError: reset")
+    with pytest.raises(NotAsked):
+        send(polite(cut, max_requests=1), *[request()] * 2)
+
+
+def test_two_targets_share_the_limits() -> None:
+    inner = CannedSender()
+    purse = Purse.of(Limits(max_requests=5)).split(2)
+    sender = PoliteSender(Metered(inner, purse), purse)
+    with pytest.raises(NotAsked, match="2 of --max-requests 5 for 2 targets are sent"):
+        send(sender, *[request()] * 3)
+    assert len(inner.names) == 2
 
 
 @pytest.mark.parametrize(

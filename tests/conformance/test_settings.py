@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import fields
+from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
+from pkgutil import iter_modules
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 import typer
 from typer.testing import CliRunner
 
+from tokenwire import commands
 from tokenwire.ask import Budget
 from tokenwire.asking.planning import planned
 from tokenwire.cli import COMMANDS, app
 from tokenwire.config import value_of
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.settings import ASKS_LESS, JUDGES_LESS, OPTIONS, REMEMBERED, RESUMED, Settings, taken_by
 
 
@@ -41,6 +47,43 @@ def test_an_example_of_the_file_sets_its_option() -> None:
             words, fits = value_of(option)
             assert fits(value), f"{option.toml} is not {words}"
             assert not fits(object()), option.name
+
+
+def test_every_number_has_two_bounds_and_its_default_lies_between_them() -> None:
+    """`watch --sample 7` judged as much as `--sample 1`."""
+    numbers = [option for option in OPTIONS.values() if option.type in {int, float}]
+    assert {option.name for option in numbers if option.least is None or option.most is None} == set()
+    for option in numbers:
+        assert option.default is None or option.least <= option.default <= option.most, option.name
+        if option.key:
+            words, fits = value_of(option)
+            assert f"from {option.least} to {option.most}" in words
+            assert (fits(option.least), fits(option.most)) == (True, True)
+            assert not fits(option.type(option.most + 1))
+            assert not fits(option.type(option.least) - 1)
+
+
+def test_every_number_that_a_command_alone_takes_has_two_bounds() -> None:
+    numbers = {}
+    for module in iter_modules(commands.__path__):
+        for name, function in vars(import_module(f"{commands.__name__}.{module.name}")).items():
+            if isfunction(function) and function.__module__ == f"{commands.__name__}.{module.name}":
+                for parameter, hint in get_type_hints(function, include_extras=True).items():
+                    if get_origin(hint) is Annotated and {int, float} & {
+                        *get_args(get_args(hint)[0]),
+                        get_args(hint)[0],
+                    }:
+                        (declared,) = get_args(hint)[1:]
+                        numbers[f"{module.name}.{name} {parameter}"] = declared.min, declared.max
+    assert numbers
+    assert {name for name, bounds in numbers.items() if None in bounds} == set()
+
+
+def test_a_share_above_one_is_refused() -> None:
+    words = ["watch", "--listen", "127.0.0.1:0", "--target", "http://127.0.0.1:1", "--sample", "7"]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == ExitStatus.USAGE
+    assert "Invalid value for '--sample'" in ran.output
 
 
 def test_values_survive_the_notes_of_a_run() -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from tokenwire.ask import Ask
 from tokenwire.asking.preflight import SCENARIO, Preflight
-from tokenwire.asking.scenario import Sender, text_of, token_ids
+from tokenwire.asking.scenario import NotAsked, Sender, text_of, token_ids
 from tokenwire.dialects.dialect import Dialect, Unsupported
 from tokenwire.parrot.encoding import Encode, chat_text
 from tokenwire.parrot.recognition import recognised
@@ -46,7 +46,10 @@ async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | N
     request = dialect.render(_probe(dialect, short=context is not None and context < 2 * _LONG), found.model)
     if isinstance(request, Unsupported):
         return None
-    exchange = await sender.send(exchange_name(SCENARIO, f"{dialect.name}-script"), SCENARIO, request)
+    try:
+        exchange = await sender.send(exchange_name(SCENARIO, f"{dialect.name}-script"), SCENARIO, request)
+    except NotAsked:  # then nothing else is asked, either
+        return None
     answer = dialect.read(exchange, delivery_hint=found.advertised.delivery)
     model = recognised([answer], tokenizer.known if isinstance(tokenizer, LocalTokenizer) else None)
     if model is None:

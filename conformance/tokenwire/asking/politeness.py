@@ -1,5 +1,8 @@
 """Politeness towards a server that others use too: limits for requests at a time, requests a second and
 tokens in all. A busy server is retried later, a few times, and the report says so.
+
+`Metered` stands before the recorder and pays for every request: retries, probes of liveness and the first
+requests, which find out what the target is, count like all others.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Self
 from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.report.wording import first_few
+from tokenwire.target.death import nobody_listened
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 _MOST_TRIES = 4
@@ -82,45 +86,68 @@ class Pace:
             await self.sleep(due - now)
 
 
+class Spent(NotAsked):
+    """A limit of the user's does not pay for a request."""
+
+
 @dataclass
-class _Purse:
-    """The use of the limits so far."""
+class Purse:
+    """The use of the limits so far. All senders of a run share it."""
 
     limits: Limits
-    spent: int = 0
+    targets: int = 1
+    """So many targets have a purse each, with equal parts of the limits."""
+    pace: Pace = field(default_factory=lambda: Pace(None))
+    spent: int = field(default=0, init=False)
     """Output tokens."""
-    requests: int = 0
-    cost: float = 0.0
+    requests: int = field(default=0, init=False)
+    cost: float = field(default=0.0, init=False)
+
+    @classmethod
+    def of(cls, limits: Limits) -> Self:
+        """A full purse, with the pace that the limits want."""
+        return cls(limits, pace=Pace(limits.rate))
+
+    def split(self, targets: int) -> Purse:
+        """A full purse for one of so many targets, which share the limits and the pace."""
+        return Purse(self.limits, targets, self.pace)
+
+    def affords(self, requests: int) -> bool:
+        """True if so many more requests may be sent."""
+        most = self.limits.max_requests
+        return most is None or self.requests + requests <= most // self.targets
 
     def spend(self, tokens: int, cost: float) -> None:
-        """Pay for one more request. Raises NotAsked if less is left."""
+        """Pay for one more request. Raises Spent if less is left."""
         limits = self.limits
-        if limits.max_tokens is not None and self.spent + tokens > limits.max_tokens:
-            raise NotAsked(
-                f"it asks for {tokens} output tokens, and {self.spent} of --max-tokens {limits.max_tokens} "
-                "are spent"
-            )
-        if limits.max_requests is not None and self.requests >= limits.max_requests:
-            raise NotAsked(f"{self.requests} of --max-requests {limits.max_requests} are sent")
-        if limits.max_cost is not None and self.cost + cost > limits.max_cost:
-            raise NotAsked(
-                f"it may cost {cost:.4f}, and {self.cost:.4f} of --max-cost {limits.max_cost} are spent"
-            )
+        if limits.max_tokens is not None and self.spent + tokens > limits.max_tokens // self.targets:
+            spent = self._used(self.spent, "--max-tokens", limits.max_tokens)
+            raise Spent(f"it asks for {tokens} output tokens, and {spent} are spent")
+        if not self.affords(1):
+            raise Spent(f"{self._used(self.requests, '--max-requests', limits.max_requests)} are sent")
+        if limits.max_cost is not None and self.cost + cost > limits.max_cost / self.targets:
+            spent = self._used(f"{self.cost:.4f}", "--max-cost", limits.max_cost)
+            raise Spent(f"it may cost {cost:.4f}, and {spent} are spent")
         self.spent += tokens
         self.requests += 1
         self.cost += cost
 
-    def give_back(self, tokens: int, cost: float) -> None:
-        """A refusal costs nothing but the request."""
+    def give_back(self, tokens: int, cost: float, requests: int = 0) -> None:
+        """Take back what a request did not use."""
         self.spent -= tokens
         self.cost -= cost
+        self.requests -= requests
+
+    def _used(self, used: float | str, option: str, limit: float | None) -> str:
+        """How much of a limit is used up."""
+        return f"{used} of {option} {limit}{f' for {self.targets} targets' * (self.targets > 1)}"
 
     def words(self) -> str:
         """Describe how much of each limit is used up."""
         limits = self.limits
         words = [
-            f"{spent} of {option} {limit} are {gone}"
-            for spent, option, limit, gone in (
+            f"{self._used(used, option, limit)} are {gone}"
+            for used, option, limit, gone in (
                 (self.spent, "--max-tokens", limits.max_tokens, "spent"),
                 (self.requests, "--max-requests", limits.max_requests, "sent"),
                 (f"{self.cost:.4f}", "--max-cost", limits.max_cost, "spent"),
@@ -169,79 +196,100 @@ def retry_after(exchange: Exchange, now: datetime) -> float | None:
     return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds())
 
 
-class PoliteSender:
-    """Sends through another sender, within limits; asks a busy server again, later and a few times."""
+class Metered:
+    """Sends through a recorder, and pays for each request before it is sent."""
 
     def __init__(
         self,
         inner: Sender,
-        limits: Limits,
+        purse: Purse,
         *,
         dialects: Iterable[Dialect] = (),
         context_length: int = 0,
         pace: Pace | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`dialects`: in whose requests output tokens are counted; without any, nothing is charged.
-        `context_length`: what a choice is charged whose request names no budget.
+        """`dialects`: in whose requests output tokens are counted. `context_length`: what a choice is charged
+        whose request names no budget. `pace`: another than that of the purse.
         """
-        self._inner = inner
+        self._inner, self._purse = inner, purse
         self._dialects = tuple(dialects)
         self._context_length = context_length
-        self._slots = asyncio.Semaphore(limits.max_concurrency)
-        self._pace = pace or Pace(limits.rate)
-        self._purse = _Purse(limits)
-        self._sleep = sleep
-        self._not_asked: list[str] = []
-        self._given_up: list[str] = []
-        self.turned_away: list[Exchange] = []
-        """The attempts that met a busy server and were followed by another, in order."""
-
-    def to(self, inner: Sender, dialects: Iterable[Dialect] = (), context_length: int = 0) -> Self:
-        """The same limits through another sender: both share what is used up, and the remarks."""
-        other = copy.copy(self)
-        other._inner, other._dialects, other._context_length = inner, tuple(dialects), context_length
-        return other
+        self._pace = pace or purse.pace
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request, again where the server is busy; the last of the exchanges.
-
-        The second attempt is named `<name>-retry-1`. Raises NotAsked if the tokens left do not pay for it.
-        """
+        """Send a request once. Raises Spent if a limit does not pay for it."""
         limits = self._purse.limits
         counted = limits.max_tokens is not None or limits.price is not None
         tokens = tokens_asked(request, self._dialects, self._context_length) if counted else 0
         price = limits.price
         cost = price.of(prompt_tokens(request, self._dialects), tokens) if price is not None else 0.0
-        try:
-            if self._dialects:
-                self._purse.spend(tokens, cost)
-        except NotAsked:
-            self._not_asked.append(name)
-            raise
-        if how.get("aside"):  # what acts on a request under way must not queue behind it
-            await self._pace.wait()
-            return await self._inner.send(name, scenario, request, **how)
-        async with self._slots:
-            exchange = await self._insist(name, scenario, request, how)
-        if exchange.status is not None and exchange.status != 200:
-            self._purse.give_back(tokens, cost)
+        self._purse.spend(tokens, cost)
+        await self._pace.wait()
+        exchange = await self._inner.send(name, scenario, request, **how)
+        if nobody_listened(exchange):
+            self._purse.give_back(tokens, cost, requests=1)
+        elif exchange.status is not None and exchange.status != 200:
+            self._purse.give_back(tokens, cost)  # a refusal costs nothing but the request
         return exchange
 
+
+class PoliteSender:
+    """Sends through another sender, so many requests at a time; asks a busy server again, later and a few
+    times.
+    """
+
+    def __init__(
+        self, inner: Sender, purse: Purse, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._inner = inner
+        self._purse = purse
+        self._slots = asyncio.Semaphore(purse.limits.max_concurrency)
+        self._sleep = sleep
+        self._not_asked: list[str] = []
+        self._given_up: list[str] = []
+        self._unpaid: list[str] = []
+        self.turned_away: list[Exchange] = []
+        """The attempts that met a busy server and were followed by another, in order."""
+
+    def to(self, inner: Sender) -> Self:
+        """The same through another sender: both share the slots and the remarks."""
+        other = copy.copy(self)
+        other._inner = inner
+        return other
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        """Send a request, again where the server is busy; the last of the exchanges.
+
+        The second attempt is named `<name>-retry-1`. Raises NotAsked if the first may not be sent.
+        """
+        try:
+            if how.get("aside"):  # what acts on a request under way must not queue behind it
+                return await self._inner.send(name, scenario, request, **how)
+            async with self._slots:
+                return await self._insist(name, scenario, request, how)
+        except Spent:
+            self._not_asked.append(name)
+            raise
+
     async def _insist(self, name: str, scenario: str, request: HttpRequest, how: dict[str, Any]) -> Exchange:
-        for attempt in range(_MOST_TRIES):
-            await self._pace.wait()
-            attempted = f"{name}-retry-{attempt}" if attempt else name
-            exchange = await self._inner.send(attempted, scenario, request, **how)
+        exchange = await self._inner.send(name, scenario, request, **how)
+        for retry in range(1, _MOST_TRIES):
             if not exchange.busy:
                 return exchange
             asked_for = retry_after(exchange, datetime.now(UTC))
-            wait = _FIRST_WAIT_S * 2**attempt if asked_for is None else asked_for
-            if attempt + 1 == _MOST_TRIES or wait > _LONGEST_WAIT_S:
-                self._given_up.append(name)
+            wait = _FIRST_WAIT_S * 2 ** (retry - 1) if asked_for is None else asked_for
+            if wait > _LONGEST_WAIT_S:
                 break
-            self.turned_away.append(exchange)
             await self._sleep(wait)
+            try:
+                again = await self._inner.send(f"{name}-retry-{retry}", scenario, request, **how)
+            except Spent:
+                self._unpaid.append(name)
+                return exchange
+            self.turned_away.append(exchange)
+            exchange = again
+        if exchange.busy:
+            self._given_up.append(name)
         return exchange
 
     def remarks(self) -> Iterator[str]:
@@ -254,6 +302,11 @@ class PoliteSender:
             )
         if self._given_up:
             yield f"still busy, and not asked again: {first_few(self._given_up, _MOST_NAMED)}"
+        if self._unpaid:
+            yield (
+                f"still busy, and not asked again because {self._purse.words()}: "
+                f"{first_few(self._unpaid, _MOST_NAMED)}"
+            )
 
     @property
     def cut_off(self) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Sender
+from tokenwire.asking.scenario import PROMPT, NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect, Unsupported
 from tokenwire.dialects.recognition import Detected, detect
 from tokenwire.judging.run import has_record
@@ -211,7 +211,10 @@ class _Introduction:
             await asyncio.sleep(_BUSY_PAUSE_S)
             later += 1
             again = exchange_name(SCENARIO, f"{name}-later-{later}")
-            exchange = await self._sender.send(again, SCENARIO, request)
+            try:
+                exchange = await self._sender.send(again, SCENARIO, request)
+            except NotAsked:
+                break
         return exchange
 
     async def introduce(self, dialect: Dialect, forms: Sequence[int]) -> _Introduced:
@@ -223,7 +226,12 @@ class _Introduction:
         left = list(forms)
         while True:
             name = f"{dialect.name}-{len(exchanges)}" if exchanges else dialect.name
-            exchanges.append(await self._ask(name, minimal_requests(dialect, self._model)[left[0]]))
+            try:
+                exchanges.append(await self._ask(name, minimal_requests(dialect, self._model)[left[0]]))
+            except NotAsked:
+                if not exchanges:
+                    raise
+                break
             last = exchanges[-1]
             if has_record(dialect.read(last)) or last.status in _NOT_ABOUT_THE_BODY:
                 break
@@ -263,6 +271,11 @@ def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
     return [place for place, key in enumerate(keys) if not place or key not in usual]
 
 
+def least_requests(dialects: Sequence[Dialect]) -> int:
+    """How many requests find out what a target is, if each is sent once."""
+    return len(information_paths()) + len(dialects)
+
+
 async def preflight(
     url: str,
     sender: Sender,
@@ -274,6 +287,9 @@ async def preflight(
     patience_s: float = 0.0,
 ) -> Preflight:
     """Ask the information endpoints through the scout, then each dialect for a few tokens: all at once.
+
+    Raises NotAsked if a first request may not be sent; one that is asked again, or in other words, ends with
+    the last answer then.
 
     `model` is the name of the model to ask for; empty for the first that the target lists. Dialects that the
     user `named` need no more than a record. `patience_s`: how long a server that has no room is asked again.

@@ -22,9 +22,9 @@ from tokenwire.asking.confirmation import ACROSS_RESPONSES, confirm, send_again
 from tokenwire.asking.detokenization import ask_for_texts, rehearse_texts
 from tokenwire.asking.exploration import Exploration
 from tokenwire.asking.parroting import find_parrot
-from tokenwire.asking.politeness import Limits, PoliteSender
+from tokenwire.asking.politeness import Limits, Metered, Pace, PoliteSender, Purse, Spent
 from tokenwire.asking.preflight import SCENARIO as PREFLIGHT
-from tokenwire.asking.preflight import Preflight, preflight
+from tokenwire.asking.preflight import Preflight, least_requests, preflight
 from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.resumption import Notes
@@ -45,7 +45,7 @@ from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.exchange import Exchange, HttpRequest, Server
-from tokenwire.wire.redaction import Headers
+from tokenwire.wire.redaction import Headers, redact_url
 
 _PREFLIGHT_SHARE = 8
 """What a target tells of itself gets this part of an exchange's time limit: many tell nothing."""
@@ -84,6 +84,12 @@ class Plan:
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Called with each exchange at its end; for a wire log."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
+    purse: Purse = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    """What is left of the limits; None to make it from them. All runs of a command share it."""
+
+    def __post_init__(self) -> None:
+        if self.purse is None:
+            object.__setattr__(self, "purse", Purse.of(self.limits))
 
 
 class Progress:
@@ -222,7 +228,7 @@ class _Interrogation:
     async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
         """Ask the worker behind a gateway what the gateway is asked, within the same limits."""
         vitals = _vital_signs(self.plan, recorder, worker)
-        to_worker = self.sender.to(vitals, worker.speaks, worker.advertised.context)
+        to_worker = self.sender.to(vitals)
         await ask_both(
             worker, to_worker, self.found, self.sender, transcript=self.transcript, run_so_far=self.run
         )
@@ -279,7 +285,12 @@ class _Interrogation:
             dialects=tuple(dialect.name for dialect in found.asked),
             taken=found.taken,
             left_out=found.left_out,
-            remarks=(*remarks(run), *self.explored, *self.sender.remarks()),
+            remarks=(
+                *remarks(run),
+                *self.explored,
+                *self.sender.remarks(),
+                *filter(None, [self.vitals.unproved]),
+            ),
             not_asked=self.transcript.not_asked,
             broken_off=why if self.vitals.over else "",
             cut_off=self.sender.cut_off,
@@ -310,10 +321,11 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     rehearsal = Rehearsal(found.asked, length)
     for request in first:
         rehearsal.count(request, PREFLIGHT)
-    unhurried = replace(plan.limits, rate=None)
-    sender = PoliteSender(rehearsal, unhurried, dialects=found.asked, context_length=length)
+    # At once: a rehearsal keeps to no rate.
+    metered = Metered(rehearsal, plan.purse, dialects=found.asked, context_length=length, pace=Pace(None))
+    sender = polite.to(metered)
     dialect = found.speaks[0]
-    vitals = VitalSigns(rehearsal, dialect, found.answered[dialect.name])
+    vitals = VitalSigns(metered, dialect, found.answered[dialect.name])
     asking = _Interrogation(plan, found, sender, vitals, Transcript(), Progress(), parrot=parrot)
     await asking.ask_ordinary()
     if plan.settings.explore:
@@ -332,8 +344,8 @@ class Reached:
     """A target that is known, and what sends it requests."""
 
     found: Preflight
-    recorder: Recorder
-    """Sends each request once, whatever the limits."""
+    once: Metered
+    """Sends each request once."""
     sender: PoliteSender
     """Keeps to the limits of the plan, and asks a busy target again."""
 
@@ -342,8 +354,8 @@ async def reach(plan: Plan) -> Reached:
     """Find out what a target is. Raises UsageError for a URL that is none."""
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     found, polite = await _find_out(plan, capture)
-    recorder = _recorder(plan, capture, known=found)
-    return Reached(found, recorder, polite.to(recorder, found.asked, found.advertised.context))
+    once = _metered(plan, _recorder(plan, capture, known=found), found)
+    return Reached(found, once, polite.to(once))
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
@@ -371,7 +383,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     # It only asks whether the server is back; that is not recorded.
     scout = _recorder(plan, None, scouts=True)
     vitals = _vital_signs(plan, recorder, found, scout, progress.waiting)
-    sender = polite.to(vitals, found.asked, found.advertised.context)
+    sender = polite.to(vitals)
     transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
     asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes, parrot)
 
@@ -432,8 +444,7 @@ async def _find_out(plan: Plan, capture: CaptureWriter | None) -> tuple[Prefligh
 
     Raises UsageError for a URL that is none.
     """
-    # Preflight requests are not charged: they are few, and nothing can be asked without them.
-    polite = PoliteSender(_recorder(plan, capture, first=True), plan.limits)
+    polite = PoliteSender(_first(plan, capture), plan.purse)
     return await _found(plan, polite, capture, named=bool(plan.settings.dialect)), polite
 
 
@@ -458,31 +469,63 @@ def _vital_signs(
     """The sender that stops when the target dies; with a scout, it starts the target again."""
     dialect = found.speaks[0]
     return VitalSigns(
-        recorder,
+        _metered(plan, recorder, found),
         dialect,
         found.answered[dialect.name],
         patience=plan.limits.max_concurrency,
         revival=plan.revival if scout is not None else None,
-        scout=scout,
+        scout=_metered(plan, scout, found) if scout is not None else None,
         on_wait=on_wait,
     )
+
+
+def _metered(plan: Plan, recorder: Recorder, found: Preflight) -> Metered:
+    """What pays for each request to a target that is known."""
+    return Metered(recorder, plan.purse, dialects=found.asked, context_length=found.advertised.context)
+
+
+def _first(plan: Plan, capture: CaptureWriter | None, *, scouts: bool = False) -> Metered:
+    """What sends the first requests, and pays for each of them. Raises UsageError for a URL that is none."""
+    recorder = _recorder(plan, capture, scouts=scouts, first=True)
+    return Metered(recorder, plan.purse, dialects=_dialects(plan))
+
+
+def _dialects(plan: Plan) -> list[Dialect]:
+    """The dialects that the plan allows."""
+    wanted = named_dialects(plan.settings.dialect)
+    return [dialect for name, dialect in load_dialects().items() if not wanted or name in wanted]
 
 
 async def _found(
     plan: Plan, sender: PoliteSender, capture: CaptureWriter | None, *, named: bool
 ) -> Preflight:
-    """Find out what a target is, in the dialects that the plan allows. `named`: the user chose them."""
-    scout = sender.to(_recorder(plan, capture, scouts=True))
-    wanted, settings = named_dialects(plan.settings.dialect), plan.settings
-    dialects = [dialect for name, dialect in load_dialects().items() if not wanted or name in wanted]
-    return await preflight(
-        settings.target,
-        sender,
-        dialects,
-        settings.model,
-        named=named,
-        scout=scout,
-        patience_s=settings.timeout,
+    """Find out what a target is, in the dialects that the plan allows. `named`: the user chose them.
+
+    Raises UsageError if the limits do not pay for that.
+    """
+    dialects, settings = _dialects(plan), plan.settings
+    least = least_requests(dialects)
+    if not plan.purse.affords(least):
+        raise UsageError(_unaffordable(plan, least, plan.purse.words()))
+    try:
+        return await preflight(
+            settings.target,
+            sender,
+            dialects,
+            settings.model,
+            named=named,
+            scout=sender.to(_first(plan, capture, scouts=True)),
+            patience_s=settings.timeout,
+        )
+    except Spent as reason:
+        raise UsageError(_unaffordable(plan, least, str(reason))) from reason
+
+
+def _unaffordable(plan: Plan, least: int, why: str) -> str:
+    """The sentence for limits that end before it is known what a target is."""
+    return (
+        f"to find out what {redact_url(plan.settings.target)} is takes {least} requests at least, and the "
+        f"limits do not pay for them: {why}; raise the limit, or name a --dialect"
     )
 
 
@@ -517,10 +560,9 @@ def _recorder(
 async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
     """Find out what the worker behind a gateway is. Raises UsageError if it is none."""
     try:
-        first = _recorder(plan, None, first=True)
+        found = await _found(plan, polite.to(_first(plan, None)), None, named=False)
     except UsageError as error:
         raise UsageError(f"--worker: {error}") from error
-    found = await _found(plan, polite.to(first), None, named=False)
     if not found.speaks:
         raise UsageError(f"--worker: {found.diagnosis}")
     return found

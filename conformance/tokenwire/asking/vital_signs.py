@@ -8,6 +8,7 @@ lives. It is asked again later, as it says, and meanwhile gets no other requests
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from tokenwire.asking.politeness import retry_after
+from tokenwire.asking.politeness import Spent, retry_after
 from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.run import has_record
@@ -111,6 +112,8 @@ class VitalSigns:
         """Why nothing is asked any more; empty if the server is asked on."""
         self.stopped = ""
         """Who ended the run, if it was not the server."""
+        self.unproved = ""
+        """Why it is not known that the server lived after a failure, as a sentence; empty if it is."""
         self.besides: list[Exchange] = []
         """What was asked to see whether the server lives, and what its death cut that was asked again."""
 
@@ -155,14 +158,25 @@ class VitalSigns:
             return exchange
         self.besides.append(exchange)
         name = f"{exchange.name}-after-restart"
-        again = await self._inner.send(name, exchange.scenario, exchange.request, **how)
+        try:
+            again = await self._inner.send(name, exchange.scenario, exchange.request, **how)
+        except Spent:
+            self.besides = [other for other in self.besides if other is not exchange]
+            return exchange
         if has_failed(again):
             await self._check_liveness()
         return again
 
     async def _check_liveness(self) -> None:
-        """Find out whether the server lives; where it does not, have it started again, or give it up."""
-        trouble = await self._diagnosis()
+        """Find out whether the server lives. If not, have it started again, or give it up.
+
+        Where a limit does not pay for a probe, that stays open: nothing shows that the server died.
+        """
+        try:
+            trouble = await self._diagnosis()
+        except Spent as reason:
+            self.unproved = f"whether the target lived after a failure was not asked: {reason}"
+            return
         if not trouble.words:
             if self._silent >= self._patience:
                 self.over = (
@@ -182,7 +196,8 @@ class VitalSigns:
             self.over = f"{words} before this was asked"
             return
         self._life += 1
-        await self._ask_small(RESTARTED, self._life)
+        with contextlib.suppress(Spent):  # the scout saw that it is back
+            await self._ask_small(RESTARTED, self._life)
 
     async def _diagnosis(self) -> _Trouble:
         """Find out by small good requests what is wrong with the server."""
@@ -247,7 +262,11 @@ class VitalSigns:
                     complaint = complaints.read().strip().splitlines()[-1:] or ["it said nothing"]
                     return f"the server died, and --restart ended with status {status} ({complaint[0]})"
                 process = process if status is None else None
-                if has_record(self._dialect.read(await self._scout.send("back", VITALS, self._small))):
+                try:
+                    answer = await self._scout.send("back", VITALS, self._small)
+                except Spent as reason:
+                    return f"the server died, and whether it came back was not asked: {reason}"
+                if has_record(self._dialect.read(answer)):
                     return ""
                 await asyncio.sleep(_POLL_S)
         return f"the server died, and was not back after {wait_s:g} s"

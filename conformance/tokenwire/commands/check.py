@@ -65,7 +65,8 @@ def _check(
         raise typer.Exit(print_plan(plan, full=settings.verbose))
     twin = None
     if settings.twin:
-        plans = twin_plans(settings, (settings.target, settings.twin), lambda url: url == settings.target)
+        urls = settings.target, settings.twin
+        plans = twin_plans(settings, urls, lambda url: url == settings.target, purse=plan.purse)
         tally = ask_twins(plans, _TWIN_TOKENS[settings.budget])
         twin = twin_report(asyncio.run(tally))
     judged: list[Judgement] = []

@@ -114,6 +114,7 @@ def _parameter(option: Option) -> Parameter:
         *option.flags,
         metavar=option.metavar,
         min=option.least,
+        max=option.most,
         help=option.help.format(forms=", ".join(forms)),
         **config,
     )

@@ -59,10 +59,12 @@ def _compare(
     if settings.json is not None:
         writable(settings.json, "--json")
     sides = []
+    live = sum(words.startswith(_URLS) for words in (first, other))
     for words in (first, other):
         if words.startswith(_URLS):
             headers = settings.file_headers if is_configured(context, words) else ()
             plan = planned(replace(settings, target=words, file_headers=headers))
+            plan = replace(plan, purse=plan.purse.split(live))
             sides.append(_asked(plan, verbosity=settings.verbosity))
         else:
             with usage_errors(OSError):

@@ -37,7 +37,7 @@ def _demo(
         bool, typer.Option("--serve", help="Only serve, until Ctrl-C: check it yourself, from elsewhere.")
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, help="Serve there; 0 is any free port.")
+        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="Serve there; 0 is any free port.")
     ] = 0,
     show: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the report, where there is a desktop.")

@@ -16,7 +16,10 @@ def _parrot(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the checkpoint goes: a new folder.")],
     *,
     distance: Annotated[
-        int, typer.Option(metavar="T", min=LEAST_DISTANCE, help="Ids of the longest script; a power of two.")
+        int,
+        typer.Option(
+            metavar="T", min=LEAST_DISTANCE, max=2**20, help="Ids of the longest script; a power of two."
+        ),
     ] = DISTANCE,
     head_size: Annotated[str, typer.Option(metavar="64|128", help="Size of an attention head.")] = "64",
     vocabulary: Annotated[Vocabulary, typer.Option(help="Kind of the tokenizer.")] = Vocabulary.BYTE_LEVEL,

@@ -25,9 +25,12 @@ def print_plan(plan: Plan, *, full: bool) -> int:
     for line in plan_in_words(asked, plan.limits.price, full=full):
         typer.echo(line)
     if plan.settings.worker:
-        typer.echo("The scenario `gateway` asks its requests of both servers besides.")
+        typer.echo("The scenario `gateway` asks its requests of both servers besides; the limits count them.")
     if plan.settings.twin:
-        typer.echo("Both twins get their requests besides: some three for 64 tokens that they score.")
+        typer.echo(
+            "Both twins get their requests besides: some three for 64 tokens that they score. The limits "
+            "count them."
+        )
     return ExitStatus.CONFORMS
 
 
@@ -49,8 +52,8 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
     cost = f", which cost {total.cost(price):.4f}" if price else ""
     yield (
         f"At most {total.requests:,} requests with {total.prompt_tokens:,} prompt tokens and "
-        f"{total.output_tokens:,} output tokens{cost}, plus "
-        "retries."
+        f"{total.output_tokens:,} output tokens{cost}. Retries of a busy server, probes after a failure and "
+        "confirmations come on top; the limits count them, too."
     )
 
 

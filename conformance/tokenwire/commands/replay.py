@@ -41,7 +41,11 @@ def _replay(
     jobs: Annotated[
         int,
         typer.Option(
-            "--jobs", metavar="N", min=1, help="Read and judge in N processes; the verdicts are the same."
+            "--jobs",
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Read and judge in N processes; the verdicts are the same.",
         ),
     ] = 1,
 ) -> None:

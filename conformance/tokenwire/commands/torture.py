@@ -33,7 +33,7 @@ def _torture(
     ] = None,
     *,
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, help="Serve there; 0 is any free port.")
+        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="Serve there; 0 is any free port.")
     ] = 0,
     client: Annotated[
         str, typer.Option("--client", metavar="NAME", help="What the report calls the client.")

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tokenwire.asking.planning import planned
+from tokenwire.asking.politeness import Purse
 from tokenwire.asking.run import Plan
 from tokenwire.asking.twins import ask_twins
 from tokenwire.commands.command import command, empty_folder, writable
@@ -24,9 +25,12 @@ def twin_plans(
     urls: tuple[str, str],
     is_configured: Callable[[str], bool],
     record: Path | None = None,
+    purse: Purse | None = None,
 ) -> tuple[Plan, Plan]:
     """Plan how two deployments are asked. Headers of a file go only to the server that it names. Raises
     UsageError.
+
+    `purse`: what is left of the limits, for both together; a full one without.
     """
 
     def plan(url: str, side: str) -> Plan:
@@ -37,7 +41,9 @@ def twin_plans(
             on_loss=lambda words: typer.echo(words, err=True),
         )
 
-    return plan(urls[0], "a"), plan(urls[1], "b")
+    first, other = plan(urls[0], "a"), plan(urls[1], "b")
+    purse = purse or first.purse
+    return replace(first, purse=purse), replace(other, purse=purse)
 
 
 def _twin(
@@ -47,12 +53,16 @@ def _twin(
     first: Annotated[str, typer.Option("--a", metavar="URL", help="Base URL of one deployment.")],
     other: Annotated[str, typer.Option("--b", metavar="URL", help="Base URL of the other.")],
     tokens: Annotated[
-        int, typer.Option("--tokens", metavar="N", min=1, help="Tokens that both sides score.")
+        int, typer.Option("--tokens", metavar="N", min=1, max=10**9, help="Tokens that both sides score.")
     ] = 3000,
     part: Annotated[
         int,
         typer.Option(
-            "--part", metavar="N", min=0, help="Other texts than all other parts: they can be merged."
+            "--part",
+            metavar="N",
+            min=0,
+            max=10**9,
+            help="Other texts than all other parts: they can be merged.",
         ),
     ] = 0,
 ) -> None:

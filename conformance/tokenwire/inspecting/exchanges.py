@@ -125,7 +125,7 @@ class Exchanges:
 
     async def _ask(self, asked: Asked) -> None:
         try:
-            sender = self.targets[asked.to].recorder
+            sender = self.targets[asked.to].once
             asked.ended = await sender.send(asked.name, SCENARIO, asked.request, tap=asked.tap)
         except ValueError as error:
             asked.refused = f"it cannot be sent: {error}"
@@ -149,7 +149,7 @@ class Exchanges:
         if request is None:
             return f"{asked.dialect.name} has no abort by id"
         label = f"{asked.name}-abort-{as_started(time.time())}"
-        answer = await self.targets[asked.to].recorder.send(label, SCENARIO, request, aside=True)
+        answer = await self.targets[asked.to].once.send(label, SCENARIO, request, aside=True)
         return f"{request.method} {request.path} for {named!r} was answered {answer.status or answer.detail}"
 
     async def view(self, number: int, beside: int = 0) -> dict[str, Any]:

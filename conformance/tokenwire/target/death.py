@@ -97,6 +97,11 @@ class Death:
         return f"the server died with {self.suspects} requests under way, {likely} ({how}){cut}"
 
 
+def nobody_listened(exchange: ExchangeHead) -> bool:
+    """True if no server took the connection, so that the request reached nobody."""
+    return exchange.ending is Ending.UNREACHABLE and exchange.detail.startswith(_NOT_LISTENING)
+
+
 def failure(stream: Answer) -> str:
     """How the server itself failed at a request, in words; empty where it did not."""
     exchange = stream.exchange
