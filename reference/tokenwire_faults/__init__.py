@@ -1,9 +1,9 @@
-"""Faults: real bugs of real servers, done on purpose to the one request that names one.
+"""Faults: real bugs of real servers, applied to the one request that names one.
 
 Off unless the server was started with `--enable-faults`. A request names a fault in the header
-`x-tokenwire-fault`; every other request is served as ever. `fault` has the seams at which the rooms can be
-made to err, `catalogue` what is known of each fault, `faulty_wire` the seams around the HTTP side. The faults
-themselves stand in the modules that are named like the room where the bug lived.
+`x-tokenwire-fault`; every other request is served as usual. `fault` has the seams of the rooms, `catalogue`
+the facts about each fault, `faulty_wire` the seams around the HTTP side. The faults themselves are in the
+modules with the name of the room where the bug lived.
 """
 
 from tokenwire_faults.catalogue import faults_as_json, load_faults, print_faults

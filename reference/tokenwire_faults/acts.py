@@ -104,9 +104,10 @@ def written(name: str) -> Mapping[str, Act]:
 
 
 def _times(fault: Fault, event: Object, rules: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
-    """How often an event is sent: `times` of the first rule that means it, else once.
+    """Count how often an event is sent: `times` of the first rule that applies to it, else once.
 
-    A rule means the `nth`, what has a `finish` or none, and what holds the objects of an edit (`in`, `if` …).
+    A rule applies to the `nth` event, to events with or without a `finish`, and to events with the objects of
+    an edit (`in`, `if` …).
     """
     for rule in [rules] if isinstance(rules, Mapping) else rules:
         meant = rule.get("nth", fault.events) == fault.events and any(True for _ in fitting(event, rule))
@@ -154,5 +155,5 @@ _PRIMITIVES: Mapping[str, Callable[[Any], Callable[..., Any]]] = {
 
 
 def from_table(seam: str, argument: Any) -> dict[str, Act]:
-    """The acts that an entry of `faults.yaml` stands for. Raises KeyError for a seam without primitives."""
+    """Make the acts of an entry of `faults.yaml`. Raises KeyError for a seam without primitives."""
     return _acts(seam, _PRIMITIVES[seam](argument))

@@ -42,7 +42,7 @@ def meta_infos(answer: Json) -> Iterator[Object]:
 
 
 def holder_of_finish(choice: Object) -> Object:
-    """What holds a choice's `finish_reason`: its meta_info, or in chat the choice itself."""
+    """Return the object with a choice's `finish_reason`: its meta_info, or in chat the choice itself."""
     holder: Object = choice if "finish_reason" in choice else choice.get("meta_info", {})
     return holder
 
@@ -60,7 +60,7 @@ def finish_type(event: Json) -> str | None:
 
 
 def messages_of(answer: Json) -> Iterator[Object]:
-    """What each choice of a chat says: its message, or the delta of an event."""
+    """Yield the text object of each choice of a chat: its message, or the delta of an event."""
     for choice in choices_of(answer):
         yield choice.get("delta") or choice.get("message") or {}
 
@@ -81,7 +81,7 @@ def without_news(event: Object) -> Object:
 
 
 def parameters_of(body: Object) -> Object:
-    """Where a body has its sampling parameters: in an object of their own, or beside everything else."""
+    """Return the object with a body's sampling parameters: one of their own, or the body."""
     params = body.get("sampling_params")
     return params if isinstance(params, dict) else body
 
@@ -96,7 +96,7 @@ def _listed(value: Json) -> list[Json]:
 
 
 def _under(holders: Iterable[Json], name: str) -> Iterator[Object]:
-    """The objects that stand under a name in objects, and are not empty."""
+    """Yield the objects that objects have under a name, and that are not empty."""
     for holder in holders:
         if isinstance(holder, dict) and isinstance(value := holder.get(name), dict) and value:
             yield value
@@ -110,7 +110,7 @@ def _items(value: Json) -> Iterator[Json]:
 
 
 def _spans(answer: Json) -> list[list[Object]]:
-    """Which weights made which tokens, for each choice."""
+    """Return the spans of weight versions for each choice."""
     return [info.get("weight_versions", []) for info in meta_infos(answer)]
 
 

@@ -1,4 +1,6 @@
-"""What is known of each fault: the bug it imitates, what it does, and what it should turn red."""
+"""The catalogue of faults: the bug that each imitates, its effect, and the requirements that it
+should turn red.
+"""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def _cut_call_is_closed(fault: Fault, ended: bool, deltas: list[Delta]) -> Delta
 
 
 def _closers(arguments: str) -> str:
-    """What makes cut arguments JSON, as far as quotes and brackets do."""
+    """Return the quotes and brackets that make cut arguments JSON."""
     closers, string, escaped = "", False, False
     for character in arguments:
         if string:

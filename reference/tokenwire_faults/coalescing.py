@@ -24,7 +24,7 @@ def _remember_its_start(fault: Fault, request: Request, row: OutputRow) -> Outpu
 
 
 def _last_row(fault: Fault, reader: Reader, emission: Emission) -> int:
-    """How many tokens the last row holds that an emission takes."""
+    """Count the tokens in the last row that an emission takes."""
     end, starts = emission.completion_tokens, fault.memory[reader.request.rid]
     last: int = max(start for start in starts if start <= max(end - 1, 0))
     return end - last

@@ -87,10 +87,10 @@ CUTS = frozenset({"so_far", "sliced", "last_piece", "without_new"})
 
 
 def edited_emission(reader: Reader, emission: Emission, edits: Mapping[str, Any]) -> Emission:
-    """An emission with fields and series changed: by primitives, or cut as by another cursor.
+    """Return an emission with fields and series changed: by primitives, or cut as by another cursor.
 
-    The names `series`, `info` and `logprobs` stand for all series, for those of customized_info, and for the
-    others. `at` says which emissions are edited.
+    The names `series`, `info` and `logprobs` mean all series, those of customized_info, and the others. `at`
+    names the emissions to edit.
     """
     if "at" in edits and not MOMENTS[edits["at"]](emission):
         return emission

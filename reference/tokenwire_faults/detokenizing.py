@@ -30,8 +30,8 @@ class _Repeats(Detokenizer):
 
 
 def _printable(text: str) -> str:
-    """As much of a text as may be printed while its last character is not whole: up to a CJK ideograph, or to
-    the last blank. Kana are no ideographs.
+    """Return the part of a text that may be printed while its last character is incomplete: up to a CJK
+    ideograph, or to the last blank. Kana are not ideographs.
     """
     if text.endswith("\n") or "\u4e00" <= text[-1:] <= "\u9fff":
         return text

@@ -51,11 +51,11 @@ class Fault(Seams):
 
     @property
     def streams(self) -> bool:
-        """Whether the request is for a stream."""
+        """True if the request is for a stream."""
         return bool(self.request.get("stream"))
 
     def _act(self, seam: str) -> Act | None:
-        """What is done at a seam, where the fault concerns the request."""
+        """Return the act at a seam if the fault concerns the request."""
         known = self.known
         concerned = known.path in self.path and all(
             self.streams
@@ -68,7 +68,7 @@ class Fault(Seams):
         return known.acts.get(seam) if concerned else None
 
     def _through(self, seam: str, *given: Any) -> Any:
-        """What passes a seam, the last of what is given there: changed, where an act is done."""
+        """Return the last value given at a seam, changed if there is an act."""
         act = self._act(seam)
         return given[-1] if act is None else act(self, *given)
 
@@ -87,13 +87,15 @@ class Fault(Seams):
     """The media type of an answer or of a stream."""
 
     def event(self, event: Object) -> Iterable[Object]:
-        """What is sent in the place of one event of a stream."""
+        """Return the events to send instead of one event of a stream."""
         self.events += 1
         act = self._act("events")
         return [event] if act is None else act(self, event)
 
     def frame(self, frame: bytes) -> Iterable[bytes]:
-        """What is written for one framed event, `[DONE]` too. ConnectionAbortedError cuts the stream."""
+        """Return the bytes to write for one framed event, `[DONE]` too. ConnectionAbortedError cuts
+        the stream.
+        """
         self.frames += 1
         act = self._act("frame")
         return [frame] if act is None else act(self, frame)

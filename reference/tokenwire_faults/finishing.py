@@ -1,4 +1,4 @@
-"""Faults in the finish: that a choice ended, why, and when that is said."""
+"""Faults in the finish: its presence, its reason, and its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in token-in-token-out: the ids that go in, and the ids that are said to have gone in."""
+"""Faults in token-in-token-out: the ids that go in, and the ids that are reported as such."""
 
 from __future__ import annotations
 

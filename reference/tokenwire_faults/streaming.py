@@ -1,4 +1,4 @@
-"""Faults in the output streamer: when a request emits, and what stands in its events."""
+"""Faults in the output streamer: the time of a request's emissions, and the content of its events."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tokenwire_reference.extras.prefix_tiers import PrefixTiers
 
 @dataclass(frozen=True)
 class ExtraArgs:
-    """What is hooked into an engine, and how."""
+    """The extras of an engine, and their settings."""
 
     host_cache_pages: int = 0
     """Evicted pages that host memory keeps."""

@@ -48,12 +48,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether nothing that is written reaches the client."""
+        """True if nothing that is written reaches the client."""
         return self._transport.is_closing()
 
     @property
     def free(self) -> bool:
-        """Whether a write need not wait."""
+        """True if a write need not wait."""
         return not self._full or self.lost
 
     def request_began(self) -> None:

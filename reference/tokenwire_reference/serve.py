@@ -41,7 +41,7 @@ from tokenwire_reference.server_args import ServerArgs
 
 
 class EngineStoppedError(RuntimeError):
-    """The engine is broken for good; every client was told, and the process ends."""
+    """The engine is broken for good; every client got an error, and the process ends."""
 
 
 ACCEPT_LOG_SECONDS = 10.0
@@ -196,9 +196,9 @@ def _disaggregation(args: ServerArgs, engine: Engine) -> Disaggregation | None:
 
 
 class AcceptFailures:
-    """Handles what asyncio reports: a socket that cannot be accepted, in a line every so many seconds.
+    """Handles what asyncio reports: a socket that cannot be accepted, in one line for a number of seconds.
 
-    asyncio tries 2,048 times a second where no file descriptor is left, and reports each with a traceback.
+    asyncio tries 2,048 times a second if no file descriptor is left, and reports each with a traceback.
     """
 
     def __init__(self) -> None:
@@ -214,7 +214,9 @@ class AcceptFailures:
 
 
 def _facts(model: Model, page_size: int) -> dict[str, Any]:
-    """What `/server_info` tells under `tokenwire_reference`; the engine's probe found the row sizes."""
+    """Collect the facts of `/server_info` under `tokenwire_reference`; the engine's probe found the
+    row sizes.
+    """
     return {
         "model": model.name,
         "vocab_size": model.vocab_size,

@@ -1,4 +1,4 @@
-"""How a server was started. Names and defaults are SGLang's where SGLang has them."""
+"""The arguments of a server. Names and defaults are SGLang's where SGLang has them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INT32 = 2**31 - 1
 
 @dataclass(frozen=True)
 class Flag:
-    """What the command line tells of a flag, and what it may be."""
+    """The help of a flag on the command line, and its allowed values."""
 
     help: str
     choices: tuple[str | None, ...] = ()

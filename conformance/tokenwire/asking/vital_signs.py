@@ -52,7 +52,7 @@ class Revival:
 
 
 class _Trouble(NamedTuple):
-    """Why a server cannot be asked."""
+    """The reason why a server cannot be asked."""
 
     words: str
     """Empty if it can."""

@@ -89,7 +89,7 @@ class TokenAcceptance:
         self._counts = counts
 
     def _sampling_row(self, segment: Segment, right: int) -> SamplingRow:
-        """What the row after `right` drafts is sampled with, if these are right."""
+        """Return the parameters of the row after `right` drafts, if these are right."""
         request = segment.sequence.request
         early = len(request.output_ids) + right < request.sampling.min_new_tokens
         banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
@@ -103,10 +103,11 @@ class TokenAcceptance:
     def _customized_info(
         self, adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
     ) -> list[Mapping[str, Any] | Exception]:
-        """What the backend says of each row; the error of a row at which it fails.
+        """Return the backend's values for each row, or the error of a row at which it fails.
 
-        It is asked for all rows at once. If that fails, it is asked for each alone, to know whose row it was.
-        Raises ValueError for an answer that fits no rows: then the backend is wrong, and not a request.
+        The backend is called for all rows at once. If that fails, it is called for each row alone, to find
+        the row at fault. Raises ValueError for an answer that does not fit the rows, because then the backend
+        is wrong and not a request.
         """
         try:
             customized_info = self._backend(adjusted, rows, token_ids)
@@ -135,7 +136,7 @@ def _allowed(request: Request, drafts: Sequence[int]) -> bytes:
 
 
 def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
-    """The rows of logits that choose tokens; no copy where they stand in a row, as those of decodes do."""
+    """Return the rows of logits that choose tokens. Consecutive rows, as those of decodes, are not copied."""
     first, last = sampled[0].sampled.start, sampled[-1].sampled.stop
     if last - first == sum(len(rows.sampled) for rows in sampled):
         return logits[first:last]
@@ -145,7 +146,7 @@ def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
 def _entries(
     adjusted: Tensor, sampling: Sequence[SamplingRow], token_ids: Sequence[int], requests: Sequence[Request]
 ) -> list[dict[str, Any]]:
-    """What goes into the series of each row's request with its token, by wire name: what it asked for."""
+    """Collect the entries that each row's request asked for with its token, by wire name."""
     entries: list[dict[str, Any]] = [{} for _ in requests]
     asking = [row for row, request in enumerate(requests) if request.return_logprob]
     if asking:

@@ -1,4 +1,4 @@
-"""What a request must be to run at all, and how its record begins."""
+"""Conditions for a request to run at all, and the beginning of its record."""
 
 from __future__ import annotations
 

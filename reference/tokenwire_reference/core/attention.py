@@ -40,7 +40,7 @@ class UnsupportedModelError(ValueError):
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What one attention layer stores for a position."""
+    """Shapes of the values that one attention layer stores for a position."""
 
     kv_heads: int
     key_dim: int
@@ -50,7 +50,7 @@ class AttentionShape:
 
 
 class PagedAttention(Protocol):
-    """Where the layers of a step find keys and values."""
+    """Storage of keys and values for the layers of a step."""
 
     def plan(self, batch: Batch) -> None:
         """Prepare for the layers of one step."""
@@ -109,7 +109,7 @@ class PagedTensors:
             tensor.copy_(content)
 
     def same_page(self, page: int, payload: Sequence[Tensor]) -> bool:
-        """Whether a page still has these contents, to the last bit."""
+        """True if a page still has these contents, to the last bit."""
         return all(torch.equal(a.cpu(), b) for a, b in zip(self._page(page), payload, strict=True))
 
     def _page(self, page: int) -> list[Tensor]:
@@ -166,16 +166,17 @@ def _zeros(*shape: int) -> Tensor:
 class SdpaPagedAttention(PagedTensors):
     """Attention on the CPU, in float32: `scaled_dot_product_attention` over tiles.
 
-    A *tile* is the queries of a few neighbouring positions: always so many rows, each at its own offset,
-    whether all of them are wanted or not. It attends to whole pages from the first on, under a causal mask.
-    So the shape of the computation, and with it every bit of its result, follows from the position alone.
+    A *tile* is the queries of a few neighbouring positions. It always has the same number of rows, each at
+    its own offset, wanted or not. It attends to whole pages from the first on, under a causal mask. So the
+    shape of the computation, and with it every bit of its result, follows from the position alone.
 
-    What is masked is multiplied by zero, and zero times NaN is NaN: so a page is emptied when its first
-    position is stored, padding stores nothing, and a tile reads no page that its sequence has not begun.
+    Masked values are multiplied by zero, and zero times NaN is NaN. So a page is emptied when its first
+    position is stored, padding stores nothing, and a tile does not read pages that its sequence has not
+    begun.
 
     Tiles over equally many pages run in one call, in which each is computed by itself. Their keys are copied
-    side by side. Large keys are not: the tiles of one sequence run by themselves then, and without a copy
-    where its pages follow one another.
+    side by side. Large keys are not copied: the tiles of one sequence then run by themselves, and without a
+    copy where its pages follow one another.
     """
 
     TILE = 4
@@ -240,9 +241,10 @@ class SdpaPagedAttention(PagedTensors):
         self._places = torch.tensor(places + [0] * (batch.slots.shape[0] - len(places)))
 
     def _pages_read(self, pages: int) -> int:
-        """How many pages a tile of the last of some pages reads.
+        """Count the pages that a tile of the last of some pages reads.
 
-        Few are rounded up, to two numbers for each doubling, so that fewer calls do; the rest is not seen.
+        Small numbers are rounded up, to two for each doubling, so that fewer calls suffice; the extra pages
+        are masked.
         """
         if pages > self._few_pages:
             return pages
@@ -320,9 +322,9 @@ class SdpaPagedAttention(PagedTensors):
         return self._masks[shared, window]
 
     def _band(self, window: int | None) -> Tensor:
-        """What is added to a score, by how far behind its query a key stands; none at `context_length`.
+        """Make the mask of a score by the distance of its key behind its query; distance 0 is at `context_length`.
 
-        As long as the positions of a query and of all pages that its tile may read.
+        It covers the positions of a query and of all pages that its tile may read.
         """
         if window not in self._bands:
             behind = torch.arange(self.context_length, -2 * self.context_length - self.page_size, -1)

@@ -48,7 +48,7 @@ class Batch:
 
 
 class WantedRows(NamedTuple):
-    """Where the wanted logits of one segment lie in the first dimension of the logits."""
+    """The rows of one segment's wanted logits, in the first dimension of the logits."""
 
     segment: Segment
     prompt: range

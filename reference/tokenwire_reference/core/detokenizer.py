@@ -20,7 +20,7 @@ MOST_BYTES = 4
 
 
 class Kind(Enum):
-    """What a decoder makes of an id."""
+    """Kinds of ids for a decoder."""
 
     WORD = "word"
     """Text that is decoded by itself, but for half a character at its end."""
@@ -31,7 +31,7 @@ class Kind(Enum):
 
 
 class Spelling:
-    """How a tokenizer writes ids as text."""
+    """The spelling of ids as text by a tokenizer."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Spelling:
         self._bytes_of = bytes_of and cache(bytes_of)
 
     def is_open(self, ids: Sequence[int]) -> bool:
-        """Whether a text that ends in U+FFFD may end in a character that later ids make whole."""
+        """True if a text that ends in U+FFFD may end in a character that later ids complete."""
         if self._bytes_of is None:
             return True
         decoder = getincrementaldecoder("utf-8")("replace")
@@ -80,7 +80,7 @@ class Spelling:
 def spelling(
     tokenizer: Tokenizer, *, skip_special_tokens: bool, spaces_between_special_tokens: bool = True
 ) -> Spelling:
-    """How a tokenizer spells for requests that want special tokens like this."""
+    """Make the spelling for requests with these settings of special tokens."""
 
     def decode(ids: Sequence[int]) -> str:
         return tokenizer.decode(
@@ -96,16 +96,16 @@ def spelling(
 
 
 class Detokenizer:
-    """The text of one sequence. What it gives is final: no later id changes it.
+    """The text of one sequence. The text that it returns is final: later ids do not change it.
 
     Decoders look at more than one id, so two things have to wait:
 
-    - U+FFFD at the end, if it is half a character of a byte-level vocabulary. What stands before it is
-      final, for an incomplete character is written as one U+FFFD.
-    - A run of byte tokens (`<0x..>`). It is decoded as a whole: one byte that fits nowhere turns all of it
-      into U+FFFD. So it waits for the token behind it, however long it is.
+    - U+FFFD at the end, if it is half a character of a byte-level vocabulary. The text before it is
+      final, because an incomplete character is written as one U+FFFD.
+    - A run of byte tokens (`<0x..>`). It is decoded as a whole: one byte that does not fit turns all of it
+      into U+FFFD. So it waits for the next token, however long it is.
 
-    What is final is decoded again only as a short context, so the cost of an id does not grow with the text.
+    Final text is decoded again only as a short context, so the cost of an id does not grow with the text.
     """
 
     def __init__(self, spelling: Spelling, prompt_token_ids: Sequence[int] = ()) -> None:
@@ -131,7 +131,7 @@ class Detokenizer:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> Detokenizer:
-        """That of an output, spelled as its request wants."""
+        """Make the detokenizer of an output, spelled as its request wants."""
         spelled = spelling(
             tokenizer,
             skip_special_tokens=sampling.skip_special_tokens,

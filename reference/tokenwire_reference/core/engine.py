@@ -36,7 +36,7 @@ PauseMode = Literal["abort", "retract", "in_place"]
 
 @dataclass(frozen=True)
 class EngineArgs:
-    """How an engine runs its requests."""
+    """Settings of an engine."""
 
     max_running_requests: int = 64
     max_queued_requests: int | None = None
@@ -95,12 +95,12 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether `step` has nothing to do and nothing to report."""
+        """True if `step` has nothing to do and nothing to report."""
         return not self._ended and (self._paused or self.scheduler.empty)
 
     @property
     def takes_time(self) -> bool:
-        """Whether the next step may let its caller wait: a model computes, or a script sleeps."""
+        """True if the next step may let its caller wait, because a model computes or a script sleeps."""
         return self.model.module is not None or any(
             sequence.drafter is not None and sequence.drafter.takes_time for sequence in self.scheduler
         )

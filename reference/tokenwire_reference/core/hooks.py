@@ -1,6 +1,6 @@
-"""What may be hooked into the engine: a protocol for each place, and what stands there without it.
+"""Hooks of the engine: a protocol for each, and its default.
 
-The core runs with the defaults alone; `assembly` hooks in what lies in `extras`.
+The core runs with the defaults alone; `assembly` hooks in the parts from `extras`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class HiddenStates:
         raise NotImplementedError
 
     def embedding(self, row: int) -> list[float]:
-        """That of a row of the last pass that wanted logits, scaled to length 1: [hidden size]."""
+        """Return the embedding of a row of the last pass that wanted logits, scaled to length 1:
+        [hidden size].
+        """
         raise NotImplementedError
 
 
@@ -47,7 +49,7 @@ class Experts:
     available = False
 
     def room(self, slots: int) -> Tensor:
-        """Room for the experts of so many positions of a cache: [slots, experts]."""
+        """Make room for the experts of the positions of a cache: [slots, experts]."""
         del slots
         return torch.zeros(0, 0, dtype=torch.int32)
 

@@ -1,9 +1,9 @@
-"""Pages of the KV cache: who holds them, which prefixes they store. No torch.
+"""Pages of the KV cache: their holders, and the prefixes that they store. No torch.
 
-A page stores the keys and values of `page_size` consecutive positions. Page 0 belongs to no request: padding
-rows write there. A full page can be *published* under a key that stands for everything up to its end; a later
-request with the same prefix then holds the same page. A published page without a holder stays until its room
-is needed, least recently used first.
+A page stores the keys and values of `page_size` consecutive positions. Page 0 belongs to the padding rows,
+which write there. A full page can be *published* under a key for everything up to its end. A later request
+with the same prefix then holds the same page. A published page without a holder stays until its room is
+needed, least recently used first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How busy an engine is, and that it takes no more."""
+"""The load of an engine, and its limit."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def total_load(loads: Sequence[EngineLoad]) -> EngineLoad:
 
 
 class QueueFullError(ValueError):
-    """As many requests wait as may; the client is answered with 503 and can try again."""
+    """The queue is full; the client gets status 503 and can retry."""

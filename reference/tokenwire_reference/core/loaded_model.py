@@ -77,7 +77,9 @@ class LoadedModel:
         return sum(s.kv_heads * (s.key_dim + s.value_dim) for s in self.shapes) * width
 
     def fingerprint(self) -> str:
-        """Of the configuration, the weights' shapes and beginnings, and what else decides a page's bits."""
+        """Compute a digest of the configuration, the weights' shapes and beginnings, and all else that
+        decides a page's bits.
+        """
         digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
         config = self.module.config.to_dict() | {"_name_or_path": ""}  # it may lie elsewhere
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())

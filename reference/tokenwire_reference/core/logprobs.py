@@ -15,7 +15,7 @@ Entry = list[Any]
 
 
 def families(request: Request) -> list[str]:
-    """Those of `LOGPROB_FAMILIES` that a request asked for."""
+    """Return the families of `LOGPROB_FAMILIES` that a request asked for."""
     if not request.return_logprob:
         return []
     asked = (True, request.top_logprobs_num > 0, bool(request.token_ids_logprob), request.return_ranks)
@@ -23,9 +23,9 @@ def families(request: Request) -> list[str]:
 
 
 def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """What each row's request wants to know of its token, scored by its row of `logits` [rows, V].
+    """Score each row's token by its row of `logits` [rows, V], as its request wants.
 
-    One dictionary for each row, from family to entry. All rows are scored at once; each by itself.
+    Returns one dictionary for each row, from family to entry. All rows are scored at once; each by itself.
     """
     logprobs = torch.log_softmax(logits, -1)
     columns = torch.tensor(token_ids, device=logits.device)[:, None]

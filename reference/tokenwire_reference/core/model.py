@@ -1,4 +1,4 @@
-"""What the engine needs of a model: one of transformers (`loaded_model`), or a script."""
+"""The interface of a model for the engine: one of transformers (`loaded_model`), or a script."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Model(Protocol):
         """Numbers of rows at which every linear layer gives a row the same bits."""
 
     def drafter(self, request: Request) -> Drafter | None:
-        """What foretells the tokens of a request, where the model itself does. Raises ValueError."""
+        """Return a drafter for a request if the model foretells tokens itself. Raises ValueError."""
 
     def bytes_per_token(self) -> int:
-        """What a position of the KV cache takes, all layers together."""
+        """Return the bytes of a position of the KV cache, all layers together."""
 
     def fingerprint(self) -> str:
-        """Of all that decides the bits of a page of the cache."""
+        """Return a digest of all that decides the bits of a page of the cache."""
 
     def other_weights(self, path: str) -> Callable[[], None]:
         """Read the weights of a model of the same shapes; what puts them in the place of these.

@@ -1,4 +1,6 @@
-"""When a request emits, and which range of its tokens: the one owner of output-side state. No torch."""
+"""Decides when a request emits, and which range of its tokens: the one owner of output-side state.
+No torch.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _DIGEST_BYTES = 32
 
 
 class PageKey(NamedTuple):
-    """What a full page stores: its own ids, behind one certain prefix. Equal keys store equal pages."""
+    """The contents of a full page: its own ids, and the prefix before them. Equal keys store equal pages."""
 
     digest: bytes
     """Of the secrets, the page size and every id up to the end of the page."""

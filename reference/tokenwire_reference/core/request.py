@@ -23,7 +23,7 @@ class Matcher(Protocol):
 
 
 class Constraint(Protocol):
-    """Of what the text of a request has to be a word."""
+    """A language that the text of a request must belong to."""
 
     def start(self) -> Matcher:
         """For one request."""
@@ -34,7 +34,7 @@ class Drafter(Protocol):
 
     @property
     def takes_time(self) -> bool:
-        """Whether drafting may make a step wait."""
+        """True if drafting may make a step wait."""
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
         """At most `room` ids that may follow `token_ids` (the prompt and all output so far).
@@ -53,7 +53,7 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to choose tokens and when to stop. Names and defaults are SGLang's."""
+    """Parameters for choosing tokens and for stopping. Names and defaults are SGLang's."""
 
     max_new_tokens: int | None = 128
     """None: as many as the context holds."""
@@ -85,12 +85,12 @@ class SamplingParams:
 
     @property
     def penalises(self) -> bool:
-        """Whether what was sampled before changes what is sampled."""
+        """True if tokens sampled before change the next one."""
         return bool(self.frequency_penalty or self.presence_penalty) or self.repetition_penalty != 1.0
 
     @property
     def truncates(self) -> bool:
-        """Whether ids are left out for the probabilities that others have."""
+        """True if top_k, top_p or min_p is set."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
     @property
@@ -107,7 +107,7 @@ class SequenceError(Exception):
 
 @dataclass(frozen=True)
 class FinishReason:
-    """Why a request ended."""
+    """The reason why a request ended."""
 
     type: Literal["stop", "length", "abort"]
     matched: int | str | None = None
@@ -127,7 +127,7 @@ class FinishReason:
 
     @property
     def failed(self) -> bool:
-        """Whether the server failed at the request."""
+        """True if the server failed at the request."""
         return self.status_code is not None and self.status_code >= 500
 
     def to_wire(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ OWN_SERIES = frozenset(
 
 @dataclass
 class DraftCounts:
-    """How the drafts of a request fared: tokens that were proposed, to be checked several in a step."""
+    """Counts of a request's drafts: proposed tokens, several of which are checked in a step."""
 
     proposed: int = 0
     right: list[int] = field(default_factory=list)
@@ -175,7 +175,7 @@ class Request:
     """One prompt, one sample. The scheduler owns everything below the line.
 
     `output_ids` and every list in `series` grow together, one entry for each token: one append-only record.
-    The engine's thread appends to it; a `Row` tells other threads how far they may read.
+    The engine's thread appends to it. A `Row` limits how far other threads may read.
     """
 
     rid: str
@@ -245,7 +245,7 @@ class Request:
 
     @property
     def prefix_secrets(self) -> tuple[str | None, ...]:
-        """What requests must have equal to share cached prefixes."""
+        """The values that requests must have in common to share cached prefixes."""
         adapter = self.adapter.cache_key if self.adapter else None
         return self.seams.prefix_secrets((self.extra_key, self.cache_salt, adapter))
 
@@ -256,7 +256,7 @@ class Request:
 
     @property
     def cached_tokens_details(self) -> Mapping[str, Any] | None:
-        """Which tier of the cache the reused prompt tokens came from; None where nothing was reused.
+        """The tier of the cache that the reused prompt tokens came from; None if none were reused.
 
         An engine with a storage backend names it wherever it names tiers.
         """
@@ -270,7 +270,7 @@ class Request:
         return details
 
     def append(self, token_id: int, entries: Mapping[str, Any], customized_info: Mapping[str, Any]) -> None:
-        """Add one sampled token with all that was said of it when it was sampled."""
+        """Add one sampled token with all its entries."""
         count = len(self.output_ids)
         values_of_token = {**entries, **customized_info} if customized_info else entries
         if not values_of_token.keys() <= self.series.keys():
@@ -300,7 +300,9 @@ def alone(
 
 
 class Row(NamedTuple):
-    """What may be sent of a record: its tokens from `start` to `end`, and how it ended, if it has."""
+    """The part of a record that may be sent: its tokens from `start` to `end`, and its finish if it
+    has one.
+    """
 
     record: Request
     start: int

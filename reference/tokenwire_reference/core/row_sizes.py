@@ -38,7 +38,7 @@ def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
 
 
 def _few_rows(layers: Sequence[nn.Linear]) -> Iterator[int]:
-    """Those of `FEW_ROWS` that leave nothing over in any layer."""
+    """Yield the sizes of `FEW_ROWS` that leave nothing over in any layer."""
     widths = [width for layer in layers for width in (layer.in_features, layer.out_features)]
     for rows in FEW_ROWS:
         if all(layer.weight.device.type == "cpu" for layer in layers) and all(

@@ -23,7 +23,7 @@ CERTAIN = 1 << 53
 
 
 class SamplingRow(NamedTuple):
-    """What one row of logits is sampled with."""
+    """The parameters of one row of logits."""
 
     sampling: SamplingParams
     seed: int
@@ -38,7 +38,7 @@ class SamplingRow(NamedTuple):
 
     @property
     def changes_logits(self) -> bool:
-        """Whether anything but the temperature changes them."""
+        """True if something beside the temperature changes the logits."""
         return self.times is not None or bool(self.banned_ids or self.sampling.logit_bias or self.allowed)
 
 
@@ -92,10 +92,10 @@ def _penalise(values: Tensor, p: SamplingParams, times: Tensor) -> None:
 
 
 class OutputCounts:
-    """How often each id stands in a list of ids that grows. Each id is counted once, when it is new."""
+    """Counts of each id in a list of ids that grows. Each id is counted once, when it is new."""
 
     def __init__(self, output_ids: Sequence[int], logits: Tensor) -> None:
-        """Begin with a list; `logits` [..., V] tell of what size, kind and device its counts are."""
+        """Begin with a list; `logits` [..., V] set the size, type and device of the counts."""
         self.output_ids = output_ids
         self._times = logits.new_zeros(logits.shape[-1])
         self._counted = 0
@@ -136,8 +136,8 @@ def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
 def support(
     adjusted: Tensor, rows: Sequence[SamplingRow], chosen: Sequence[int]
 ) -> list[tuple[list[int], float]]:
-    """Of each row of adjusted logits [R, V], the ids that could be chosen, best first, and the logprob of the
-    chosen one among them.
+    """Return for each row of adjusted logits [R, V] the ids that could be chosen, best first, and the logprob
+    of the chosen one among them.
     """
     kept = _truncate(torch.log_softmax(adjusted.double(), -1), [row.sampling for row in rows])
     kept -= kept.logsumexp(-1, keepdim=True)
@@ -174,7 +174,7 @@ def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 
 def noise_key(seed: int, position: int) -> int:
-    """32 bits that stand for a seed (64 bits, signed or not) and a position."""
+    """Hash a seed (64 bits, signed or not) and a position to 32 bits."""
     key = 0
     for word in (seed & MASK32, seed >> 32 & MASK32, position & MASK32):
         key = _mix(key ^ word)

@@ -1,11 +1,12 @@
-"""Who runs in the next step. Calls take turns (`waiting`), continuous batching, chunked prefill. No torch.
+"""Chooses the sequences of the next step: calls take turns (`waiting`), continuous batching, chunked prefill.
+No torch.
 
-One rule covers prefill, decode and recomputation after a retraction: a running sequence owns `token_ids` and
+One rule covers prefill, decode and recomputation after a retraction. A running sequence owns `token_ids` and
 has `computed` of them in the KV cache. Each step computes its next *segment*, up to the next absolute
-multiple of `chunked_prefill_size`; where the segment reaches the last id, the next token is sampled.
+multiple of `chunked_prefill_size`. If the segment reaches the last id, the next token is sampled.
 
-A sequence is admitted only when all the pages that it can ever need are there, so nothing is ever preempted
-for want of memory.
+A sequence is admitted only when all the pages that it can ever need are free. So sequences are never
+preempted for lack of memory.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Sequence:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether logprobs of prompt tokens are wanted."""
+        """True if logprobs of prompt tokens are wanted."""
         return self.request.return_logprob and 0 <= self.request.logprob_start_len < self.prompt_len
 
     @property
@@ -76,12 +77,12 @@ class Segment(NamedTuple):
 
     @property
     def positions(self) -> range:
-        """What the step computes, drafts included."""
+        """The positions that the step computes, drafts included."""
         return range(self.start, self.end + len(self.drafts))
 
     @property
     def samples(self) -> bool:
-        """Whether the logits of the last position choose a new token (or would, were there a budget)."""
+        """True if the logits of the last position choose a new token (or would, with a budget)."""
         return self.end == len(self.sequence.token_ids)
 
     @property

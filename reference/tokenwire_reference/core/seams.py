@@ -19,27 +19,29 @@ class Seams:
     # In the engine and the output streamer, on the engine's thread.
 
     def stop_rules(self, rules: T) -> T:
-        """What decides when the request is done."""
+        """Change the rules that decide when the request is done."""
         return rules
 
     def prefix_secrets(self, secrets: T) -> T:
-        """What requests have to have equal to share cached prefixes."""
+        """Change the values that requests must have in common to share cached prefixes."""
         return secrets
 
     def due(self, request: Any, sent: int, due: bool) -> bool:
-        """Whether a live request emits now, `sent` of its tokens being sent."""
+        """True if a live request emits now; `sent` of its tokens have been sent."""
         del request, sent
         return due
 
     def published(self, request: Any, row: T) -> T:
-        """What the output streamer emits; the same range of tokens, of this record or of another."""
+        """Change the row that the output streamer emits: the same range of tokens, of this record
+        or of another.
+        """
         del request
         return row
 
     # In the request manager and the detokenizer, on the event loop.
 
     def detokenizer(self, detokenizer: T) -> T:
-        """What turns ids into text."""
+        """Change the detokenizer."""
         return detokenizer
 
     def text(self, reader: Any, text: str) -> str:
@@ -48,25 +50,27 @@ class Seams:
         return text
 
     def format(self, format: T) -> T:  # noqa: A002
-        """How the text of a chat is taken apart into channels."""
+        """Change the format by which the text of a chat is split into channels."""
         return format
 
     def deltas(self, parser: Any, deltas: list[T], *, ended: bool) -> list[T]:
-        """What is new in the channels of a choice; each choice has a parser of its own."""
+        """Change the new deltas in the channels of a choice; each choice has its own parser."""
         del parser, ended
         return deltas
 
     def taken(self, reader: Any, emission: T) -> T:
-        """What a consumer takes. The reader's cursors still stand where the emission before it ended."""
+        """Change the emission that a consumer takes. The reader's cursors are still at the end of the
+        emission before it.
+        """
         del reader
         return emission
 
     def leaving(self) -> bool:
-        """Whether it is noticed that the client has left."""
+        """True if the server notices that the client has left."""
         return True
 
     def flushing(self) -> bool:
-        """Whether a flush forgets what is cached."""
+        """True if a flush empties the cache."""
         return True
 
     def aborting(self, rid: str, live: Collection[str], names: Sequence[str]) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""When a request is done. No torch.
+"""Decides when a request is done. No torch.
 
 Checked after every sampled token, in this order: stop string, stop pattern, stop token or end of sequence,
 budget. So a stop that completes exactly at the budget is reported as a stop (upstream: sgl-project/sglang
@@ -53,10 +53,10 @@ class StopPattern:
         self.steps: int = self._anywhere.programsize
 
     def ends_in(self, text: bytes, start: int, new: int) -> bool:
-        """Whether a match from `start` on ends in the last `new` characters of a text, or right before them.
+        """True if a match from `start` on ends in the last `new` characters of a text, or right before them.
 
-        Without them, the text had no match. So it has none that ends earlier: what assertions see there, up
-        to the next character, is what it was. They see what stands before `start`, too.
+        Without them, the text had no match. So no match ends earlier: assertions see the same text there, up
+        to the next character. They see the text before `start`, too.
         """
         return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text, start))
 
@@ -136,7 +136,7 @@ class StopRules:
         return None
 
     def hold_back(self, output_ids: Sequence[int]) -> bool:
-        """Whether the text of `output_ids` may be turning into a stop string, and is not to be shown yet."""
+        """True if the text of `output_ids` may become a stop string, and must not be shown yet."""
         if self._text is None or not self._strings:
             return False
         # Every id spells at least one byte, so no stop string began before these.
@@ -145,9 +145,9 @@ class StopRules:
 
 
 class _RunningText:
-    """What a growing list of ids says, and how far each of them has brought it.
+    """The text of a growing list of ids, with the length that each id has brought it to.
 
-    `keep` is how many characters before those of the last id are remembered at least.
+    `keep` is the least number of characters before those of the last id that are remembered.
     """
 
     def __init__(self, detokenizer: Detokenizer, keep: int) -> None:
@@ -172,7 +172,9 @@ class _RunningText:
         return _encoded(text), 0 if is_whole else len(_encoded(text[0])), new
 
     def of(self, ids: Sequence[int], reach: int) -> tuple[str, int]:
-        """The text of ids from so many characters before the last of them on, and where that begins in it."""
+        """Return the text of ids from `reach` characters before the last id on, and the position of the last
+        id's text in it.
+        """
         self._read(ids)
         before, end = self._ends[len(ids) - 1 : len(ids) + 1]
         text = self._last(self._ends[-1] - before + reach)
@@ -180,12 +182,12 @@ class _RunningText:
         return text[: end - start], max(0, before - start)
 
     def final(self, ids: Sequence[int], last: int) -> str:
-        """As much of the text of the `last` ids as no id to come changes."""
+        """Return the part of the text of the `last` ids that later ids do not change."""
         self._read(ids)
         return self._final[max(0, self._ends[max(0, len(ids) - last)] - self._forgotten) :]
 
     def _last(self, count: int) -> str:
-        """So many characters of the end of the text, or what is remembered of them."""
+        """Return the last `count` characters of the text, or what is remembered of them."""
         tail = self._detokenizer.tail[-count:]
         return self._final[max(0, len(self._final) + len(tail) - count) :] + tail
 
@@ -207,7 +209,7 @@ def _encoded(text: str) -> bytes:
 
 
 def may_become_stop(text: str, stops: Sequence[str]) -> bool:
-    """Whether a text contains a stop string, or ends in a proper prefix of one."""
+    """True if a text contains a stop string, or ends in a proper prefix of one."""
     return any(stop in text or _begins_at_the_end_of(text, stop) for stop in stops)
 
 

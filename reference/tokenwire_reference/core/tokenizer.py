@@ -1,4 +1,4 @@
-"""What the reference needs of a tokenizer, and the bytes of one token."""
+"""The interface of a tokenizer for the reference, and the bytes of one token."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @cache
 def _byte_of_letter() -> dict[str, int]:
-    """How byte-level vocabularies spell bytes: printable Latin-1 as itself, the rest from U+0100 on."""
+    """Return the spelling of bytes in byte-level vocabularies: printable Latin-1 as itself, the rest from
+    U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(hidden)}
 
 
 def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """What a token contributes to the text, as bytes. A token that is whole characters gives their UTF-8."""
+    """Return the bytes that a token contributes to the text. A token of complete characters gives
+    their UTF-8.
+    """
     text = tokenizer.decode([token_id])
     if "\ufffd" not in text:
         return text.encode()

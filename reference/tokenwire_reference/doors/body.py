@@ -125,7 +125,7 @@ def refuse_unsupported(body: Mapping[str, Any], names: Iterable[str]) -> None:
 
 
 def _shortened(message: str) -> str:
-    """A message without the middle of a long value: what is wrong with it stands at the end."""
+    """Shorten a message in the middle of a long value, because the error is described at the end."""
     return message if len(message) <= 300 else f"{message[:100]} … {message[-150:]}"
 
 
@@ -144,7 +144,9 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
 
 
 def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
-    """Of alternatives that all failed, the one that the value fits best; all where it fits none."""
+    """Return the error of the alternative that the value fits best, if all failed; all of them if
+    it fits none.
+    """
     alternatives = [branch[0] for branch in getattr(error.kind, "context", ()) if branch]
     if not alternatives:
         return [error]
@@ -155,7 +157,9 @@ def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.Va
 
 
 def _fit(error: jsonschema_rs.ValidationError) -> tuple[bool, int]:
-    """How well a value fits an alternative: whether its types are right, else how far into it they are."""
+    """Rate how well a value fits an alternative: True if its types are right, and how far into it
+    they are.
+    """
     return not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type), len(error.instance_path)
 
 

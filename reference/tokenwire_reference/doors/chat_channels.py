@@ -19,7 +19,7 @@ from tokenwire_reference.extras.constraints import PLAIN, Channelled, calls_of
 
 @dataclass(frozen=True)
 class ChannelsAsked:
-    """What a chat request says of the channels of its answer."""
+    """Settings of a chat request for the channels of its answer."""
 
     format: Format | None = None
     """None where all text is content."""
@@ -88,7 +88,7 @@ def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _thinking(template_kwargs: Mapping[str, Any]) -> bool | None:
-    """Whether a request wants reasoning; None where it does not say."""
+    """True if a request wants reasoning; None if it does not set it."""
     for name, value in template_kwargs.items():
         if name != "enable_thinking" or not isinstance(value, bool):
             raise RefusalError(
@@ -167,18 +167,18 @@ class ChoiceChannels:
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many ids say a part of the reasoning; its markers are none."""
+        """The number of ids with a part of the reasoning, without its markers."""
         if self._parser is None or self._places is None or self._parser.reasoning is None:
             return 0
         return self._places.within(*self._parser.reasoning)
 
     def finish_reason(self, finish: FinishReason) -> str:
-        """Why the choice ended: its calls are the reason only if nothing cut them, and all can be made."""
+        """Return why the choice ended. Calls are the reason only if none was cut and all can be made."""
         return "tool_calls" if finish.type == "stop" and self.message.calls_tools else finish.type
 
 
 class _Places:
-    """Where the text of each id begins and ends."""
+    """The positions where the text of each id begins and ends."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         self._detokenizer = Detokenizer.of(tokenizer, request.sampling, request.prompt_token_ids)
@@ -190,7 +190,9 @@ class _Places:
             self._ends.append(before + len(self._detokenizer.push([token_id])))
 
     def within(self, begin: int, end: int | None) -> int:
-        """How many ids have text between two places, or the beginning of a character that ends there."""
+        """Count the ids that have text between two places, or the beginning of a character that
+        ends there.
+        """
         spans = zip([0, *self._ends], self._ends, strict=False)
         return sum(
             (end is None or first < end) and (begin < last or begin <= first == last) for first, last in spans

@@ -40,7 +40,7 @@ _PROCESSES = max(1, min(4, (os.cpu_count() or 2) // 2))
 
 @dataclass(frozen=True)
 class _Refused:
-    """Why a grammar cannot be kept."""
+    """The reason why a grammar is refused."""
 
     words: str
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Room:
-    """Where the pages of a prompt are handed over, and the samples of that prompt."""
+    """The place where the pages of a prompt are handed over, with the samples of that prompt."""
 
     number: int
     host: str
@@ -67,7 +67,7 @@ def _for_all(values: Sequence[T], count: int) -> Sequence[T]:
 
 
 class Disaggregation(ABC):
-    """What one of the two servers does with the requests of a call before the engine gets them."""
+    """The work of one of the two servers on a call's requests before the engine gets them."""
 
     @abstractmethod
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
@@ -75,7 +75,7 @@ class Disaggregation(ABC):
 
     @abstractmethod
     def load(self) -> dict[str, int]:
-        """How much waits between the two servers, by the names that SGLang tells it by."""
+        """Count what waits between the two servers, under SGLang's names."""
 
 
 class Decode(Disaggregation):
@@ -191,7 +191,9 @@ class Prefill(Disaggregation):
 
 
 class _UntilTheFirstToken:
-    """The seams of a request of a server that prefills. The other server tells the logprobs of its prompt."""
+    """The seams of a request of a server that prefills. The other server reports the logprobs of
+    its prompt.
+    """
 
     def __init__(self, prefill: Prefill, room: int, before: Seams) -> None:
         self._prefill = prefill

@@ -54,7 +54,7 @@ def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served
 
 
 def model_and_usage(results: Sequence[Emission], body: Mapping[str, Any], served: Served) -> dict[str, Any]:
-    """What stands beside the results of an answer."""
+    """Return the model and the usage, which are beside the results of an answer."""
     totals = Consumed.by(results, 1).totals
     usage = {name: totals[name] for name in ("prompt_tokens", "total_tokens")}
     return {"model": body.get("model") or served.args.model_name, "usage": usage}

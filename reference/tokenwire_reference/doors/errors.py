@@ -1,4 +1,4 @@
-"""How a request is refused, in the shapes that SGLang and vLLM answer with."""
+"""Refusals of requests, in the shapes of SGLang and vLLM."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RefusalError(Exception):
 
     @classmethod
     def of_abort(cls, finish: FinishReason) -> RefusalError | None:
-        """The refusal that an abort by the server stands for; None for any other finish."""
+        """Make the refusal for an abort by the server; None for any other finish."""
         status = finish.status_code
         if finish.type != "abort" or status is None:
             return None
@@ -48,7 +48,7 @@ class RefusalError(Exception):
 
     @classmethod
     def of_failure(cls, error: Exception) -> RefusalError:
-        """The refusal that stands for any error: itself, or what went wrong in the server."""
+        """Make the refusal for any error: itself, or a description of the server's failure."""
         if isinstance(error, cls):
             return error
         return cls(f"{type(error).__name__}: {error}", type="InternalServerError", status=500)
@@ -64,13 +64,13 @@ class RefusalError(Exception):
         return {"error": self.flat()}
 
     def typed_event(self) -> dict[str, Any]:
-        """What `/v1/messages` answers with, also as an event."""
+        """Return the error as `/v1/messages` answers with it, also as an event."""
         kinds = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_error"}
         kind = kinds.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     def nested(self) -> dict[str, Any]:
-        """What vLLM answers with, also as an event."""
+        """Return the error as vLLM answers with it, also as an event."""
         fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.status}
         return {"error": fields}
 

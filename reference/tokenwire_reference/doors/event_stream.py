@@ -33,7 +33,7 @@ def _named(value: Json) -> bytes:
 
 @dataclass(frozen=True)
 class Framing:
-    """How values are written as events."""
+    """A way of writing values as events."""
 
     event: Callable[[Json], bytes]
     end: bytes
@@ -48,14 +48,14 @@ WRITE_BYTES = 1 << 16
 
 
 class Outlet(Protocol):
-    """Where a server lets the parts of a body that has begun be written without a coroutine for each.
+    """An interface for writing parts of a body that has begun, without a coroutine for each.
 
-    An extension of ASGI, in `scope["extensions"][OUTLET]` where there is one.
+    An extension of ASGI, in `scope["extensions"][OUTLET]` if the server has it.
     """
 
     @property
     def free(self) -> bool:
-        """Whether the connection takes more without a wait."""
+        """True if the connection takes more without a wait."""
 
     def write(self, part: bytes) -> None:
         """Write a part; nothing where the client has left."""
@@ -65,7 +65,7 @@ OUTLET = "tokenwire.outlet"
 
 
 class Writer(Protocol):
-    """What a route makes of the emissions of a call: a whole answer, or events."""
+    """The writer of a route: it makes a whole answer, or events, from the emissions of a call."""
 
     def whole(self, choices: Sequence[Emission]) -> Json:
         """The whole answer."""

@@ -1,7 +1,7 @@
-"""Where faults come from: a package of its own, imported by name where --enable-faults wants it.
+"""Loads the package of faults, by name, if --enable-faults is set.
 
-The reference runs without it. A server without faults refuses a request that names one: it asked for
-something and must not get something else.
+The reference runs without it. A server without faults refuses a request that names one, because it must not
+answer another question.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def fault_package() -> Any:
 
 
 def fault_middleware(args: ServerArgs) -> Middleware:
-    """What stands before the routes: the faults, or what refuses requests that name one.
+    """Make the middleware before the routes: the faults, or a refusal of requests that name one.
 
-    Raises ValueError where faults are enabled and not installed.
+    Raises ValueError if faults are enabled but not installed.
     """
     if args.enable_faults:
         return Middleware(fault_package().FaultyWire)

@@ -1,4 +1,4 @@
-"""What is refused for the head of a request alone, before any of its body is read."""
+"""Refusals by the head of a request alone, before its body is read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RefuseHeads:
 
 
 def too_long(scope: Scope, args: ServerArgs) -> RefusalError | None:
-    """Why a head is refused that is too long, or whose body is."""
+    """Return the refusal of a head that is too long, or whose body is."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in headers)

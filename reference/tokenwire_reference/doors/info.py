@@ -1,4 +1,4 @@
-"""What a server says of itself."""
+"""Information endpoints of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEYS = re.compile(r"(--(?:admin-)?api-key[= ])\S+")
 
 
 async def server_info(http_request: HttpRequest) -> Response:
-    """Answer with all server arguments, and with what the reference engine tells beyond them."""
+    """Answer with all server arguments, and with the additions of the reference engine."""
     served = served_by(http_request)
     info = asdict(served.args) | {
         "api_key": served.args.api_key and _HIDDEN,

@@ -1,4 +1,4 @@
-"""Who may call: the API keys of a server, what is open without one, and what takes that of its admin."""
+"""API keys of a server: the paths that are open without one, and those that need the admin's."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OPEN_PATHS = frozenset({"/health", "/health_generate", "/ping", "/ready", "/metr
 
 
 def without_key(scope: Scope, args: ServerArgs) -> RefusalError | None:
-    """Why a request without a key is refused.
+    """Return the refusal of a request without a key.
 
-    With `--api-key`, that key or the admin's opens everything but control calls, which
-    `refuse_control` guards.
+    With `--api-key`, that key or the admin's opens everything but control calls, which `refuse_control`
+    guards.
     """
     headers = Headers(scope=scope)
     if args.api_key is None or scope["path"] in OPEN_PATHS:
@@ -55,10 +55,10 @@ def refuse_control(http_request: HttpRequest) -> None:
 
 
 def _of_this_server(origin: str, host: str, args: ServerArgs) -> bool:
-    """Whether a web page came from this server.
+    """True if a web page came from this server.
 
-    A name proves nothing without a key: by DNS rebinding, any name can come to stand for this address while
-    its page is open. An address, the name `localhost` and that of `--host` cannot.
+    A name proves nothing without a key, because DNS rebinding can point any name at this address while its
+    page is open. An address, the name `localhost` and that of `--host` cannot change.
     """
     try:
         page = urlsplit(origin)
@@ -79,7 +79,7 @@ def _is_address(name: str) -> bool:
 
 
 def _sent(headers: Headers, key: str | None) -> bool:
-    """Whether a request bears a key. How long this takes tells nothing of the key."""
+    """True if a request bears a key. The time of the comparison does not depend on the key."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     return key is not None and scheme.lower() == "bearer" and compare_digest(given.encode(), key.encode())
 

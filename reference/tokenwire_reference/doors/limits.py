@@ -1,7 +1,7 @@
-"""What one request may ask for. Whatever a client says is bounded here, before anything is computed from it.
+"""Limits of one request. All values of a client are bounded here, before anything is computed from them.
 
-`LIMITS` stand in the request schemas of this server, which bodies are held against, and `--help` lists them.
-What depends on several fields, or on the model, is held to the functions below; beyond these, the context
+`LIMITS` are part of this server's request schemas, which bodies are checked against, and `--help` lists them.
+The functions below check values that depend on several fields, or on the model. Beyond these, the context
 length bounds prompts and budgets, and the vocabulary bounds ids.
 """
 
@@ -67,7 +67,7 @@ MOST_CHARACTERS_PER_TOKEN = 64
 
 
 def limits_in_words() -> str:
-    """The limits of the fields, as `--help` tells them."""
+    """Describe the limits of the fields for `--help`."""
     of_fields = {**LIMITS, "any other field": OTHERS}.items()
     fields = "; ".join(f"{name} {', '.join(_in_words(limits))}" for name, limits in of_fields)
     patterns = f"all of stop_regex at most {MOST_STEPS} steps of RE2"
@@ -144,7 +144,7 @@ def refuse_many_logprobs(requests: Sequence[Request]) -> None:
 
 
 def _scored_positions(request: Request) -> int:
-    """How many positions of a request may have logprobs."""
+    """Count the positions of a request that may have logprobs."""
     start = request.logprob_start_len
     prompt = len(request.prompt_token_ids) - start if start >= 0 else 0
     return prompt + (request.sampling.max_new_tokens or 0)

@@ -1,4 +1,4 @@
-"""How busy the server is: `/v1/loads`, `/get_load`, vLLM's `/load`, and `/metrics`."""
+"""The load of the server: `/v1/loads`, `/get_load`, vLLM's `/load`, and `/metrics`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def server_load(http_request: HttpRequest) -> Response:
 
 
 async def metrics(http_request: HttpRequest) -> Response:
-    """Answer GET /metrics in Prometheus' text format; 404 where the server was not told to measure."""
+    """Answer GET /metrics in Prometheus' text format; 404 if the server does not measure."""
     served = served_by(http_request)
     if not served.args.enable_metrics and served.args.api_dialect == "sglang":
         raise HTTPException(404)

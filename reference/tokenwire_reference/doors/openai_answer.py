@@ -47,12 +47,12 @@ class OpenAIAnswer(ABC, Generic[Call]):
         return await answer_call(http_request, self.served, self.call, self)
 
     def head(self, kind: str) -> dict[str, Any]:
-        """What the answer and each of its chunks begins with; `kind` is its `object`."""
+        """Make the beginning of the answer and of each chunk; `kind` is its `object`."""
         call = self.call
         return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """One chunk; without choices, what stands behind them all."""
+        """Make one chunk; without choices, the one after all others."""
         return {**self.head(self.chunk_kind), "choices": choices, **more}
 
     @property

@@ -1,4 +1,4 @@
-"""What calls of OpenAI's endpoints have in common, in SGLang's dialect and in vLLM's."""
+"""The common part of calls of OpenAI's endpoints, in SGLang's dialect and in vLLM's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenwire_reference.doors.served import Served
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAICall:
-    """One call, ready for the engine. Requests stand prompt by prompt, `n` samples each."""
+    """One call, ready for the engine. Requests are ordered by prompt, `n` samples each."""
 
     id: str
     body: Mapping[str, Any]

@@ -17,7 +17,7 @@ from tokenwire_reference.core.request import FinishReason, Request, Row, Samplin
 
 
 class Delivery(Enum):
-    """How much of a record an emission carries."""
+    """Amounts of a record that an emission carries."""
 
     CUMULATIVE = "cumulative"
     """Everything so far. The final state of a record, taken once, is a whole answer."""
@@ -27,9 +27,9 @@ class Delivery(Enum):
 
 @dataclass(slots=True)
 class Emission:
-    """What a consumer took of one record. Every list is its own and covers the same range of tokens.
+    """The part of a record that a consumer took. Every list is its own and covers the same range of tokens.
 
-    Not frozen, as there is one for each token: a frozen one takes three times as long to make.
+    Not frozen, because there is one for each token: a frozen one takes three times as long to make.
     """
 
     index: int
@@ -47,7 +47,9 @@ class Emission:
 
 @dataclass
 class Reader:
-    """How far the record of one request may be read, how far its consumer has, and the text of its ids."""
+    """The progress of one request's record: how far it may be read, how far its consumer has read, and the
+    text of its ids.
+    """
 
     index: int
     request: Request
@@ -71,7 +73,7 @@ class Reader:
 
     @property
     def end(self) -> int:
-        """How many tokens of the record have been delivered."""
+        """The number of tokens of the record that have been delivered."""
         return self.row.end if self.row else 0
 
     @property
@@ -104,7 +106,9 @@ class Reader:
 
     @property
     def ready(self) -> int:
-        """How many ids can be taken: where text waits for more than half a character, its ids wait too."""
+        """The number of ids that can be taken. If text waits for more than half a character, its
+        ids wait too.
+        """
         waiting = 0 if self.detokenizer is None or self.finish else self.detokenizer.waiting
         return self.end - waiting
 

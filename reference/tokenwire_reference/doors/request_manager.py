@@ -45,7 +45,7 @@ class Generation:
 
     @property
     def ended(self) -> bool:
-        """Whether each record has given its finish."""
+        """True if each record has given its finish."""
         return all(reader.taken_finish for reader in self.readers)
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class Generation:
             self.aborted_early.set()
 
     def hang_up(self) -> None:
-        """Tell the consumer that its client has left: it waits for nothing more."""
+        """Notify the consumer that its client has left, so that it stops waiting."""
         self._left = True
         self._wake.set()
 
@@ -142,7 +142,7 @@ class RequestManager:
 
     @property
     def live(self) -> int:
-        """How many requests have not ended."""
+        """The number of requests that have not ended."""
         return len(self._live)
 
     def submit(
@@ -151,7 +151,7 @@ class RequestManager:
         """Start the requests of one call, or let its consumer do so. `group` is the id by which they can be
         aborted together.
 
-        Raises DuplicateRequestIdError where an id is in use or stands twice; nothing is started then.
+        Raises DuplicateRequestIdError if an id is in use or occurs twice; then nothing is started.
         """
         names = [request.rid for request in requests]
         if twice := [name for name, times in Counter(names).items() if times > 1]:

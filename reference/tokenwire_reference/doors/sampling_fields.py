@@ -135,9 +135,9 @@ def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
 
 
 def native_sampling_fields(body: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """What a body without `sampling_params` says of sampling, by the fields of `SamplingParams`.
+    """Return the sampling fields of a body without `sampling_params`, by the fields of `SamplingParams`.
 
-    A budget of None is what the context holds.
+    A budget of None is the rest of the context.
     """
     given = {name: body.get(name) for name in (*(_KNOWN - _OF_DOORS), *CONSTRAINTS)}
     given |= {"min_new_tokens": body.get("min_tokens"), "sampling_seed": body.get("seed")}

@@ -128,7 +128,9 @@ def _target(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _is_referred_to(definition: Schema) -> bool:
-    """Whether a definition stays one. Others stand where they are used: there, a field limits them."""
+    """True if a definition stays one. Others are copied to where they are used, because a field
+    limits them there.
+    """
     return "properties" in definition or definition.get("type") == "integer"
 
 

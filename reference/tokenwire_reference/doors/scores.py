@@ -66,7 +66,7 @@ async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, st
 
 
 async def classify(http_request: HttpRequest) -> Response:
-    """Answer POST /classify, or /v1/classify: each number of an embedding stands for a class."""
+    """Answer POST /classify, or /v1/classify: each number of an embedding represents a class."""
     served = served_by(http_request)
     body, prompts = await read_inputs(http_request, served)
 

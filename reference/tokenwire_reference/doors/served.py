@@ -1,4 +1,4 @@
-"""What the HTTP routes work with: one served model, its manager and what runs its engine."""
+"""The parts behind the HTTP routes: one served model, its manager and the runner of its engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Served:
-    """All that stands behind the routes of one server."""
+    """The parts behind the routes of one server."""
 
     args: ServerArgs
     model: Model
@@ -57,22 +57,22 @@ class Served:
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether ids and logprobs depend on nothing but the request, by the probe at the start."""
+        """True if ids and logprobs depend on nothing but the request, by the probe at the start."""
         return not self.args.near_ties and all(self.facts.get("batch_invariance", {}).values())
 
     async def of_engines(self, function: Callable[[Engine], Result]) -> list[Result]:
-        """What a function gives for each engine, between two of its steps."""
+        """Return the results of a function on each engine, between two of its steps."""
         return await asyncio.gather(*map(asyncio.wrap_future, self.runner.each(function)))
 
     @property
     def why_closed(self) -> str | None:
-        """Why no new request is taken, or None."""
+        """The reason why new requests are refused, or None."""
         if (failure := self.runner.failure) is not None:
             return f"the engine stopped: {failure}; restart the server"
         return "the server is about to end; ask another one" if self.draining.is_set() else None
 
 
 def served_by(http_request: HttpRequest) -> Served:
-    """What stands behind the app that a request came to."""
+    """Return the parts behind the app that a request came to."""
     served: Served = http_request.app.state.served
     return served

@@ -1,4 +1,6 @@
-"""What clients may go on from: turns of sessions, conversations of responses; the latest, within a bound."""
+"""Histories that clients may continue: turns of sessions, conversations of responses; the latest,
+within a bound.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ class Sessions:
             self._turns.forget(turn)
 
     def history(self, asked: Mapping[str, Any]) -> Sequence[int]:
-        """The ids that stand before the prompt of a turn. Raises RefusalError."""
+        """Return the ids before the prompt of a turn. Raises RefusalError."""
         session, rid, offset = asked.get("id"), asked.get("rid"), asked.get("offset") or 0
         if session not in self._open:
             raise RefusalError(f"Invalid request: session id {session} does not exist")

@@ -1,4 +1,4 @@
-"""How a logprob entry names its token."""
+"""Names of tokens in logprob entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens a call consumed."""
+"""Counts of the tokens that a call consumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Consumed:
 
     @classmethod
     def by(cls, choices: Sequence[Emission], n: int, reasoning: int | None = None) -> Consumed:
-        """Count choices that stand prompt by prompt, `n` samples each."""
+        """Count choices that are ordered by prompt, `n` samples each."""
         firsts = range(0, len(choices), n)
         return cls(
             prompt=sum(len(choices[i].record.prompt_token_ids) for i in firsts),
@@ -41,7 +41,7 @@ class Consumed:
 
     @property
     def details(self) -> dict[str, int] | None:
-        """What is said of the completion beside its number."""
+        """The details of the completion beside its number."""
         return None if self.reasoning is None else {"reasoning_tokens": self.reasoning}
 
     def with_cache(self, *, cache_report: bool) -> dict[str, Any]:

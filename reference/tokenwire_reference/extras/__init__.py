@@ -1,1 +1,1 @@
-"""What the engine runs without: each hooks into the core, and can be taken away."""
+"""Optional parts of the engine: each hooks into the core, and can be removed."""

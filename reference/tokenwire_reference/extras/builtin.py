@@ -2,8 +2,8 @@
 
 `builtin:tiny` is a small seeded random transformer with a byte-level tokenizer and a ChatML template. Its
 greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also has tokens for images,
-`builtin:tiny-moe` a mixture of experts; `builtin:tiny-other` is the first with other weights.
-`builtin:parrot` is what `tokenwire parrot` writes: it says what its prompt tells it to.
+`builtin:tiny-moe` a mixture of experts. `builtin:tiny-other` is the first with other weights.
+`builtin:parrot` is the model of `tokenwire parrot`: it repeats the text of its prompt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Constraints: which ids may come next, so that a text becomes a word of a schema, expression or grammar.
+"""Constraints: the ids that may come next, so that a text becomes a word of a schema, expression or grammar.
 
-llguidance says so, one bit for each id. All constraints are written in its Lark, as a rule `word`; reasoning
-may stand before it, and no end within that.
+llguidance computes them, one bit for each id. All constraints are written in its Lark, as a rule `word`.
+Reasoning may come before it, and the text may not end within the reasoning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AS_WRITTEN: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_s
 
 @dataclass(frozen=True)
 class Channelled:
-    """What a chat says of the constraint beside its body."""
+    """Settings of a chat for the constraint beside its body."""
 
     calls: str | None = None
     """The grammar of the calls that have to be, or of text with calls in it."""
@@ -48,7 +48,7 @@ PLAIN = Channelled()
 
 
 class Grammar:
-    """A constraint of the requests of one call: a rule `word`, before which reasoning may stand."""
+    """A constraint of the requests of one call: a rule `word`, before which reasoning may come."""
 
     def __init__(self, field: str, word: str, begun: bool | None) -> None:
         """`field` is what the body calls it. Raises ValueError for one that is too long."""
@@ -72,7 +72,7 @@ class Grammar:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """What a grammar was compiled to; all requests with it share it."""
+    """A compiled grammar; all requests with it share it."""
 
     matcher: LLMatcher
     bytes: int
@@ -133,7 +133,9 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class OfModel:
-    """What grammars are compiled for. For a large vocabulary, its properties take seconds at first."""
+    """The model that grammars are compiled for. For a large vocabulary, its properties take seconds
+    at first.
+    """
 
     tokenizer: Tokenizer
     vocab_size: int

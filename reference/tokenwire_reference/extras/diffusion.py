@@ -1,10 +1,10 @@
-"""`builtin:diffusion`: a small model that settles ids in blocks, in an order of its own.
+"""`builtin:diffusion`: a small model that settles ids in blocks, in its own order.
 
-A pass looks at a whole block, at what is settled before and behind each position, and settles those that
-it is surest of. Clients get what is settled, in order: a block a step, as far as the sampler chooses what
-settled. Where it chooses another id (sampling, a bias, a ban), what stands behind that is settled anew.
-Blocks begin at multiples of their length, and what settles depends on the tokens before and in the block
-alone: so it is the same after a retraction, beside neighbours, and in a prompt.
+A pass looks at a whole block, at the settled ids before and behind each position, and settles those that it
+is surest of. Clients get settled ids in order: a block a step, as far as the sampler chooses the settled ids.
+If it chooses another id (sampling, a bias, a ban), the ids behind that one are settled again. Blocks begin at
+multiples of their length. The result depends only on the tokens before and in the block, so it is the same
+after a retraction, beside neighbours, and in a prompt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Array = Any
 
 @cache
 def _weights() -> tuple[Array, Array, Array]:
-    """What the id before, the id behind and the place of a position add to its logits."""
+    """Draw the additions to a position's logits by the id before, the id behind and its place."""
     drawn = numpy.random.default_rng(35)
     rows = (VOCAB_SIZE + 1, VOCAB_SIZE + 1, _PLACES)
     before, behind, place = (
@@ -73,7 +73,7 @@ def settle(before: int, start: int, known: tuple[int, ...]) -> tuple[tuple[int, 
 
 
 def _block_of(token_ids: Sequence[int]) -> tuple[tuple[int, ...], Array]:
-    """The block that the next token stands in."""
+    """Return the block of the next token."""
     start = len(token_ids) // BLOCK * BLOCK
     return settle(token_ids[start - 1] if start else MASK, start, tuple(token_ids[start:]))
 
@@ -90,7 +90,7 @@ class Blocks:
 
 
 class DiffusionModel(ScriptedModel):
-    """What the engine needs of a model, where the model settles blocks."""
+    """The interface of a model for the engine, for a model that settles blocks."""
 
     name = DIFFUSION
 

@@ -58,7 +58,7 @@ def _changes_device(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _same(device: torch.device, other: torch.device) -> bool:
-    """Whether two names mean one device; without an index, a name means the current one."""
+    """True if two names mean one device; without an index, a name means the current one."""
     return device.type == other.type and (device.index is None or device.index == other.index)
 
 

@@ -21,12 +21,12 @@ IMAGE_TOKENS = tuple(f"<|image_{code}|>" for code in range(64))
 
 
 def takes_images(tokenizer: Tokenizer | None) -> bool:
-    """Whether the placeholder is a token, and not just letters."""
+    """True if the placeholder is a token, and not just letters."""
     return tokenizer is not None and len(tokenizer.encode(PLACEHOLDER, add_special_tokens=False)) == 1
 
 
 def image_text(image: bytes) -> str:
-    """The special tokens that stand for an image, written out."""
+    """Write out the special tokens of an image."""
     codes = blake2b(image, digest_size=TOKENS_PER_IMAGE).digest()
     return "".join(IMAGE_TOKENS[code % len(IMAGE_TOKENS)] for code in codes)
 

@@ -1,7 +1,8 @@
-"""What this model keeps on this device: the same bits alone, in company, in chunks, and from the cache.
+"""A probe of this model on this device: are the bits the same alone, in company, in chunks, and from the
+cache?
 
-Run once when a server starts; `/server_info` reports it. Where a line is False, equality across requests is
-not promised, and a client must not conclude anything from it.
+Run once when a server starts; `/server_info` reports it. If a line is False, equality across requests is not
+promised, and a client must not conclude anything from it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ class NgramDrafter:
         self._seen = 0
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """What followed the longest n-gram at the end of `token_ids` before; nothing where it is new."""
+        """Return the ids that followed the longest n-gram at the end of `token_ids` before; empty
+        if it is new.
+        """
         # The n-grams at the very end have no follower yet, so they are not in the index.
         for end in range(self._seen + 1, len(token_ids)):
             for n in range(1, min(LONGEST, end) + 1):

@@ -163,7 +163,7 @@ def _data(payload: Sequence[Tensor]) -> bytes:
 
 
 def _touch(path: Path) -> None:
-    """Note that a file is used now. The file system's own clock may be too coarse to tell two uses apart."""
+    """Note that a file is used now. The file system's own clock may be too coarse to order two uses."""
     now = time.time_ns()
     os.utime(path, ns=(now, now))
 

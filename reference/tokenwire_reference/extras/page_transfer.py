@@ -4,8 +4,8 @@
     prefill ──▶ decode   {"pages": [["digest", "computed"], …], "bytes": 4096}       a line, and so many bytes
                          {"failure": "Aborted"}                                      a line in place of it
 
-The bytes are a file of safetensors. A room is handed over once; what nobody comes for is dropped after a
-while.
+The bytes are a file of safetensors. A room is handed over once, and dropped after a while if it is not
+fetched.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PageServer:
 
     @property
     def rooms(self) -> int:
-        """How many have not been handed over."""
+        """The number of rooms that have not been handed over."""
         return len(self._rooms)
 
     async def start(self, host: str, port: int) -> int:

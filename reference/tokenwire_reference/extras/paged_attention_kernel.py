@@ -86,13 +86,13 @@ BLOCK = 16
 
 
 def tile_of(group: int) -> int:
-    """How many tokens with so many query heads for each key-value head stand in a tile."""
+    """Count the tokens of a tile, for a number of query heads for each key-value head."""
     heads: int = triton.next_power_of_2(group)
     return max(1, BLOCK // heads)
 
 
 def sizes(heads: int, kv_heads: int, dim: int, page_size: int) -> dict[str, int]:
-    """What the kernel is compiled for."""
+    """Return the constants that the kernel is compiled for."""
     group = heads // kv_heads
     return {
         "KV_HEADS": kv_heads,

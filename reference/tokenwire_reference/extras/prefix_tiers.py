@@ -1,8 +1,8 @@
-"""Where pages of cached prefixes go when the device needs their room: host memory, then storage. No torch.
+"""Tiers for pages of cached prefixes that the device evicts: host memory, then storage. No torch.
 
-A page that the device evicts is kept in host memory; what host memory evicts is written to storage, where
-there is one. A page that is found in either comes back to the device, bit for bit. Storage outlives a flush
-and the server: it is there for the next one.
+A page that the device evicts is kept in host memory. A page that host memory evicts is written to storage, if
+there is one. A page that is found in either comes back to the device, bit for bit. Storage survives a flush
+and the server, so the next server has it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""`builtin:scripted`: a model that says what it is told to, step by step, with byte-level tokens.
+"""`builtin:scripted`: a model that outputs a script, step by step, with byte-level tokens.
 
 A script is a JSON list with one entry for each step. `[5, 6]` gives two tokens in one step, and a text gives
 a step for each of its tokens. An object may slow a step down or let it fail: `{"ids": [7], "sleep_ms": 50}`,
-`{"error": "words"}`; without ids it speaks of the step that follows. After the script comes the end of
+`{"error": "words"}`. Without ids, it applies to the step that follows. After the script comes the end of
 sequence. A request brings its script in `custom_params.script`; else it gets that of `--script`, else its own
 prompt, token by token.
 
-The tokens go the way of all tokens: through drafts, logits, sampling and stop rules. Logits are made up from
-position and id, with the scripted id ahead, and far ahead where a request samples; bans, penalties and bias
+The tokens take the path of all tokens: through drafts, logits, sampling and stop rules. Logits are made up
+from position and id, with the scripted id ahead, and far ahead if a request samples; bans, penalties and bias
 come after them.
 """
 
@@ -59,7 +59,7 @@ def _encode(text: str) -> Sequence[int]:
 
 
 class Script:
-    """What one request is to be answered with. Raises ValueError, naming the entry, for anything else."""
+    """The output for one request. Raises ValueError, naming the entry, for anything else."""
 
     def __init__(self, steps: Json, prompt_token_ids: Sequence[int]) -> None:
         self._prompt = prompt_token_ids
@@ -138,7 +138,7 @@ class NoCache(PagedTensors):
 
 
 class ScriptedModel:
-    """What the engine needs of a model, without one."""
+    """The interface of a model for the engine, without a model."""
 
     name = SCRIPTED
     module = None
@@ -188,7 +188,7 @@ class ScriptedModel:
         return rows
 
     def probe_row_sizes(self, largest: int) -> None:
-        """No rows are computed, so none can differ."""
+        """Do nothing: no rows are computed, so they cannot differ."""
 
     def forward(self, batch: Batch, cache: object) -> Tensor:
         """Made-up logits of the wanted rows: [R, vocabulary], float32."""

@@ -1,4 +1,4 @@
-"""What a pass shows beside its logits: the hidden states of the last layer, and which experts were chosen."""
+"""Outputs of a pass beside its logits: the hidden states of the last layer, and the chosen experts."""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""What runs engines beside an event loop: a thread, several ranks, and how the rows of a step come over."""
+"""Engines beside an event loop: a thread, several ranks, the handover of a step's rows, and work
+within limits.
+"""

@@ -31,7 +31,7 @@ class Ranks:
 
     @property
     def failure(self) -> BaseException | None:
-        """What broke the first engine, where none is left."""
+        """The error that broke the first engine, if none is left."""
         failures = [runner.failure for runner in self._runners]
         return None if None in failures else failures[0]
 
@@ -57,7 +57,9 @@ class Ranks:
         self._runners[rank].add(request)
 
     def _business(self, rank: int) -> tuple[bool, int, int]:
-        """What makes a rank a worse choice; of idle ones, it is how many requests it began."""
+        """Rate a rank: larger is a worse choice. Idle ranks differ by the number of requests that
+        they began.
+        """
         return self._runners[rank].failure is not None, len(self._under_way[rank]), self._begun[rank]
 
     def delivered(self, rows: Sequence[Row]) -> None:

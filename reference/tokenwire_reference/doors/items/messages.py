@@ -86,7 +86,7 @@ def _head(call: ItemCall) -> dict[str, Any]:
 
 
 def _stop(choice: Emission, call: ItemCall, channels: ChoiceChannels) -> dict[str, Any]:
-    """Why a message ended: a stop sequence is named."""
+    """Return why a message ended, with the name of its stop sequence."""
     assert choice.finish is not None, "only what ended has a finish"
     matched = choice.finish.matched
     sequence = matched if isinstance(matched, str) and matched in call.requests[0].sampling.stop else None

@@ -225,7 +225,7 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
 
 
 def _delta_fields(delta: Delta) -> dict[str, Any]:
-    """What is new in a message."""
+    """Return the new fields of a message."""
     match delta.channel:
         case Channel.CONTENT:
             return {"content": delta.text}
@@ -236,7 +236,7 @@ def _delta_fields(delta: Delta) -> dict[str, Any]:
 
 
 def _call(index: int, name: str | None, arguments: str) -> dict[str, Any]:
-    """A call, or what is new of it: its id and its name stand where it begins."""
+    """Return a call, or its new part. Its id and its name are at its beginning."""
     return {
         "id": None if name is None else f"call_{uuid.uuid4().hex[:24]}",
         "index": index,

@@ -130,7 +130,7 @@ class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
 
 
 def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
-    """A choice, or what is new of it; the prompt and its ids stand where the choice begins."""
+    """Return a choice, or its new part. The prompt and its ids are at the beginning of the choice."""
     echo = call.echoes[emission.index // call.n] if emission.first else ""
     choice = {
         "index": emission.index,

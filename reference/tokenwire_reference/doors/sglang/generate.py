@@ -214,7 +214,7 @@ def _distinct(values: Iterable[Any]) -> Iterable[Any]:
 
 
 def _wanted(body: Mapping[str, Any], count: int, served: Served) -> list[dict[str, Any]]:
-    """What a body asks for beside the output, for each prompt, by field of `Request`."""
+    """Return what a body asks for beside the output, for each prompt, by field of `Request`."""
     columns = {name: _for_each(body.get(name), name, count) for name in _FOR_EACH}
     columns["adapter"] = [adapter_named(name, served) for name in columns.pop("lora_path")]
     ids = body.get("token_ids_logprob") or ()

@@ -1,4 +1,4 @@
-"""`meta_info`: what is said of a choice beside its text and ids. The keys stand in SGLang's order."""
+"""`meta_info`: the facts about a choice beside its text and ids. The keys are in SGLang's order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tokenwire_reference.doors.usage import Consumed
 
 
 def weight_versions(emission: Emission) -> list[dict[str, Any]]:
-    """Which weights made which tokens of an answer: one span, as none change while a request is under way."""
+    """Return the spans of weight versions in an answer: one span, because weights do not change while a
+    request is under way.
+    """
     return [{"version": emission.record.weight_version, "start": 0, "end": emission.completion_tokens}]
 
 
@@ -72,7 +74,7 @@ def meta_info(
 
 
 def _drafts(drafts: DraftCounts, completion_tokens: int) -> dict[str, Any]:
-    """How drafts fared, in SGLang's terms; nothing where no step could have checked any."""
+    """Return counts of drafts, in SGLang's terms; empty if no step could have checked any."""
     info: dict[str, Any] = {}
     steps, correct = len(drafts.right), sum(drafts.right)
     if drafts.proposed:

@@ -1,4 +1,4 @@
-"""What the answers of vLLM's three endpoints have in common."""
+"""The common part of the answers of vLLM's three endpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         self._ended = 0
 
     def reasoning_tokens(self) -> int | None:
-        """Of all choices, in the end; None where no reasoning is looked for."""
+        """Count the reasoning tokens of all choices, in the end; None if reasoning is not parsed."""
         return None
 
     def usage(self, choices: Sequence[Emission]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the calls of vLLM's endpoints have in common: who asks, for what, of which prompts."""
+"""The common part of the calls of vLLM's endpoints: caller, task and prompts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNSUPPORTED = (
 
 
 def native_fields(body: Mapping[str, Any], budget: int | None, server_interval: int) -> dict[str, Any]:
-    """What a body says of sampling. A request can only raise the interval that the server has."""
+    """Return the sampling fields of a body. A request can only raise the server's interval."""
     given = native_sampling_fields(body, budget)
     given["min_tokens_before_stop"] = body.get("min_tokens")
     if given.get("top_k") == 0:
@@ -54,7 +54,7 @@ def refuse_what_does_not_fit(prompt_tokens: int, budget: int | None, context_len
 
 @dataclass(frozen=True)
 class LogprobsAsked:
-    """Which logprobs a call wants, and how they name their tokens."""
+    """The logprobs that a call wants, and how they name their tokens."""
 
     top: int | None
     """So many of the likeliest tokens beside each chosen one; None for no logprobs at all."""
@@ -92,10 +92,10 @@ def read_call(
     logprobs: LogprobsAsked,
     channelled: Channelled = PLAIN,
 ) -> VllmCall:
-    """Put a call together. `sampling` is where its sampling parameters stand, `prefix` what its id begins
-    with. Raises RefusalError.
+    """Put a call together. `sampling` has its sampling parameters, `prefix` begins its id. Raises
+    RefusalError.
 
-    A budget of None is what the context holds.
+    A budget of None is the rest of the context.
     """
     refuse_other_models(body, served)
     stream = bool(body.get("stream"))

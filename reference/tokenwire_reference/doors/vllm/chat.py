@@ -62,7 +62,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
 
 
 def _opening() -> dict[str, str]:
-    """What a call begins with."""
+    """Return the beginning of a call."""
     return {"id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}", "type": "function"}
 
 
@@ -123,7 +123,7 @@ class _ChatAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """A role chunk with the prompt's ids before all content; the finish stands on the last content."""
+        """Make a role chunk with the prompt's ids before all content. The finish is on the last content."""
         chunks = []
         if emission.first:
             prompt = self.prompt_token_ids(emission)
@@ -138,8 +138,8 @@ class _ChatAnswer(VllmAnswer):
         return chunks
 
     def _joined_delta(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        """What is new in a message, all channels in one delta: each call once, and content even if empty
-        where nothing else can come.
+        """Join the new parts of a message, all channels in one delta: each call once, and empty content if
+        nothing else can come.
         """
         joined: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}

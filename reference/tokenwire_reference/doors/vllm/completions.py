@@ -82,7 +82,7 @@ class _CompletionAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """One chunk; the prompt's ids stand in the first of each choice."""
+        """Make one chunk; the first of each choice has the prompt's ids."""
         choice = {
             **self._text(emission),
             "prompt_token_ids": self.prompt_token_ids(emission) if emission.first else None,

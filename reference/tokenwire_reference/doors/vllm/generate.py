@@ -81,7 +81,7 @@ class _GenerateAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """One chunk; the prompt's ids stand in the first of each choice."""
+        """Make one chunk; the first of each choice has the prompt's ids."""
         prompt = self.prompt_token_ids(emission) if emission.first else None
         return [self.chunk([self._choice(emission)], **({"prompt_token_ids": prompt} if prompt else {}))]
 

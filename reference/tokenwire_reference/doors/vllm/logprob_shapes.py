@@ -15,7 +15,7 @@ from tokenwire_reference.doors.vllm.call import LogprobsAsked
 
 @dataclass(frozen=True)
 class ScoredToken:
-    """One position: the token that stands there, and the likeliest ones, best first."""
+    """One position: its token, and the likeliest ones, best first."""
 
     logprob: float
     token_id: int
@@ -57,7 +57,7 @@ def token_text(tokenizer: Tokenizer | None, token_id: int) -> str:
 
 
 class TextOffsets:
-    """Where the tokens of one choice begin in its text, as far as that shows them."""
+    """The offsets of the tokens of one choice in its text, as far as the text shows them."""
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -65,13 +65,13 @@ class TextOffsets:
         self._length = 0
 
     def echoed(self, prompt: Sequence[int]) -> Iterator[int]:
-        """Those of a prompt that stands before the output."""
+        """Yield the offsets of a prompt before the output."""
         spelled = spelling(self._tokenizer, skip_special_tokens=False)
         yield from self._passed(Detokenizer(spelled), prompt)
         self._length = len(spelled.decode(prompt))
 
     def of(self, ids: Sequence[int]) -> Iterator[int]:
-        """Those of the next output ids."""
+        """Yield the offsets of the next output ids."""
         return self._passed(self._output, ids)
 
     def _passed(self, detokenizer: Detokenizer, ids: Sequence[int]) -> Iterator[int]:
@@ -87,14 +87,14 @@ class TextOffsets:
 
 
 class NameOffsets:
-    """Where tokens would begin in a text of their names: of ids, where these stand in the place of text."""
+    """The offsets of tokens in a text of their names, or of ids if these replace the text."""
 
     def __init__(self, name: Callable[[int], str]) -> None:
         self._name = name
         self._length = 0
 
     def of(self, ids: Sequence[int]) -> Iterator[int]:
-        """Those of the next ids, of the prompt or the output."""
+        """Yield the offsets of the next ids, of the prompt or the output."""
         for token_id in ids:
             yield self._length
             self._length += len(self._name(token_id))
@@ -115,7 +115,7 @@ class LogprobWriter:
         return f"token_id:{token_id}" if self._as_token_ids else token_text(self._tokenizer, token_id)
 
     def as_content(self, emission: Emission) -> dict[str, Any]:
-        """As chat has them, with texts and bytes."""
+        """Return the logprobs as chat has them, with texts and bytes."""
         return {
             "content": [
                 {
@@ -131,7 +131,7 @@ class LogprobWriter:
         return {"token": self._name(token_id), "logprob": logprob, "bytes": list(text.encode())}
 
     def as_ids(self, emission: Emission) -> dict[str, Any]:
-        """As `/inference/v1/generate` has them where no text is wanted."""
+        """Return the logprobs as `/inference/v1/generate` has them if text is not wanted."""
         return {
             "content": [
                 {
@@ -148,7 +148,7 @@ class LogprobWriter:
         }
 
     def offsets(self, request: Request) -> TextOffsets | NameOffsets:
-        """What counts the offsets of a choice."""
+        """Make the counter of a choice's offsets."""
         if self._tokenizer is None or self._as_token_ids:
             return NameOffsets(self._name)
         return TextOffsets(self._tokenizer, request.sampling, request.prompt_token_ids)
@@ -156,7 +156,9 @@ class LogprobWriter:
     def as_lists(
         self, emission: Emission, offsets: TextOffsets | NameOffsets, *, echo: bool
     ) -> dict[str, Any]:
-        """As completions have them, with an entry for each token of the emission, behind those of an echo."""
+        """Return the logprobs as completions have them, with an entry for each token of the emission, after
+        those of an echo.
+        """
         tokens = list(scored_outputs(emission, self._top))
         unscored: list[int] = []
         if echo:
@@ -180,7 +182,7 @@ class LogprobWriter:
         return named
 
     def of_prompt(self, emission: Emission) -> list[dict[str, Any] | None] | None:
-        """What is said of each prompt position: null for the first, which nothing scores."""
+        """Return the logprobs of each prompt position; null for the first, which has none."""
         if self._prompt_top is None:
             return None
         positions: list[dict[str, Any] | None] = [None]

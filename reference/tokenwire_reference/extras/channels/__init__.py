@@ -1,1 +1,1 @@
-"""What a chat model says, taken apart: reasoning, content, tool calls."""
+"""Channels of a chat model's output: reasoning, content, tool calls."""

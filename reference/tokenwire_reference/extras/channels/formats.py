@@ -1,9 +1,9 @@
-"""How public models mark reasoning and tool calls in their text.
+"""Formats of public models for reasoning and tool calls in their text.
 
 White space next to a marker belongs to it. A call opens as soon as its name and the first brace of its
-arguments are known, and its arguments are passed on as the model writes them. What turns out to be no call
-before that is content, markers and all. What goes wrong or is cut behind that stays in the arguments: nothing
-is closed that the model left open. A call within reasoning is reasoning.
+arguments are known, and its arguments are passed on as the model writes them. Text that turns out not to be a
+call before that is content, markers and all. Later errors and cuts stay in the arguments: the parser does not
+close what the model left open. A call within reasoning is reasoning.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _json_value(parser: ChannelParser, take: Callable[[str], None]) -> Parse[Non
 
 
 def _json_string(parser: ChannelParser, take: Callable[[str], None]) -> Parse[str]:
-    """Pass a string on, and tell what it says."""
+    """Pass a string on, and return its value."""
     if parser.here != '"':
         raise NotACallError
     written = ""
@@ -304,7 +304,7 @@ def _xml_value(parser: ChannelParser, types: Collection[str]) -> Parse[None]:
 
 
 def _escaped(text: str) -> str:
-    """Text as it stands within a JSON string."""
+    """Escape text for a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 

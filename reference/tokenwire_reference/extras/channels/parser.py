@@ -25,7 +25,7 @@ WHITE_SPACE = " \t\r\n"
 
 
 class Channel(Enum):
-    """Where text of a choice can go."""
+    """Channels for the text of a choice."""
 
     REASONING = "reasoning"
     CONTENT = "content"
@@ -34,7 +34,7 @@ class Channel(Enum):
 
 @dataclass(frozen=True)
 class Delta:
-    """What is new in one channel."""
+    """A new part of one channel."""
 
     channel: Channel
     text: str
@@ -54,7 +54,7 @@ class Call:
 
     @property
     def whole(self) -> bool:
-        """Whether its arguments are JSON; they are not where it was cut or malformed."""
+        """True if its arguments are JSON; they are not if it was cut or malformed."""
         try:
             orjson.loads(self.arguments)
         except orjson.JSONDecodeError:
@@ -84,12 +84,12 @@ class Message:
 
     @property
     def calls_tools(self) -> bool:
-        """Whether there are calls, and each can be made."""
+        """True if there are calls, and each can be made."""
         return bool(self.calls) and all(call.whole for call in self.calls)
 
 
 class NotACallError(Exception):
-    """What was read is no call, or no more of one."""
+    """The text is not a call, or not any more."""
 
 
 class ChannelParser:
@@ -171,7 +171,9 @@ class ChannelParser:
             yield from self.skip()
 
     def expect(self, *words: str) -> Parse[str]:
-        """Pass the word that comes; none begins another. Raises NotACallError where none of them does."""
+        """Pass the next word, which must be one of `words`; none begins another. Raises NotACallError for
+        other text.
+        """
         read = ""
         while read not in words:
             read += self.here
@@ -188,7 +190,7 @@ class ChannelParser:
         first: Sequence[str] = (),
         trim: bool = True,
     ) -> Parse[str]:
-        """Give text up to a marker, which is passed as markup and told; "" where the text ended.
+        """Give text up to a marker, which is passed as markup and returned; "" if the text ended.
 
         A marker in `first` counts only before all text. With `trim`, white space before a marker is markup.
         """
