@@ -322,7 +322,7 @@ class SdpaPagedAttention(PagedTensors):
         return self._masks[shared, window]
 
     def _band(self, window: int | None) -> Tensor:
-        """Make the mask of a score by the distance of its key behind its query; distance 0 is at `context_length`.
+        """Make the mask of scores by how far a key is behind its query; 0 is at `context_length`.
 
         It covers the positions of a query and of all pages that its tile may read.
         """
