@@ -64,7 +64,9 @@ def compare(one: Path | str, other: Path | str) -> Mapping[str, Any]:
 
 
 def failures(report: Report) -> list[str]:
-    """The causes of what a report calls FAIL or WARN, each as the terminal shows it, the gravest first."""
+    """Return the causes of what a report calls FAIL or WARN, each as the terminal shows it, the
+    gravest first.
+    """
     return [
         failure(row) for summary in overview(report).shown for row in summary.shown[:1] if "exhibit" in row
     ]

@@ -170,7 +170,7 @@ _WORDS = (
 
 
 def in_words(ask: Ask) -> Ask:
-    """The ask with a word for each id of its prompts, for an endpoint that takes texts and no ids.
+    """Return the ask with a word for each id of its prompts, for an endpoint that takes texts and no ids.
 
     Prompts that begin alike still do.
     """
@@ -278,14 +278,15 @@ class Asked(RequestFields):
     """Something shapes the tokens that this class does not tell, such as a grammar."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields that have another value than by default: most requests set few, and many are pickled.
+        """Return the fields that have another value than by default: most requests set few, and many are
+        pickled.
 
         What was unpickled has the others of its class.
         """
         return {name: value for name, value in vars(self).items() if not _is_default(name, value)}
 
     def of(self, choice: int) -> Asked:
-        """The same, as far as one choice is asked for otherwise than those of other prompts."""
+        """Return the same, as far as one choice is asked for otherwise than those of other prompts."""
         prompt = choice // max(self.n, 1)
         return self.by_prompt[prompt] if prompt < len(self.by_prompt) else self
 

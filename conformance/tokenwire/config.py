@@ -26,7 +26,7 @@ HEADERS = "headers"
 
 
 def _tables() -> dict[str, dict[str, Option]]:
-    """The keys of each table, by its name; the name is empty for all commands."""
+    """Return the keys of each table, by its name; the name is empty for all commands."""
     tables: dict[str, dict[str, Option]] = {"": {}}
     for option in OPTIONS.values():
         if option.key:
@@ -41,7 +41,7 @@ KEYS = TABLES.pop("")
 
 
 def names_of(kind: str) -> Collection[str]:
-    """All names of a kind."""
+    """Return all names of a kind."""
     match kind:  # imports here: most commands need none of them
         case "dialect":
             from tokenwire.dialects.dialect import load_dialects
@@ -120,12 +120,12 @@ class Config:
     """Values for one command only, by its name."""
 
     def defaults_of(self, command: str) -> Mapping[str, Any]:
-        """Values by the parameters of one command."""
+        """Return values by the parameters of one command."""
         return {**self.defaults, **self.of_command.get(command, {})}
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """The table of settings in a file; None if it has none. Raises UsageError."""
+    """Return the table of settings in a file; None if it has none. Raises UsageError."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -142,7 +142,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 
 def _known(option: Option) -> Collection[str]:
-    """The names that a value may hold; empty for any."""
+    """Return the names that a value may hold; empty for any."""
     if issubclass(option.type, StrEnum):
         return [member.value for member in option.type]
     return names_of(option.names) if option.names else ()
@@ -170,7 +170,7 @@ def _heading(path: Path, table: str) -> str:
 
 
 def _place_of(path: Path, table: str, name: str) -> str:
-    """The table that a misplaced key belongs to, in words; empty if the key is unknown."""
+    """Return the table that a misplaced key belongs to, in words; empty if the key is unknown."""
     if table:
         return f"it is one for all commands: write it above {_heading(path, table)}" if name in KEYS else ""
     owners = [f"it belongs below {_heading(path, owner)}" for owner, keys in TABLES.items() if name in keys]
@@ -178,7 +178,7 @@ def _place_of(path: Path, table: str, name: str) -> str:
 
 
 def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
-    """Values by parameters; `table` is empty for the keys above all tables. Raises UsageError."""
+    """Return values by parameters; `table` is empty for the keys above all tables. Raises UsageError."""
     if not isinstance(settings, dict):
         raise UsageError(f"{path}: {table} is {settings!r}, not a table; write {_heading(path, table)}")
     keys = TABLES[table] if table else KEYS
@@ -207,7 +207,7 @@ def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> Config:
-    """The settings of one file. Raises UsageError."""
+    """Return the settings of one file. Raises UsageError."""
     table = _table(path)
     if table is None:
         raise UsageError(f"{path} has no table [tool.tokenwire]; write one, or name a {OWN_FILE}")
@@ -220,7 +220,7 @@ def read_config(path: Path) -> Config:
 
 
 def find_config(start: Path) -> Config:
-    """The settings of the nearest folder that has some, from `start` upwards; empty if none has.
+    """Return the settings of the nearest folder that has some, from `start` upwards; empty if none has.
 
     Raises UsageError, also if both files of a folder hold settings.
     """

@@ -396,5 +396,5 @@ def _lark(rules: str) -> str:
 
 @lru_cache(maxsize=1)
 def _bytes() -> Any:
-    """A tokenizer whose tokens are bytes."""
+    """Return a tokenizer whose tokens are bytes."""
     return llguidance.LLTokenizer("byte")

@@ -75,13 +75,13 @@ class _State:
 
 
 def _next_token(ids: Sequence[int]) -> tuple[int, float]:
-    """The model: a small letter that depends on all ids before it, and its logprob."""
+    """Return the next token, a small letter that depends on all ids before it, and its logprob."""
     mixed = sum(position * token for position, token in enumerate(ids, 1))
     return ord("a") + (mixed + ids[-1] * 7) % 26, -(1 + mixed % 997) / 20_000
 
 
 def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
-    """A choice after each of its tokens, and before the first one where the budget is 0."""
+    """Yield a choice after each of its tokens, and before the first one where the budget is 0."""
     ids: list[int] = []
     logprobs: list[float] = []
     finish: dict[str, Any] | None = None if request.budget else {"type": "length", "length": 0}
@@ -108,7 +108,7 @@ def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
 def _document(
     request: _Request, prompt: Sequence[int], request_id: str, state: _State, before: _State | None = None
 ) -> dict[str, Any]:
-    """A state as the server writes it: all of it, or what is new since `before`."""
+    """Return a state as the server writes it: all of it, or what is new since `before`."""
     start, shown = (len(before.ids), len(before.text)) if before else (0, 0)
     meta: dict[str, Any] = {"id": request_id, "finish_reason": state.finish, "cached_tokens": 0}
     meta |= {"prompt_tokens": len(prompt), "completion_tokens": len(state.ids)}
@@ -138,7 +138,7 @@ def _with_faults(
 
 
 def _events(request: _Request, faults: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """The events of a stream, choice by choice; a token at once, then `interval` to an event."""
+    """Yield the events of a stream, choice by choice; a token at once, then `interval` to an event."""
     for index, request_id in enumerate(request.request_ids):
         prompt = request.prompts[index // request.n]
         before: _State | None = None
@@ -222,7 +222,7 @@ def _whole_number(fields: Mapping[str, Any], name: str, default: int, least: int
 
 
 def _listed(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
-    """A value or a list of values, as a list."""
+    """Return a value or a list of values, as a list."""
     value = fields.get(name)
     values = value if isinstance(value, list) else [] if value is None else [value]
     for entry in values:
@@ -231,7 +231,7 @@ def _listed(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
 
 
 def _request_ids(rid: Any, prompts: int, n: int) -> list[str]:
-    """The client's ids if there is one for each choice, else new ones."""
+    """Return the client's ids if there is one for each choice, else new ones."""
     given = rid if isinstance(rid, list) else [rid]
     if len(given) == prompts and n == 1 and all(isinstance(name, str) for name in given):
         return given

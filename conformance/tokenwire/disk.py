@@ -12,7 +12,8 @@ def unfinished(path: Path) -> Path:
 
 
 def begin(path: Path) -> BinaryIO:
-    """The unfinished file, new and empty: what lay there is gone, and where it led as a link is untouched.
+    """Return the unfinished file, new and empty: what lay there is gone, and where it led as a link is
+    untouched.
 
     Raises OSError.
     """

@@ -67,7 +67,7 @@ class AnswerStore:
         return self._flags.setdefault(flags, dict(flags))
 
     def parse(self, chunks: Iterable[CaptureChunk]) -> Iterator[tuple[Path, list[Parsed]]]:
-        """The exchanges of captures, each with its file; evicted once there are too many.
+        """Yield the exchanges of captures, each with its file; evicted once there are too many.
 
         Raises CaptureError and OSError as `capture.chunks` does.
         """
@@ -189,7 +189,9 @@ def _facts_of(stream: Stream) -> _Facts:
 
 
 def _computed(source: Stream | Choice) -> dict[str, Any]:
-    """The facts that functions compute of a stream or choice, but for those whose computation raises."""
+    """Return the facts that functions compute of a stream or choice, but for those whose
+    computation raises.
+    """
     known = {}
     for name, compute in FACTS[type(source)].items():
         with suppress(Exception):  # it is computed again when a check asks for it, and raises there

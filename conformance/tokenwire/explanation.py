@@ -61,7 +61,7 @@ class Explanation:
 
 
 def _blocks(page: str) -> list[str]:
-    """The paragraphs of a page; a fenced block counts as one, with its empty lines."""
+    """Return the paragraphs of a page; a fenced block counts as one, with its empty lines."""
     blocks: list[str] = []
     lines: list[str] = []
     fenced = False
@@ -78,7 +78,7 @@ def _blocks(page: str) -> list[str]:
 
 @cache
 def _passages(chapter: str) -> dict[str, _Passage]:
-    """The passage of every sentence of a chapter, by the id of its requirement."""
+    """Return the passage of every sentence of a chapter, by the id of its requirement."""
     title = section = ""
     found: dict[str, tuple[str, str, list[str]]] = {}
     group: list[str] = []
@@ -122,7 +122,7 @@ def _without_lead(text: str) -> str:
 
 
 def explain(requirement: str) -> Explanation:
-    """The explanation of a requirement. Raises UsageError."""
+    """Return the explanation of a requirement. Raises UsageError."""
     known = load_requirements()
     if requirement not in known:
         hint = suggestion(requirement, known, "`tokenwire list requirements` lists them all")

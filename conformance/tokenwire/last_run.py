@@ -54,7 +54,7 @@ class LastRun:
 
 
 def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastRun:
-    """A run, as far as it may be stored."""
+    """Return a run, as far as it may be stored."""
     secret = [name for name, value in headers if names_credential(name) and not from_environment(value)]
     kept = tuple((name, value) for name, value in headers if name not in secret)
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
@@ -62,7 +62,7 @@ def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastR
 
 
 def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
-    """The failures that no baseline knows."""
+    """Return the failures that no baseline knows."""
     return tuple(
         Failed(judgement.requirement.id, judgement.scenario, judgement.message)
         for judgement in judgements
@@ -71,7 +71,7 @@ def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
 
 
 def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
-    """The exchanges of the failures and those that they name, each once, up to the limits."""
+    """Yield the exchanges of the failures and those that they name, each once, up to the limits."""
     seen: set[str] = set()
     size = 0
     for judgement in judgements:
@@ -120,7 +120,7 @@ def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) 
 
 
 def read_last(checked: Path = Path()) -> LastRun:
-    """The last run that was started in a folder. Raises UsageError."""
+    """Return the last run that was started in a folder. Raises UsageError."""
     path = folder_of_last(checked) / _NOTE
     try:
         note = json.loads(path.read_text("utf-8"))

@@ -44,7 +44,7 @@ def _do(part: Any) -> Any:
 
 
 def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int) -> Iterator[Result]:
-    """The results of all parts, in their order; the next free process works on each part.
+    """Yield the results of all parts, in their order; the next free process works on each part.
 
     Only parts and results pass between processes. This process does all the work if `jobs` is 1, if there is
     one part, or if it may not fork. Raises BrokenProcessPool if a worker was killed.

@@ -24,14 +24,16 @@ _DECIDED = frozenset({Verdict.PASS, Verdict.WARN, Verdict.FAIL})
 
 @cache
 def load_profiles(version: int = VERSION) -> dict[str, tuple[str, ...]]:
-    """The ids of the requirements of each profile of a version, by its name. The version must exist."""
+    """Return the ids of the requirements of each profile of a version, by its name. The version
+    must exist.
+    """
     published = read_yaml(_FOLDER / f"v{version}.yaml")
     return {name: tuple(ids) for name, ids in published["profiles"].items()}
 
 
 @cache
 def known_profiles() -> dict[str, tuple[str, ...]]:
-    """The members of each profile by its name: `core` of the newest version, `core@1` of another."""
+    """Return the members of each profile by its name: `core` of the newest version, `core@1` of another."""
     versions = sorted(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
     named = {f"{name}@{n}": ids for n in versions for name, ids in load_profiles(n).items()}
     return {**load_profiles(), **named}
@@ -51,7 +53,7 @@ class _Level:
 
 @cache
 def levels() -> dict[str, _Level]:
-    """The level of each profile, by its name."""
+    """Return the level of each profile, by its name."""
     written = read_yaml(_FOLDER / "levels.yaml")
     return {
         name: typed(_Level, {"date": written["date"], **level}, f"level {name!r}")
@@ -126,7 +128,7 @@ def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[st
 
 
 def dated_levels(verdicts: Mapping[str, Verdict], families: Collection[str]) -> list[Standing]:
-    """The standing in each profile that was judged as a whole."""
+    """Return the standing in each profile that was judged as a whole."""
     return [
         standing(name, verdicts, families)
         for name, members in load_profiles().items()
@@ -142,7 +144,7 @@ def _is_must(row: Requirement, families: Collection[str]) -> bool:
 
 
 def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> list[Requirement] | None:
-    """The named requirements, or those of the profiles where none are named; None for all.
+    """Return the named requirements, or those of the profiles where none are named; None for all.
 
     The names must be known.
     """

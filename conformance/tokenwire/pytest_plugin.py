@@ -183,7 +183,7 @@ class _ConformanceItems:
         return True
 
     def _judgements_to_run(self, config: pytest.Config) -> Iterator[Judgement]:
-        """The judgements that become items."""
+        """Yield the judgements that become items."""
         cache = config.cache if self.failures_only else None  # there is none where its plugin is left out
         failed = cache.get("cache/lastfailed", {}) if cache is not None else {}
         for judgement in self.judgements:

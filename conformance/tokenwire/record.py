@@ -23,12 +23,12 @@ _IN_NO_CHOICE = -1
 
 
 def as_list(value: object) -> list[Any] | None:
-    """A JSON array; None for every other value."""
+    """Return a JSON array; None for every other value."""
     return value if isinstance(value, list) else None
 
 
 def integer(value: object) -> int | None:
-    """A JSON integer; None for every other value, true and 1.0 among them."""
+    """Return a JSON integer; None for every other value, true and 1.0 among them."""
     return value if type(value) is int else None
 
 
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     """Seconds since the request, when the last byte of it was read."""
 
     def at(self, pointer: str) -> Place:
-        """A place within this one's data."""
+        """Return a place within this one's data."""
         return Place(self.exchange, self.event, pointer, self.start, self.end, self.time)
 
 
@@ -82,7 +82,7 @@ class Event:
     """The in-band error that it carries, or None."""
 
     def at(self, pointer: str) -> Place:
-        """A place within its data."""
+        """Return a place within its data."""
         return self.place.at(pointer)
 
 
@@ -209,7 +209,7 @@ class Emission:
     """Whether `after` is known: the emission carries ids, or its mode lets their absence mean none."""
 
     def at(self, name: str) -> Place:
-        """The place of a field of this emission; of the whole emission where the field is absent."""
+        """Return the place of a field of this emission; of the whole emission where the field is absent."""
         return self.event.place.at(self.pointers.get(name, ""))
 
     @property
@@ -242,12 +242,12 @@ class Emission:
         return as_list(self.series.get(name))
 
     def counter(self, name: str) -> int | None:
-        """A counter of the emission, where it is an integer."""
+        """Return a counter of the emission, where it is an integer."""
         return integer(self.counters.get(name))
 
 
 def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission, ...]:
-    """The emissions of a choice, each with its place among them; copies of those of another choice."""
+    """Return the emissions of a choice, each with its place among them; copies of those of another choice."""
     # A choice may be made of another's emissions, which keep their places there.
     placed = tuple(
         emission if emission.position == _IN_NO_CHOICE else replace(emission) for emission in emissions
@@ -305,7 +305,7 @@ class ChoiceFacts:
         return self.series_names - self.customized
 
     def load(self) -> Choice:
-        """The choice with its emissions; see `Answer.load`."""
+        """Return the choice with its emissions; see `Answer.load`."""
         raise NotImplementedError
 
     def fact(self, name: str, compute: Callable[[Choice], Any]) -> Any:
@@ -319,7 +319,9 @@ class ChoiceFacts:
         return name in _last(self)[1]
 
     def last_at(self, name: str = "") -> Place:
-        """The place of a field of the last emission; of the whole emission where the field is absent."""
+        """Return the place of a field of the last emission; of the whole emission where the field
+        is absent.
+        """
         place, pointers = _last(self)
         return place.at(pointers.get(name, ""))
 
@@ -405,7 +407,7 @@ class Choice(ChoiceFacts):
         return list(self._joined(carried)) if carried else None
 
     def details(self, name: str) -> list[Any]:
-        """A detail as each emission carries it; None for one that does not."""
+        """Return a detail as each emission carries it; None for one that does not."""
         return [emission.details.get(name) for emission in self.emissions]
 
 
@@ -446,7 +448,7 @@ class Answer:
         raise NotImplementedError
 
     def load(self) -> Stream:
-        """The answer with its content: read again from its capture where it is not in memory.
+        """Return the answer with its content: read again from its capture where it is not in memory.
 
         Raises CaptureError where the capture has changed.
         """
@@ -492,7 +494,7 @@ class Stream(Answer):
             cache.update(kept)
 
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
-        """A fact, computed at most once."""
+        """Return a fact, computed at most once."""
         if name not in self.cache:
             self.cache[name] = compute(self)
         return self.cache[name]
@@ -516,7 +518,7 @@ class Stream(Answer):
         return tuple(event for event in self.events if event.error is not None)
 
     def emissions(self) -> Sequence[Emission]:
-        """All emissions of all choices, in wire order."""
+        """Return all emissions of all choices, in wire order."""
         return self.choices[0].emissions if len(self.choices) == 1 else self._emissions
 
     @cached_property

@@ -35,7 +35,7 @@ _MOST_NAMED = 3
 
 
 def capture_files(path: Path) -> list[Path]:
-    """The capture files at a path: itself, or those anywhere below it, in the order of their names.
+    """Return the capture files at a path: itself, or those anywhere below it, in the order of their names.
 
     Raises UsageError if there are none.
     """
@@ -49,7 +49,8 @@ def capture_files(path: Path) -> list[Path]:
 
 
 def captures(path: Path, store: AnswerStore | None = None) -> Iterator[tuple[str, list[ExchangeHead]]]:
-    """The exchanges at a path, one list for each server that was recorded; without a store, all in memory.
+    """Yield the exchanges at a path, one list for each server that was recorded; without a store, all in
+    memory.
 
     A file of many exchanges is one server's; files of one exchange each, as `--record` writes them, belong
     together.

@@ -106,13 +106,13 @@ PURPOSES: Mapping[str, frozenset[str]] = {
 
 @cache
 def load_tolerances() -> dict[str, _Tolerance]:
-    """All tolerances by name."""
+    """Return all tolerances by name."""
     table: dict[str, dict[str, Any]] = read_yaml(spec_root() / "tolerances.yaml")
     return {name: _Tolerance(name, float(row["value"]), row["allows"]) for name, row in table.items()}
 
 
 def tolerance(name: str) -> float:
-    """The value of a tolerance. Raises KeyError for a name that the specification does not have."""
+    """Return the value of a tolerance. Raises KeyError for a name that the specification does not have."""
     return load_tolerances()[name].value
 
 
@@ -150,7 +150,7 @@ def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, .
 
 @cache
 def load_requirements() -> dict[str, Requirement]:
-    """All requirements by id, in the order of the specification.
+    """Return all requirements by id, in the order of the specification.
 
     Those of installed packages come last. Raises ValueError for an id given twice, and for a basis or a
     tolerance that there is not.

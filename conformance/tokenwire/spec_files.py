@@ -20,13 +20,13 @@ _PACKAGE = Path(__file__).parent
 
 
 def beside_packages(name: str) -> Path:
-    """A folder of data: inside the wheel, or at the top of the repository."""
+    """Return a folder of data: inside the wheel, or at the top of the repository."""
     in_wheel = _PACKAGE / name
     return in_wheel if in_wheel.is_dir() else _PACKAGE.parents[1] / name
 
 
 def spec_root() -> Path:
-    """The folder that holds `requirements/`, `schemas/`, `dialects/` and the chapters."""
+    """Return the folder that holds `requirements/`, `schemas/`, `dialects/` and the chapters."""
     return beside_packages("spec")
 
 
@@ -61,7 +61,9 @@ def read_yaml(path: Path) -> Any:
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema `schemas/<name>.json` of any folder. Raises FileNotFoundError if there is none."""
+    """Return the JSON Schema `schemas/<name>.json` of any folder. Raises FileNotFoundError if there
+    is none.
+    """
     return schema_in(spec_folders(), name)
 
 

@@ -14,7 +14,7 @@ import platformdirs
 
 
 def state_of(folder: Path = Path()) -> Path:
-    """The folder for what is remembered about a folder. It is not made."""
+    """Return the folder for what is remembered about a folder. It is not made."""
     path = folder.resolve()
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     return platformdirs.user_state_path("tokenwire") / f"{path.name}-{digest}"

@@ -52,7 +52,9 @@ def typed(kind: type[Row], table: object, where: str) -> Row:
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[str, Any, bool]]:
-    """The fields of a dataclass by their names in a table: name, type, and whether a table has to name it."""
+    """Return the fields of a dataclass by their names in a table: name, type, and whether a table
+    has to name it.
+    """
     hints = get_type_hints(kind, include_extras=True)
     required = {dataclasses.MISSING}
     return {
@@ -121,6 +123,6 @@ def in_words(hint: Any) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The known name that comes closest, as a clause; `otherwise` where none is near."""
+    """Return the known name that comes closest, as a clause; `otherwise` where none is near."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise

@@ -63,7 +63,7 @@ def _event(change: Act) -> dict[str, Act]:
 
 
 def _acts(seam: str, function: Callable[..., Any]) -> dict[str, Act]:
-    """The acts that a function is, by the seams of `Fault`."""
+    """Return the acts that a function is, by the seams of `Fault`."""
     needed = [PARAMETERS[seam].index(name) for name in signature(function).parameters]
 
     def act(*given: Any) -> Any:
@@ -94,12 +94,12 @@ def act_at(seam: str, *names: str) -> Callable[[Act], Act]:
 
 
 def entered() -> frozenset[str]:
-    """The faults that functions are acts of."""
+    """Return the faults that functions are acts of."""
     return frozenset(_written)
 
 
 def written(name: str) -> Mapping[str, Act]:
-    """The acts of a fault that are functions."""
+    """Return the acts of a fault that are functions."""
     return _written.get(name, {})
 
 
@@ -124,7 +124,9 @@ def _edited_rules(rules: StopRules, edits: Mapping[str, Change]) -> StopRules:
 
 
 def _answered(status: int, answer: Json, change: Mapping[str, Any]) -> tuple[int, Json]:
-    """An answer of a certain status (`of`) with another status, as another `answer` or `text`, or edited."""
+    """Return an answer of a certain status (`of`) with another status, as another `answer` or
+    `text`, or edited.
+    """
     if status != change["of"]:
         return status, answer
     if "edit" in change:

@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 
 def choices_of(answer: Json) -> list[Object]:
-    """The choices of an answer or of an event; empty where it is something else, such as an error.
+    """Return the choices of an answer or of an event; empty where it is something else, such as an error.
 
     `/generate` has them bare or in a list, the OpenAI routes under `choices`.
     """
@@ -27,7 +27,7 @@ def choices_of(answer: Json) -> list[Object]:
 
 
 def placed_choices(answer: Json) -> Iterator[tuple[int, Object]]:
-    """The choices with their place in a whole answer, or their index."""
+    """Yield the choices with their place in a whole answer, or their index."""
     for position, choice in enumerate(choices_of(answer)):
         yield choice.get("index", position), choice
 
@@ -37,7 +37,7 @@ def _later_choices(answer: Json) -> list[Object]:
 
 
 def meta_infos(answer: Json) -> Iterator[Object]:
-    """The meta_info of each choice that has one."""
+    """Return the meta_info of each choice that has one."""
     return _under(choices_of(answer), "meta_info")
 
 
@@ -48,12 +48,12 @@ def holder_of_finish(choice: Object) -> Object:
 
 
 def finish_of(event: Json) -> Json:
-    """The finish reason in an event of one choice; None where there is none yet."""
+    """Return the finish reason in an event of one choice; None where there is none yet."""
     return next((holder_of_finish(choice).get("finish_reason") for choice in choices_of(event)), None)
 
 
 def finish_type(event: Json) -> str | None:
-    """The type of the finish reason; None where there is none yet."""
+    """Return the type of the finish reason; None where there is none yet."""
     finish = finish_of(event)
     kind: str | None = finish.get("type") if isinstance(finish, dict) else finish
     return kind
@@ -66,13 +66,13 @@ def messages_of(answer: Json) -> Iterator[Object]:
 
 
 def calls_of(answer: Json) -> Iterator[Object]:
-    """The calls, or pieces of calls, of a chat."""
+    """Yield the calls, or pieces of calls, of a chat."""
     for message in messages_of(answer):
         yield from message.get("tool_calls") or ()
 
 
 def without_news(event: Object) -> Object:
-    """An event of `/generate` like this one that brings no ids, no text and no entry of a series."""
+    """Return an event of `/generate` like this one that brings no ids, no text and no entry of a series."""
     info = {
         name: [] if isinstance(value, list) and name.startswith(("output_", "mirror_")) else value
         for name, value in event["meta_info"].items()
@@ -103,7 +103,7 @@ def _under(holders: Iterable[Json], name: str) -> Iterator[Object]:
 
 
 def _items(value: Json) -> Iterator[Json]:
-    """The items of a response, or of an event."""
+    """Yield the items of a response, or of an event."""
     yield from _under([value], "item")
     for response in (value, *_under([value], "response")):
         yield from _listed(response.get("output"))
@@ -174,7 +174,7 @@ def edit(value: Json, edits: Mapping[str, Any] | Sequence[Mapping[str, Any]]) ->
 
 
 def fitting(value: Json, rule: Mapping[str, Any]) -> Iterator[Object]:
-    """The objects that a rule speaks of."""
+    """Yield the objects that a rule speaks of."""
     for holder in PLACES[rule.get("in", "")](value):
         if isinstance(holder, dict) and _fits(holder, rule):
             yield holder

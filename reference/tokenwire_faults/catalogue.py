@@ -66,7 +66,7 @@ class KnownFault:
 
 @cache
 def _kills() -> dict[str, tuple[str, ...]]:
-    """The requirements that name each fault, in the order of the specification."""
+    """Return the requirements that name each fault, in the order of the specification."""
     named: dict[str, list[str]] = {}
     for chapter in read_yaml(spec_root() / "chapters.yaml"):
         rows = read_yaml(spec_root() / "requirements" / f"{chapter}.yaml")
@@ -77,7 +77,7 @@ def _kills() -> dict[str, tuple[str, ...]]:
 
 
 def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[str, str]) -> KnownFault:
-    """A fault, from its entry. Raises ValueError that names it where the entry is none."""
+    """Return a fault, from its entry. Raises ValueError that names it where the entry is none."""
     facts: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in entry["bug"].items()
     }
@@ -99,7 +99,7 @@ def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[s
 
 @cache
 def load_faults() -> dict[str, KnownFault]:
-    """All faults by name, room by room."""
+    """Return all faults by name, room by room."""
     for module in pkgutil.iter_modules(tokenwire_faults.__path__):
         import_module(f"{tokenwire_faults.__name__}.{module.name}")
     table = read_yaml(FAULTS_FILE)
@@ -111,7 +111,7 @@ def load_faults() -> dict[str, KnownFault]:
 
 
 def find_fault(name: str) -> KnownFault:
-    """The fault of a name. Raises ValueError, with what was probably meant, for an unknown one."""
+    """Return the fault of a name. Raises ValueError, with what was probably meant, for an unknown one."""
     known = load_faults()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
@@ -124,7 +124,7 @@ _LISTED = (*(field.name for field in fields(KnownFault) if field.name != "acts")
 
 
 def faults_as_json() -> str:
-    """The catalogue as a JSON list; the keys are those of `KnownFault`."""
+    """Return the catalogue as a JSON list; the keys are those of `KnownFault`."""
     return json.dumps(
         [{name: getattr(fault, name) for name in _LISTED} for fault in load_faults().values()], indent=2
     )

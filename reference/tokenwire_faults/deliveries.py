@@ -111,19 +111,19 @@ def edited_emission(reader: Reader, emission: Emission, edits: Mapping[str, Any]
 
 
 def info_keys(delivered: Emission | OutputRow) -> Collection[str]:
-    """The series that a sampler backend wrote."""
+    """Return the series that a sampler backend wrote."""
     return delivered.series.keys() - OWN_SERIES
 
 
 def _named(name: str, emission: Emission | OutputRow) -> Iterator[str]:
-    """The series that are meant, as far as there are such."""
+    """Yield the series that are meant, as far as there are such."""
     for key in emission.series:
         if name in {key, "series", "logprobs" if key in OWN_SERIES else "info"}:
             yield key
 
 
 def _cut(reader: Reader, emission: Emission, name: str, value: Any, change: Change) -> Any:
-    """A field or a series of an emission, changed."""
+    """Return a field or a series of an emission, changed."""
     sent, end = reader.taken_ids, emission.completion_tokens
     match change:
         case "so_far" if name == "text":
@@ -142,7 +142,7 @@ def _cut(reader: Reader, emission: Emission, name: str, value: Any, change: Chan
 
 
 def edited_row(row: OutputRow, edits: Mapping[str, Change]) -> OutputRow:
-    """A row with series of its tokens, or of the prompt (`input_…`), changed by primitives."""
+    """Return a row with series of its tokens, or of the prompt (`input_…`), changed by primitives."""
     series, prompt = dict(row.series), dict(row.prompt_series)
     for name, change in edits.items():
         if name.startswith("input_"):
@@ -155,7 +155,7 @@ def edited_row(row: OutputRow, edits: Mapping[str, Change]) -> OutputRow:
 
 
 def with_series(delivered: Delivered, **changes: Any) -> Delivered:
-    """A row or an emission with some of its series replaced."""
+    """Return a row or an emission with some of its series replaced."""
     return replace(delivered, series={**delivered.series, **changes})
 
 

@@ -23,7 +23,7 @@ Act = Callable[..., Any]
 
 
 def _passing(seam: str) -> Any:
-    """The method of a seam that what is given last passes."""
+    """Return the method of a seam that what is given last passes."""
 
     def through(self: Fault, *given: Any) -> Any:
         return self._through(seam, *given)

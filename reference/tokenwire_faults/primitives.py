@@ -60,14 +60,14 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def changed(value: Any, change: Change) -> Any:
-    """A value with primitives done to it. Raises KeyError for a name that is none."""
+    """Return a value with primitives done to it. Raises KeyError for a name that is none."""
     for name, argument in ({change: None} if isinstance(change, str) else change).items():
         value = PRIMITIVES[name](value, argument)
     return value
 
 
 def in_prompts(ids: Any, change: Callable[[list[int]], list[int]]) -> Any:
-    """Ids of a prompt or of several, each changed; malformed ones stay, to be refused."""
+    """Return ids of a prompt or of several, each changed; malformed ones stay, to be refused."""
     if not isinstance(ids, list) or not ids:
         return ids
     if all(type(token) is int for token in ids):

@@ -17,7 +17,7 @@ OTHER_LOGITS = {"5": 100}
 
 
 def _with_prompt(emission: Emission, token_ids: Sequence[int]) -> Emission:
-    """An emission that says its prompt was another."""
+    """Return an emission that says its prompt was another."""
     return replace(emission, record=replace(emission.record, prompt_token_ids=tuple(token_ids)))
 
 
@@ -95,7 +95,7 @@ def _two_beginnings(fault: Fault, emission: Emission) -> Emission:
 
 
 def _echoed(fault: Fault) -> str:
-    """The prompt as text, where it is to be repeated; else empty."""
+    """Return the prompt as text, where it is to be repeated; else empty."""
     given = fault.request.get("prompt")
     return str(given) if fault.request.get("echo") and isinstance(given, str) else ""
 

@@ -44,7 +44,7 @@ def serve(**given: Any) -> None:
 
 
 def _options() -> Iterator[Parameter]:
-    """A parameter for each flag of a server."""
+    """Yield a parameter for each flag of a server."""
     types = get_type_hints(ServerArgs)
     for arg in fields(ServerArgs):
         flag = arg.metadata["flag"]
@@ -77,7 +77,9 @@ def faults(
 
 
 def _from_environment(key: str | None) -> str | None:
-    """A key as given, or what the variable holds that it names: lists of processes show no variables."""
+    """Return a key as given, or what the variable holds that it names: lists of processes show no
+    variables.
+    """
     scheme, _, variable = (key or "").partition(":")
     return os.environ.get(variable, "") if scheme == "env" else key
 

@@ -149,7 +149,7 @@ def _rank(
     loop: asyncio.AbstractEventLoop,
     bring: Callable[[Sequence[Row]], None],
 ) -> tuple[Engine, EngineRunner]:
-    """An engine, and what runs it and gives its rows to `bring` on the loop."""
+    """Return an engine, and what runs it and gives its rows to `bring` on the loop."""
     engine = make_engine(
         model,
         EngineArgs(

@@ -229,5 +229,5 @@ class ServerArgs:
 
 
 def spelled(name: str) -> str:
-    """A flag as the command line has it."""
+    """Return a flag as the command line has it."""
     return "--" + name.replace("_", "-")

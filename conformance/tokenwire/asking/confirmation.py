@@ -59,7 +59,7 @@ def asked_again(name: str) -> bool:
 
 
 def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
-    """The request with another id: one that was used, or is in use still, may be refused."""
+    """Return the request with another id: one that was used, or is in use still, may be refused."""
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):

@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
 
 
 async def _connected(host: str, port: int, window: int | None) -> socket.socket:
-    """A socket that is connected to the first address of the host that answers. Raises OSError."""
+    """Return a socket that is connected to the first address of the host that answers. Raises OSError."""
     *first, last = await _addresses(host, port)
     for address in first:
         with contextlib.suppress(OSError):

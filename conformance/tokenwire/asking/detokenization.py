@@ -97,7 +97,7 @@ def _in_turns(groups: Iterable[tuple[str, _Questions]]) -> list[_Questions]:
 
 
 def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpRequest]:
-    """The questions, as many in one request as the endpoint takes."""
+    """Yield the questions, as many in one request as the endpoint takes."""
     size = _IN_ONE_REQUEST if way.batches else 1
     for skip in (True, False):
         many = [ids for ids, skipping in wanted if skipping is skip]

@@ -114,7 +114,7 @@ class Exploration:
             pass  # the smallest of each is in `_found`
 
     def _violated(self, talk: Conversation, ask: Ask, loop: asyncio.AbstractEventLoop) -> tuple[str, ...]:
-        """The requirements that the answer to a request violates. The same request is asked once."""
+        """Return the requirements that the answer to a request violates. The same request is asked once."""
         request = talk.dialect.render(ask, talk.model)
         if isinstance(request, Unsupported):
             return ()

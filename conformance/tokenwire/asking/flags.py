@@ -40,15 +40,15 @@ _PLAIN = (
 
 
 def plain(dialect: Dialect) -> Ask:
-    """The smallest ask that a dialect has words for. Raises ValueError if it has none at all."""
+    """Return the smallest ask that a dialect has words for. Raises ValueError if it has none at all."""
     for ask in filter(dialect.can_say, _PLAIN):
         return ask
     raise ValueError(f"dialect {dialect.name!r} takes no input_ids, messages or text; its table is wrong")
 
 
 def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
-    """The ask with each flag that the dialect has words for, or only its table knows, by the flag's label;
-    each request once.
+    """Return the ask with each flag that the dialect has words for, or only its table knows, by the flag's
+    label; each request once.
     """
     asks = {
         label: replace(ask, **fields)
@@ -69,7 +69,7 @@ def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
 
 
 def _true_at(keys: Keys) -> dict[str, Any]:
-    """An object that holds true at a place."""
+    """Return an object that holds true at a place."""
     body: dict[str, Any] = {}
     put(body, keys, True)
     return body

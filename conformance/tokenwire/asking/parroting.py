@@ -82,7 +82,9 @@ def _probe(dialect: Dialect, *, short: bool) -> Ask:
 
 @cache
 def _probe_ids(length: int) -> Ids:
-    """Ids that are whole characters in all vocabularies: others wherever a parrot may begin to say them."""
+    """Return ids that are whole characters in all vocabularies: others wherever a parrot may begin
+    to say them.
+    """
     kinds = [words_of(kind) for kind in Vocabulary]
     plain = [
         token

@@ -20,12 +20,12 @@ from tokenwire.wire.redaction import Headers, names_credential
 
 
 def tokenizer_in(folder: Path | None) -> Tokenizer | None:
-    """The tokenizer in a folder. Raises UsageError if there is none, or nothing to read it with."""
+    """Return the tokenizer in a folder. Raises UsageError if there is none, or nothing to read it with."""
     return LocalTokenizer(folder) if folder is not None else None
 
 
 def judged_with(tokenizer: Path | None) -> tuple[str, ...]:
-    """The words of a command line that have answers judged in the same way."""
+    """Return the words of a command line that have answers judged in the same way."""
     return () if tokenizer is None else ("--tokenizer", str(tokenizer))
 
 
@@ -37,7 +37,8 @@ def _header(line: str) -> tuple[str, str]:
 
 
 def headers_of(settings: Settings) -> Headers:
-    """The headers to send: those of the command line replace those of the file that have the same name.
+    """Return the headers to send: those of the command line replace those of the file that have the same
+    name.
 
     Raises UsageError for a line of the command line that is no header.
     """
@@ -88,7 +89,7 @@ def _asked(settings: Settings, headers: Headers) -> dict[str, Any]:
 
 
 def planned(settings: Settings, environment: Mapping[str, str] = os.environ) -> Plan:
-    """The plan of a run. A value of a header may name environment variables. Raises UsageError."""
+    """Return the plan of a run. A value of a header may name environment variables. Raises UsageError."""
     from_files = map(load_scenario_file, settings.scenario_file)
     settings = replace(
         settings,

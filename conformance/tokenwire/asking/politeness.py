@@ -105,11 +105,11 @@ class Purse:
 
     @classmethod
     def of(cls, limits: Limits) -> Self:
-        """A full purse, with the pace that the limits want."""
+        """Return a full purse, with the pace that the limits want."""
         return cls(limits, pace=Pace(limits.rate))
 
     def split(self, targets: int) -> Purse:
-        """A full purse for one of so many targets, which share the limits and the pace."""
+        """Return a full purse for one of so many targets, which share the limits and the pace."""
         return Purse(self.limits, targets, self.pace)
 
     def affords(self, requests: int) -> bool:
@@ -185,7 +185,7 @@ def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int
 
 
 def retry_after(exchange: Exchange, now: datetime) -> float | None:
-    """The seconds that a busy server asks for (RFC 9110, 10.2.3); None if it names none."""
+    """Return the seconds that a busy server asks for (RFC 9110, 10.2.3); None if it names none."""
     value = (exchange.header("retry-after") or "").strip()
     if value.isdecimal():
         return float(value)
@@ -252,7 +252,7 @@ class PoliteSender:
         """The attempts that met a busy server and were followed by another, in order."""
 
     def to(self, inner: Sender) -> Self:
-        """The same through another sender: both share the slots and the remarks."""
+        """Return the same through another sender: both share the slots and the remarks."""
         other = copy.copy(self)
         other._inner = inner
         return other

@@ -167,7 +167,8 @@ def _is_failed_list(exchange: Exchange) -> bool:
 
 
 def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
-    """The smallest requests, one for each form of a prompt that a dialect has words for, the usual first.
+    """Return the smallest requests, one for each form of a prompt that a dialect has words for, the usual
+    first.
 
     Raises ValueError if it has none at all.
     """
@@ -348,8 +349,8 @@ async def preflight(
 
 
 def _failures(introduced: Sequence[_Introduced], speaks: Sequence[Dialect]) -> Iterator[Stream]:
-    """The first failure of the server itself at each endpoint, or its refusal of ids that it has to take, in
-    the words of a dialect that it speaks there where there is one.
+    """Yield the first failure of the server itself at each endpoint, or its refusal of ids that it has to
+    take, in the words of a dialect that it speaks there where there is one.
     """
     seen: set[str] = set()
     for introduction in introduced:

@@ -111,7 +111,8 @@ class Rehearsal:
 
 
 def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]:
-    """An answer of as many tokens as are allowed, each in an event of its own where events were asked for.
+    """Yield an answer of as many tokens as are allowed, each in an event of its own where events were asked
+    for.
 
     `text`: what a grammar of the request admits, if it has one; the first token is all of it.
     """
@@ -142,7 +143,9 @@ def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]
 
 
 def _item_answer(table: Mapping[str, Any], pieces: Sequence[str], *, stream: bool) -> Iterator[bytes]:
-    """An answer with one item of text that the budget ended: the end of a stream has an event of its own."""
+    """Yield an answer with one item of text that the budget ended: the end of a stream has an event
+    of its own.
+    """
     if not stream:
         document = _of_kind(table["whole"], "text", "".join(pieces))
         holder: dict[str, Any] = {}
@@ -157,7 +160,7 @@ def _item_answer(table: Mapping[str, Any], pieces: Sequence[str], *, stream: boo
 
 
 def _of_kind(table: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
-    """An item or event of the first kind that has a field, with a value for it."""
+    """Return an item or event of the first kind that has a field, with a value for it."""
     kind, row = next((kind, row) for kind, row in table["kinds"].items() if field in row)
     written: dict[str, Any] = {}
     holder, star, rest = row[field].partition("/*")
@@ -170,7 +173,7 @@ def _of_kind(table: Mapping[str, Any], field: str, value: str) -> dict[str, Any]
 
 
 def _spent(finish: Mapping[str, Any]) -> dict[str, Any]:
-    """The end of an answer that its budget ended."""
+    """Return the end of an answer that its budget ended."""
     words = next(word for word, kind in finish["types"].items() if kind == "length")
     written: dict[str, Any] = {}
     put(written, parse(finish["reason"][0]), words)
@@ -180,7 +183,7 @@ def _spent(finish: Mapping[str, Any]) -> dict[str, Any]:
 def _choice(
     table: Mapping[str, Any], choice: int, pieces: Sequence[str], start: int, *, last: bool
 ) -> dict[str, Any]:
-    """A choice of an answer that holds some of its tokens, from the `start`th on, by their texts."""
+    """Return a choice of an answer that holds some of its tokens, from the `start`th on, by their texts."""
     finish, end = table.get("finish", {"type": ""}), start + len(pieces)
     values: dict[str, Any] = {
         table.get("text", ""): "".join(pieces),
@@ -199,7 +202,7 @@ def _choice(
 
 
 def _document(table: Mapping[str, Any], choices: list[dict[str, Any]], *, whole: bool) -> Any:
-    """The document of some choices: one of them, a list, or an object that holds a list."""
+    """Return the document of some choices: one of them, a list, or an object that holds a list."""
     if not table["choices"]:
         return choices[0] if whole and len(choices) == 1 else choices
     document: dict[str, Any] = {}

@@ -147,6 +147,6 @@ def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
 
 
 def _bounds(ask: Ask) -> dict[str, int]:
-    """The highest values with which a request still makes sense."""
+    """Return the highest values with which a request still makes sense."""
     shortest = min((len(ids) for ids in ask.input_ids), default=1)
     return {"min_new_tokens": ask.max_new_tokens or 0, "logprob_start": shortest - 1}

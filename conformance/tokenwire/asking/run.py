@@ -120,7 +120,7 @@ class Unreached:
 
 
 def chosen(settings: Settings) -> list[Scenario]:
-    """The scenarios to ask, the probe first and then by the budget that they take.
+    """Return the scenarios to ask, the probe first and then by the budget that they take.
 
     Those that are named are asked whatever they take: tokens may not pay for all.
     """
@@ -258,7 +258,7 @@ class _Interrogation:
                 self.transcript.calls.append(call)
 
     def run(self) -> Run:
-        """All that was asked and answered so far, in the order of asking."""
+        """Return all that was asked and answered so far, in the order of asking."""
         in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
         return Run(
             tuple(in_order),
@@ -466,7 +466,7 @@ def _vital_signs(
     scout: Recorder | None = None,
     on_wait: Callable[[str], object] = lambda _: None,
 ) -> VitalSigns:
-    """The sender that stops when the target dies; with a scout, it starts the target again."""
+    """Return the sender that stops when the target dies; with a scout, it starts the target again."""
     dialect = found.speaks[0]
     return VitalSigns(
         _metered(plan, recorder, found),
@@ -491,7 +491,7 @@ def _first(plan: Plan, capture: CaptureWriter | None, *, scouts: bool = False) -
 
 
 def _dialects(plan: Plan) -> list[Dialect]:
-    """The dialects that the plan allows."""
+    """Return the dialects that the plan allows."""
     wanted = named_dialects(plan.settings.dialect)
     return [dialect for name, dialect in load_dialects().items() if not wanted or name in wanted]
 
@@ -522,7 +522,7 @@ async def _found(
 
 
 def _unaffordable(plan: Plan, least: int, why: str) -> str:
-    """The sentence for limits that end before it is known what a target is."""
+    """Return the sentence for limits that end before it is known what a target is."""
     return (
         f"to find out what {redact_url(plan.settings.target)} is takes {least} requests at least, and the "
         f"limits do not pay for them: {why}; raise the limit, or name a --dialect"
@@ -537,8 +537,8 @@ def _recorder(
     first: bool = False,
     known: Preflight | None = None,
 ) -> Recorder:
-    """A recorder within the plan's limits. A scout has a short time limit; its answers, and the first ones,
-    must be small.
+    """Return a recorder within the plan's limits. A scout has a short time limit; its answers, and the first
+    ones, must be small.
 
     Raises UsageError for a URL that is none.
     """

@@ -145,14 +145,14 @@ class Conversation:
         return self.dialect.can_say(ask, self.model)
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
-        """A budget, cut to what the target's context holds beside the prompt."""
+        """Return a budget, cut to what the target's context holds beside the prompt."""
         room = self.advertised.context - prompt_tokens - 8
         return max(1, min(max_new_tokens, room))
 
     @staticmethod
     def readable(choices: int = 1) -> int:
-        """The most tokens of each choice whose stream the recorder reads to its end, however it is cut: an
-        event for each token, and in it all tokens so far.
+        """Return the most tokens of each choice whose stream the recorder reads to its end, however it is
+        cut: an event for each token, and in it all tokens so far.
         """
         room = _READ_BYTES / choices
         # Each event holds all tokens so far, so n events are n * _AROUND + _PER_TOKEN * n² / 2 bytes.
@@ -185,7 +185,8 @@ class Conversation:
         return self._read(exchange)
 
     def _rendered(self, ask: Ask) -> HttpRequest:
-        """The request for an ask: its budget within the context, ids in words where only texts are taken.
+        """Return the request for an ask: its budget within the context, ids in words where only texts are
+        taken.
 
         Raises NotAsked if the dialect has no words for it.
         """
@@ -200,7 +201,7 @@ class Conversation:
         return request
 
     def name_of(self, label: str) -> str:
-        """The name of the exchange that has this label."""
+        """Return the name of the exchange that has this label."""
         return exchange_name(self.scenario, label, self.dialect.name)
 
     def _read(self, exchange: Exchange) -> Stream:
@@ -330,7 +331,7 @@ def scenario(**kind: Any) -> Callable[[Given], Given]:
 
 
 def _asking(given: Callable[[Conversation], Awaitable[None] | Steps]) -> Run:
-    """A coroutine as it is, and of a function that yields asks the one that asks for them."""
+    """Return a coroutine as it is, and of a function that yields asks the one that asks for them."""
 
     async def run(talk: Conversation) -> None:
         steps = given(talk)
@@ -344,26 +345,26 @@ def _asking(given: Callable[[Conversation], Awaitable[None] | Steps]) -> Run:
 
 
 def load_scenarios() -> dict[str, Scenario]:
-    """All scenarios by name."""
+    """Return all scenarios by name."""
     import tokenwire.scenarios  # noqa: F401  # fills SCENARIOS
 
     return SCENARIOS
 
 
 def only_choice(stream: Stream | None) -> Choice | None:
-    """The one choice of an answer that carries exactly one; None if there is no such answer."""
+    """Return the one choice of an answer that carries exactly one; None if there is no such answer."""
     return stream.choices[0] if stream is not None and stream.answered and len(stream.choices) == 1 else None
 
 
 def token_ids(stream: Stream | None) -> tuple[int, ...]:
-    """The output ids of an answer with one choice; empty if it has none or where they are not ids."""
+    """Return the output ids of an answer with one choice; empty if it has none or where they are not ids."""
     choice = only_choice(stream)
     ids = choice.output_ids if choice else None
     return tuple(ids) if ids and all(type(token) is int for token in ids) else ()
 
 
 def text_of(stream: Stream | None) -> str:
-    """The text of an answer with one choice; empty if there is none."""
+    """Return the text of an answer with one choice; empty if there is none."""
     choice = only_choice(stream)
     text = choice.text if choice else None
     return text if isinstance(text, str) else ""

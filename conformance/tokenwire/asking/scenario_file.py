@@ -99,7 +99,7 @@ def load_scenario_file(path: str) -> str:
 
 
 def as_scenario_file(name: str, provokes: str, requests: Mapping[str, HttpRequest]) -> str:
-    """A scenario that sends requests as they are, by their labels."""
+    """Return a scenario that sends requests as they are, by their labels."""
     sent = {
         label: {"method": request.method, "path": request.path, **_body(request)}
         for label, request in requests.items()

@@ -31,7 +31,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def exchange(self) -> Iterator[None]:
-        """An exchange is under way."""
+        """Count the time of an exchange."""
         if not self._under_way:
             self._since = self.clock(), self.processor()
         self._under_way += 1

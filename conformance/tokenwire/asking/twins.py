@@ -32,7 +32,7 @@ _WITHOUT: tuple[dict[str, Any], ...] = ({"seed": None}, {"return_token_ids": Fal
 
 
 def _prompt(number: int, part: int) -> tuple[int, ...]:
-    """Ids that are valid in nearly every vocabulary."""
+    """Return ids that are valid in nearly every vocabulary."""
     return tuple(Random(number + part * _OF_A_PART).choices(range(10, 250), k=_PROMPT_TOKENS))
 
 
@@ -47,7 +47,7 @@ class _Side:
     """Whose prompts it is asked."""
 
     def ask_for(self, number: int, **fields: Any) -> Ask:
-        """A continuation of a prompt, with logprobs."""
+        """Return a continuation of a prompt, with logprobs."""
         ask = Ask(
             input_ids=(_prompt(number, self.part),),
             max_new_tokens=TEXT_TOKENS,
@@ -140,7 +140,7 @@ def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
 
 
 def _ids(scoring: Scoring) -> tuple[int, ...]:
-    """The ids that an answer brought, as its logprobs name them; empty where they do not."""
+    """Return the ids that an answer brought, as its logprobs name them; empty where they do not."""
     ids = [position.sampled.id for position in scoring if position.sampled is not None]
     return tuple(ids) if len(ids) == len(scoring) and all(type(token) is int for token in ids) else ()
 
@@ -154,7 +154,7 @@ def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bo
 
 
 async def _scored(sides: Sequence[_Side], first: Sequence[Mapping[str, Stream]], texts: int) -> list[Text]:
-    """All texts, scored by both sides, and the first of them again, alone."""
+    """Return all texts, scored by both sides, and the first of them again, alone."""
     written = {number: _written(first[number % 2].get(f"text-{number}")) for number in range(texts)}
     ids = {number: found for number, scoring in written.items() if (found := _ids(scoring))}
     prompts = {number: _prompt(_TWICE + number, sides[0].part) for number in ids}

@@ -283,6 +283,6 @@ def _started(command: str, complaints: int) -> int:
 
 
 def _ended(process: int) -> int | None:
-    """The exit status of a process; None while it runs."""
+    """Return the exit status of a process; None while it runs."""
     ended, status = os.waitpid(process, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None

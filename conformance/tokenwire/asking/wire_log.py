@@ -18,7 +18,7 @@ def _body(request: HttpRequest) -> str:
 
 
 def wire_line(exchange: Exchange) -> str:
-    """An exchange in one printable line: when it went out, what was asked, and what came back."""
+    """Return an exchange in one printable line: when it went out, what was asked, and what came back."""
     request = exchange.request
     sent = " ".join(filter(None, (exchange.started, request.method, request.path, _body(request))))
     status = "no status" if exchange.status is None else exchange.status

@@ -106,7 +106,7 @@ class Baseline:
     """Why that run ended early, as `lasting_end` tells it; empty if it did not."""
 
     def tables(self) -> list[tuple[Entry, ...]]:
-        """The entries, grouped by their tables."""
+        """Return the entries, grouped by their tables."""
         return [
             tuple(entries)
             for _, entries in groupby(self.entries, key=lambda entry: (entry.section, entry.table))
@@ -134,7 +134,7 @@ class _Table:
                 raise ValueError(f"{name.replace('_', '-')} is {value}, not a count; write 0 or more")
 
     def entries(self, number: int, **fields: Any) -> Iterator[Entry]:
-        """An entry for each scenario."""
+        """Yield an entry for each scenario."""
         several = self.scenario if isinstance(self.scenario, tuple) else (self.scenario or "",)
         for scenario in several:
             yield Entry(**{**vars(self), "scenario": scenario, **fields}, table=number)
@@ -182,7 +182,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def parse_baseline(path: Path, text: str) -> Baseline:
-    """The baseline in a text; `path` is for messages. Raises UsageError."""
+    """Return the baseline in a text; `path` is for messages. Raises UsageError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -213,7 +213,7 @@ def parse_baseline(path: Path, text: str) -> Baseline:
 
 
 def _entries(where: str, section: str, number: int, table: Any) -> list[Entry]:
-    """The entries of a table. Raises UsageError."""
+    """Return the entries of a table. Raises UsageError."""
     fields = table
     if isinstance(table, Mapping):
         fields = {name.replace("-", "_"): value for name, value in table.items()}

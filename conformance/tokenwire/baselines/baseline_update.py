@@ -73,7 +73,7 @@ class _NewTable:
         return f"{self.requirement}[{named}{f' and {more} more' if more > 0 else ''}]"
 
     def block(self, runs: int, reason: str, link: str) -> str:
-        """The table as TOML. A failure that did not occur in all runs is flaky."""
+        """Return the table as TOML. A failure that did not occur in all runs is flaky."""
         flaky = self.failures < runs
         table: dict[str, Any] = {"requirement": self.requirement}
         if self.scenarios:
@@ -156,7 +156,7 @@ class _Runs:
         return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
     def new_in_any(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
-        """A table for each kind of failure, in any scenario."""
+        """Yield a table for each kind of failure, in any scenario."""
         for key in keys:
             requirement, scenario, kind = key
             if scenario == _ANY:
@@ -167,7 +167,7 @@ class _Runs:
                 yield _NewTable(requirement, kind, (), self.often[key], seen_in)
 
     def new_in_scenarios(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
-        """A table for each kind that failed in every run, and for each flaky failure."""
+        """Yield a table for each kind that failed in every run, and for each flaky failure."""
         tables: dict[tuple[str, FailureKind, str], list[_Key]] = {}
         for key in keys:
             requirement, scenario, kind = key
@@ -184,7 +184,7 @@ def _key(entry: Entry) -> _Key:
 
 
 def _listed(scenarios: Sequence[str]) -> str | Array:
-    """The value of `scenario` in a table."""
+    """Return the value of `scenario` in a table."""
     if len(scenarios) == 1:
         return scenarios[0]
     names = tomlkit.array()
@@ -193,7 +193,7 @@ def _listed(scenarios: Sequence[str]) -> str | Array:
 
 
 def _rate(failures: int, runs: int) -> str:
-    """The lowest rate under which so few failures in so many runs would be a surprise.
+    """Return the lowest rate under which so few failures in so many runs would be a surprise.
 
     The rate that was counted is no bound: half of the runs to come would exceed it.
     """
@@ -206,7 +206,7 @@ def _rate(failures: int, runs: int) -> str:
 
 
 def _blocks(text: str) -> list[str]:
-    """The head of a file, and then a block for each table, with the comments right above it."""
+    """Return the head of a file, and then a block for each table, with the comments right above it."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):
         if _HEAD.match(line):
@@ -219,7 +219,7 @@ def _blocks(text: str) -> list[str]:
 
 
 def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
-    """Each block with its entries. Raises UsageError if the text has no such blocks."""
+    """Return each block with its entries. Raises UsageError if the text has no such blocks."""
     _, *blocks = _blocks(text)
     found = [(block, parse_baseline(path, block)) for block in blocks]
     # A table in another form (an inline array) has no block: then the blocks hold fewer entries.
@@ -230,7 +230,7 @@ def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, 
 
 
 def _edited(block: str, **values: Any) -> str:
-    """The block with other values in its table; all else stays as it is written."""
+    """Return the block with other values in its table; all else stays as it is written."""
     document = tomlkit.parse(block)
     for tables in document.values():
         assert isinstance(tables, AoT)
@@ -239,7 +239,7 @@ def _edited(block: str, **values: Any) -> str:
 
 
 def _rewritten(block: str, entries: Sequence[Entry], staying: Sequence[Entry], runs: _Runs) -> str:
-    """The block of a table of which at least one entry stays."""
+    """Return the block of a table of which at least one entry stays."""
     first = staying[0]
     if first.at_most is not None:
         failures = first.failures + runs.often[_key(first)]
@@ -257,7 +257,7 @@ def updated(
     link: str = "",
     strict: bool = False,
 ) -> _Update:
-    """The baseline rewritten from reports, one for each run; a new one if there is no file.
+    """Return the baseline rewritten from reports, one for each run; a new one if there is no file.
 
     New entries get `reason` and `link`. With `strict`, they are for the scenarios in which they failed only;
     so are they in a file of which all entries are strict.
@@ -301,8 +301,8 @@ def updated(
 
 
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """The head of a new baseline: the smallest budget of its reports if all of them have one, the filters of
-    the first, and how the first of those that were broken off ended.
+    """Return the head of a new baseline: the smallest budget of its reports if all of them have one, the
+    filters of the first, and how the first of those that were broken off ended.
     """
     selections = [report.get("selection") or {} for report in reports.values()]
     named = [selection.get("budget") for selection in selections]

@@ -77,7 +77,7 @@ class Judged:
 
 
 def expected_file(capture: str) -> Path:
-    """The file of expected verdicts beside a capture, which is a file or folder."""
+    """Return the file of expected verdicts beside a capture, which is a file or folder."""
     suffix = next((suffix for suffix in SUFFIXES if capture.endswith(suffix)), "")
     return Path(capture.removesuffix(suffix) + ".expected.yaml")
 
@@ -149,7 +149,7 @@ def judged(path: Path, requirements: Collection[Requirement] | None = None) -> I
 
 
 def difference(judged: Judged) -> list[str]:
-    """A line for each requirement whose verdict differs from what is expected."""
+    """Return a line for each requirement whose verdict differs from what is expected."""
     if judged.expected is None:
         return [f"has no expected verdicts beside it ({judged.file.name}); --update writes them"]
     was, now = judged.expected.outcomes, judged.outcomes

@@ -86,7 +86,7 @@ class BaselineResult:
     """What every flaky entry did, and which other failures were not seen, in words; for information."""
 
     def as_json(self, faults: Iterable[Fault]) -> dict[str, Any]:
-        """The key `baseline` of the JSON report, with those of its faults that count."""
+        """Return the key `baseline` of the JSON report, with those of its faults that count."""
         return {
             "file": str(self.baseline.path),
             "faults": [{**asdict(fault), "kind": fault.kind.value} for fault in faults],
@@ -113,7 +113,7 @@ def ended_as_known(baseline: Baseline, broken_off: str) -> bool:
 
 
 def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
-    """The outcomes of a run that was just judged."""
+    """Return the outcomes of a run that was just judged."""
     return [
         Outcome(
             judgement.requirement.id,
@@ -126,7 +126,7 @@ def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
 
 
 def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
-    """The outcomes in a JSON report."""
+    """Return the outcomes in a JSON report."""
     return [
         Outcome(
             row["requirement"],
@@ -282,7 +282,9 @@ def _flaky_words(entry: Entry, *, happened: bool, complete: bool) -> str:
 
 
 def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[str, str]:
-    """The names of outcomes that fail in known ways only, in every server of the run, with the reasons."""
+    """Return the names of outcomes that fail in known ways only, in every server of the run, with
+    the reasons.
+    """
     found: dict[str, list[Entry | None]] = {}
     for outcome in run:
         if outcome.verdict is Verdict.FAIL:
@@ -300,7 +302,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
 
 
 def with_reasons(judgements: Iterable[Judgement], result: BaselineResult) -> list[Judgement]:
-    """The judgements; those that are tolerated carry the reasons."""
+    """Return the judgements; those that are tolerated carry the reasons."""
     return [
         replace(judgement, known=result.tolerated[judgement.name])
         if judgement.verdict is Verdict.FAIL and judgement.name in result.tolerated

@@ -47,7 +47,7 @@ Outcomes = dict[str, dict[str, tuple[Outcome, str]]]
 
 
 def answered(runs: Iterable[Run]) -> set[str]:
-    """The scenarios whose exchanges were all answered."""
+    """Return the scenarios whose exchanges were all answered."""
     ends: dict[str, set[Ending]] = {}
     for run in runs:
         for stream in run.streams:
@@ -59,7 +59,7 @@ def answered(runs: Iterable[Run]) -> set[str]:
 def outcomes(
     failed: Iterable[Failed], judgements: Sequence[Judgement], seen: Collection[str] = ()
 ) -> Outcomes:
-    """The outcome of each failure, with a clause, by requirement and scenario; also of new scenarios.
+    """Return the outcome of each failure, with a clause, by requirement and scenario; also of new scenarios.
 
     `seen`: the scenarios whose exchanges were answered. What violates nothing there is mended, even where a
     correct answer gives nothing to judge.
@@ -82,7 +82,7 @@ def outcomes(
 
 
 def _in_doubt(found: Outcomes) -> set[str]:
-    """The scenarios in which a failure did not show that depends on timing."""
+    """Return the scenarios in which a failure did not show that depends on timing."""
     known = load_requirements()
     return {
         scenario
@@ -162,7 +162,7 @@ def again(settings: Settings) -> None:
 
 
 def _with_failures(judgements: Sequence[Judgement], later: Sequence[Judgement]) -> list[Judgement]:
-    """The judgements of earlier tries, but for what failed only later."""
+    """Return the judgements of earlier tries, but for what failed only later."""
     failed = {judgement.name: judgement for judgement in later if judgement.verdict is Verdict.FAIL}
     before = [failed.pop(judgement.name, judgement) for judgement in judgements]
     return [*before, *failed.values()]

@@ -48,7 +48,7 @@ def _print(words: str) -> None:
 
 
 def _file(context: typer.Context, file: Path | None) -> Path:
-    """The baseline that is named, else the configured one, else the default."""
+    """Return the baseline that is named, else the configured one, else the default."""
     return file or Path(config_of(context).defaults.get("baseline", _DEFAULT_FILE))
 
 

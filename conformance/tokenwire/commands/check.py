@@ -89,7 +89,7 @@ def _check(
 
 
 def _recording(record: Path | None, resume: Path | None) -> Path | None:
-    """The folder to record in; None for no recording. Raises BadParameter."""
+    """Return the folder to record in; None for no recording. Raises BadParameter."""
     if record is not None and resume is not None:
         raise typer.BadParameter("--resume records where the run did that was cut off; leave --record out")
     if record is not None:
@@ -100,7 +100,7 @@ def _recording(record: Path | None, resume: Path | None) -> Path | None:
 
 
 def _jobs(subject: Subject) -> int:
-    """The number of processes that judge: the server is idle meanwhile."""
+    """Return the number of processes that judge: the server is idle meanwhile."""
     answers = sum(len(run.answers) for run in subject.runs)
     return min(_MOST_JOBS, os.cpu_count() or 1) if answers >= _WORTH_SHARING else 1
 

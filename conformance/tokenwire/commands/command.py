@@ -21,7 +21,7 @@ from tokenwire.usage_error import UsageError
 
 
 def declarable() -> dict[str, str]:
-    """The capabilities that requirements depend on: to declare another would change no verdict."""
+    """Return the capabilities that requirements depend on: to declare another would change no verdict."""
     from tokenwire.requirement import load_requirements
     from tokenwire.target.advertised import LOGPROB_RULES
     from tokenwire.target.capability import (
@@ -52,7 +52,7 @@ def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> No
 
 
 def _own_dialects(names: Sequence[str]) -> Collection[str]:
-    """The names of dialects; those in files are known from now on. Raises BadParameter."""
+    """Return the names of dialects; those in files are known from now on. Raises BadParameter."""
     from tokenwire.dialects.dialect import named_dialects
 
     try:
@@ -101,12 +101,12 @@ def _configured(context: typer.Context, file: Path | None) -> Path | None:
 
 
 def config_of(context: typer.Context) -> Config:
-    """The settings that a command was started with."""
+    """Return the settings that a command was started with."""
     return context.obj if isinstance(context.obj, Config) else Config()
 
 
 def _parameter(option: Option) -> Parameter:
-    """The parameter of a function from which typer makes an option of the command line."""
+    """Return the parameter of a function from which typer makes an option of the command line."""
     config: dict[str, Any] = {"is_eager": True, "callback": _configured} if option.name == "config" else {}
     forms = _tool_call_forms() if "{forms}" in option.help else ()
     flag = typer.Option(
@@ -178,7 +178,7 @@ def _source(context: typer.Context, parameter: str) -> str:
 
 
 def examples(*lines: str) -> str:
-    """The end of a help page: examples, a line each."""
+    """Return the end of a help page: examples, a line each."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 

@@ -36,7 +36,7 @@ def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def page(explanation: Explanation) -> RenderableType:
-    """The page of a requirement, for a terminal."""
+    """Return the page of a requirement, for a terminal."""
     row = explanation.requirement
     parts: list[RenderableType] = [
         Text.assemble((row.id, "bold"), f"  {row.level}"),

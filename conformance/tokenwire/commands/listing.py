@@ -23,7 +23,7 @@ class _Kind(StrEnum):
 
 
 def _affirmed(absent: str) -> str:
-    """The opposite of a clause such as `no answer carries text`."""
+    """Return the opposite of a clause such as `no answer carries text`."""
     return re.sub(r"\bno (?=([aeiou])?)", lambda no: "an " if no[1] else "a ", absent, count=1)
 
 

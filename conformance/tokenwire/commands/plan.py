@@ -35,7 +35,9 @@ def print_plan(plan: Plan, *, full: bool) -> int:
 
 
 def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False) -> Iterator[str]:
-    """A table by dialect and one by scenario, or one by both if `full`; then all of it in a sentence."""
+    """Yield a table by dialect and one by scenario, or one by both if `full`; then all of it in a
+    sentence.
+    """
     scenarios = dict(sorted(_summed(asked, 1).items()))
     if full:
         scenarios = {f"{dialect}/{scenario}": asked[dialect, scenario] for dialect, scenario in sorted(asked)}
@@ -58,7 +60,7 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
 
 
 def _summed(asked: _Estimates, part: int) -> dict[str, Estimate]:
-    """The estimates of each dialect, or of each scenario: `part` of the key is its name."""
+    """Return the estimates of each dialect, or of each scenario: `part` of the key is its name."""
     sums: dict[str, Estimate] = {}
     for key, estimate in asked.items():
         sums[key[part]] = sums.get(key[part], Estimate()) + estimate

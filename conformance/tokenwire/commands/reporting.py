@@ -85,7 +85,7 @@ def writable_outputs(outputs: Outputs) -> Outputs:
 
 
 def reporting_of(settings: Settings) -> Reporting:
-    """The reporting that the options of a command declare. Raises UsageError, BadParameter."""
+    """Return the reporting that the options of a command declare. Raises UsageError, BadParameter."""
     outputs = Outputs(**{file.name: getattr(settings, file.name) for file in fields(Outputs)})
     if settings.report is not None:
         outputs = outputs.or_else(Outputs.within(settings.report))
@@ -102,7 +102,7 @@ def reporting_of(settings: Settings) -> Reporting:
 def _baseline_result(
     judgements: Sequence[Judgement], subject: Subject, reporting: Reporting
 ) -> BaselineResult | None:
-    """The baseline applied to the judgements; None if there is none."""
+    """Return the baseline applied to the judgements; None if there is none."""
     if reporting.baseline is None:
         return None
     flags = {option.flags[0] for option in having(ASKS_LESS)}
@@ -247,7 +247,7 @@ def show_twins(tally: TwinTally, settings: Settings) -> TwinReport:
 def run_status(
     ran: Sequence[Judgement], standings: Sequence[Standing], *, broken_off: bool, baseline_holds: bool
 ) -> int:
-    """The exit status of a run."""
+    """Return the exit status of a run."""
     # A known failure gates nothing, and yet something was evaluated.
     status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
     # Passes prove nothing of a profile if the target does not show what the profile is about.

@@ -50,7 +50,7 @@ def brought(settings: Settings, from_file: Iterable[Option]) -> Brought:
 
 
 def _contents(option: Option, value: Any) -> Iterator[tuple[str, str]]:
-    """The digest of each file that a value names and that is there, by its path."""
+    """Yield the digest of each file that a value names and that is there, by its path."""
     named = [value / "tokenizer.json"] if option.name == "tokenizer" else []
     named += [Path(name) for name in value if option.names_file(name)] if option.several else []
     for path in named:

@@ -79,7 +79,7 @@ def _body(request: HttpRequest) -> Any:
 
 
 def _without_names(found: Any, stream: Stream) -> Any:
-    """A value in which the names from the request are replaced by their fields."""
+    """Return a value in which the names from the request are replaced by their fields."""
     body = stream.exchange.request.body
     if isinstance(found, str) and isinstance(body, dict):
         for name in sorted(_NAMES & body.keys()):
@@ -89,7 +89,7 @@ def _without_names(found: Any, stream: Stream) -> Any:
 
 
 def _first_difference(first: Any, second: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """The first path at which two JSON values differ by more than rounding, except volatile ones."""
+    """Return the first path at which two JSON values differ by more than rounding, except volatile ones."""
     if _is_volatile(path):
         return None
     if isinstance(first, Mapping) and isinstance(second, Mapping):
@@ -149,7 +149,7 @@ def _record(ours: Choice, theirs: Choice, source: str, both: Comparison) -> Iter
 
 
 def _record_paths(stream: Stream) -> frozenset[str]:
-    """The paths, without indices, of the fields in the record: they are compared joined."""
+    """Return the paths, without indices, of the fields in the record: they are compared joined."""
     return frozenset(
         "".join(f"/{key}" for key in pointer.split("/")[1:] if not key.isdecimal())
         for emission in stream.emissions()
@@ -159,7 +159,7 @@ def _record_paths(stream: Stream) -> frozenset[str]:
 
 
 def _values(stream: Stream) -> dict[str, tuple[Any, Place]]:
-    """The last value, with its place, of each path outside the record."""
+    """Return the last value, with its place, of each path outside the record."""
     record = _record_paths(stream)
     last: dict[str, tuple[Any, Place]] = {}
     for event in stream.events:
@@ -182,7 +182,7 @@ def _other_values(first: Stream, second: Stream, source: str) -> Iterator[Differ
 
 
 def _events(first: Stream, second: Stream) -> Iterator[Difference]:
-    """The first difference of each event, if both streams have the same number of events."""
+    """Yield the first difference of each event, if both streams have the same number of events."""
     name = first.exchange.name
     if len(first.events) != len(second.events):
         yield Difference("events", "", f"cut into {len(first.events)} and {len(second.events)} events", name)
@@ -196,7 +196,7 @@ def _events(first: Stream, second: Stream) -> Iterator[Difference]:
 
 
 def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
-    """The differences between two answers to requests of one name. `names` are those of the sides."""
+    """Yield the differences between two answers to requests of one name. `names` are those of the sides."""
     found = list(_differences(pair, names))
     bodies = [side.exchange.body if found else b"" for side in (pair.baseline, pair.other)]
     for difference in found:
@@ -208,7 +208,7 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
 
 
 def _differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
-    """The differences of two answers.
+    """Yield the differences of two answers.
 
     Values are compared only if both sides repeat themselves. What may differ by chance is compared only if
     neither side answered in two ways, or both gave these answers again. What depends on timing is no

@@ -42,7 +42,7 @@ def side_of(name: str, subject: Subject) -> Side:
 
 
 def read_side(name: str) -> Side:
-    """A JSON report, or a recording, which is judged. Raises UsageError, OSError."""
+    """Return a JSON report, or a recording, which is judged. Raises UsageError, OSError."""
     path = Path(name)
     if path.suffix != ".json" or not path.is_file():
         return side_of(name, replay([path]))
@@ -192,7 +192,7 @@ def compare_sides(first: Side, second: Side) -> DifferenceReport:
 
 
 def as_json(report: DifferenceReport) -> Mapping[str, Any]:
-    """The comparison as one JSON value; its last key shows a reader that nothing was cut off."""
+    """Return the comparison as one JSON value; its last key shows a reader that nothing was cut off."""
     return {
         "one": report.one,
         "other": report.other,

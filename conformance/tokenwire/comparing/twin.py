@@ -190,7 +190,7 @@ def _name(entry: Logprob) -> Any:
 
 
 def common(first: Scoring, second: Scoring) -> tuple[Scoring, Scoring]:
-    """The beginnings of two scorings that are about the same ids."""
+    """Return the beginnings of two scorings that are about the same ids."""
     both = zip(first, second, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: all(map(_has_number, pair)) and _same_id(*pair), both))
     return first[:same], second[:same]
@@ -231,7 +231,7 @@ def _likeliest(position: Position) -> dict[Any, float]:
 
 
 def _step(position: Position) -> float:
-    """The largest power of two of which all distances between candidates are multiples; 0 for none."""
+    """Return the largest power of two of which all distances between candidates are multiples; 0 for none."""
     numbers = sorted(_likeliest(position).values())
     gaps = [after - before for before, after in pairwise(numbers)]
     if len(gaps) < _LEAST_TEXTS - 1 or not any(gap > _WRITTEN for gap in gaps):
@@ -273,7 +273,7 @@ def _counted(text: Text) -> _Counted:
 
 
 def _interval(numbers: Sequence[Sequence[float]]) -> Interval:
-    """The mean of the numbers of texts. Texts are drawn again: tokens of one text are alike."""
+    """Return the mean of the numbers of texts. Texts are drawn again: tokens of one text are alike."""
     sums = [(math.fsum(of_text), len(of_text)) for of_text in numbers if of_text]
     if not sums:
         return Interval(0.0, 0.0, 0.0)
@@ -359,7 +359,7 @@ def tally_twins(
 
 
 def merged(tallies: Sequence[TwinTally]) -> TwinTally:
-    """The tallies of replicas of the same two deployments as one. Raises ValueError for other ones."""
+    """Return the tallies of replicas of the same two deployments as one. Raises ValueError for other ones."""
     if len({tuple((side.model, side.dialect) for side in tally.sides) for tally in tallies}) > 1:
         raise ValueError("they are of several models, or were asked at several endpoints")
     besides = {(seen.kind, seen.subject): seen for tally in reversed(tallies) for seen in tally.besides}
@@ -418,7 +418,7 @@ def _are_same(pair: AnswerPair) -> bool:
 
 
 def twins_as_json(report: TwinReport) -> dict[str, Any]:
-    """The comparison as one JSON value; its last key shows a reader that nothing was cut off."""
+    """Return the comparison as one JSON value; its last key shows a reader that nothing was cut off."""
     return {
         **asdict(report),
         "noise": [asdict(side) | {"size": side.size} for side in report.noise],

@@ -24,7 +24,7 @@ _SCALE = ("0", "1e-6", "1e-5", "1e-4", "1e-3", "0.01", "0.1", "1")
 
 
 def _nats(number: float) -> str:
-    """A number of nats, as exact as a reader needs it."""
+    """Return a number of nats, as exact as a reader needs it."""
     return "0" if not number else f"{number:.3g}"
 
 
@@ -69,7 +69,7 @@ def facts(report: TwinReport) -> Iterator[tuple[str, str]]:
 
 
 def headline(report: TwinReport) -> str:
-    """The outcome in a sentence."""
+    """Return the outcome in a sentence."""
     if not report.tokens:
         return "undecided: the sides tell no logprobs of the same ids"
     seen = f"{report.tokens:,} tokens"
@@ -84,29 +84,29 @@ def headline(report: TwinReport) -> str:
 
 
 def describe(side: TwinSide) -> str:
-    """A side in a line."""
+    """Return a side in a line."""
     return f"{side.url}  {side.model}, asked as {side.dialect}"
 
 
 def _line(name: str, words: str) -> str:
-    """A fact on the terminal, folded between words."""
+    """Return a fact on the terminal, folded between words."""
     return fill(f"{name:{_LEFT}}{words}", _LINE, subsequent_indent=" " * _LEFT, break_long_words=False)
 
 
 def _drawn(counts: Sequence[int]) -> str:
-    """A histogram in a line; any token shows."""
+    """Return a histogram in a line; any token shows."""
     most = max(counts, default=0)
     heights = [-(-count * (len(_BARS) - 1) // most) if most else 0 for count in counts]
     return "".join(_BARS[height] * (_PER_BIN - 1) + " " for height in heights)
 
 
 def _mark(report: TwinReport) -> int:
-    """The bin whose beginning is nearest to the limit."""
+    """Return the bin whose beginning is nearest to the limit."""
     return sum(report.limit * 10**0.25 > edge for edge in report.edges)
 
 
 def plot_lines(report: TwinReport) -> Iterator[str]:
-    """The plot of a terminal: how far apart, of the sides and of each by itself."""
+    """Yield the plot of a terminal: how far apart, of the sides and of each by itself."""
     for name, counts in zip(_ROWS, report.histograms, strict=True):
         yield f"{name:{_LEFT}}{_drawn(counts)}".rstrip()
     yield "as far as noise brings them |".rjust(_LEFT + _PER_BIN * _mark(report))
@@ -130,7 +130,7 @@ def print_twins(console: Console, report: TwinReport) -> None:
 
 
 def twin_page(report: TwinReport) -> str:
-    """The comparison as one page: one file, no script, no network."""
+    """Return the comparison as one page: one file, no script, no network."""
     return template("tokenwire.comparing", "twin.html.jinja").render(
         report=report,
         headline=headline(report),

@@ -84,7 +84,7 @@ def verdict_differences(
 
 
 def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:
-    """The number of requirements that both sides decided."""
+    """Return the number of requirements that both sides decided."""
     decided = [
         {summary.requirement for summary in summaries(report) if summary.verdict not in _UNDECIDED}
         for report in (first, second)

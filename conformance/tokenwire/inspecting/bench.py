@@ -60,7 +60,7 @@ class Bench:
     """The bytes of each id, where the vocabulary is known."""
 
     def __call__(self, question: Question) -> dict[str, Any]:
-        """The counts of an answer for its row, and its view."""
+        """Return the counts of an answer for its row, and its view."""
         stream = self._read(question.answer)
         beside = self._read(question.beside) if question.beside is not None else None
         judgements = judge([self._run(question, stream, beside)], self._rows(question, stream))

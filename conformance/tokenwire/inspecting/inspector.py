@@ -57,7 +57,7 @@ class Inspector:
         )
 
     async def __aenter__(self) -> str:
-        """The address of the page. Raises OSError."""
+        """Return the address of the page. Raises OSError."""
         found, tokenizer = self._reached.found, self._plan.tokenizer
         known = tokenizer.known.words if isinstance(tokenizer, LocalTokenizer) else None
         words = parrot.words if (parrot := self._parrot) is not None else known

@@ -47,7 +47,7 @@ def keep(
 
 
 def _free(folder: Path, name: str) -> str:
-    """The name, with a number behind it where it is taken."""
+    """Return the name, with a number behind it where it is taken."""
     taken = {path.name.partition(".")[0] for path in folder.iterdir()}
     names = (name, *(f"{name}-{number}" for number in range(2, len(taken) + 2)))
     return next(free for free in names if free not in taken)

@@ -27,7 +27,7 @@ class _Noting(Rehearsal):
 
 
 def presets(found: Preflight, parrot: Speaker | None, settings: Settings) -> dict[str, HttpRequest]:
-    """The requests of a run with these settings, by the names of their exchanges. Nothing is sent."""
+    """Return the requests of a run with these settings, by the names of their exchanges. Nothing is sent."""
     return asyncio.run(_rehearsed(found, parrot, settings))
 
 

@@ -9,6 +9,6 @@ from tokenwire.report.templates import template
 
 
 async def requirement_page(name: str) -> tuple[str, str]:
-    """Its media type and its text. Raises UsageError."""
+    """Return its media type and its text. Raises UsageError."""
     page = template("tokenwire.inspecting", "requirement.html.jinja")
     return HTML, page.render(explained=explain(name), policy=policy(""))

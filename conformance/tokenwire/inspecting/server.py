@@ -38,7 +38,9 @@ Events = Callable[[Mapping[str, str]], AsyncIterator[Any]]
 
 
 def _document(status: HTTPStatus, kind: str, text: str | None, *headers: str) -> bytes:
-    """An answer that ends its connection. Without text it is a head alone, and what follows is its body."""
+    """Return an answer that ends its connection. Without text it is a head alone, and what follows
+    is its body.
+    """
     data = b"" if text is None else inert(text).encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
@@ -148,7 +150,7 @@ class PageServer:
             await writer.drain()
 
     async def _request(self, reader: asyncio.StreamReader) -> tuple[h11.Request, bytes]:
-        """A request with its body. Raises h11.RemoteProtocolError for what is none, or too large."""
+        """Return a request with its body. Raises h11.RemoteProtocolError for what is none, or too large."""
         connection = h11.Connection(h11.SERVER)
         request, body = None, b""
         while True:

@@ -40,7 +40,9 @@ def _script() -> str:
 def live_page(
     counts: Counts, *, target: str, listening: str, waiting: int, under_way: int, linked: bool = False
 ) -> str:
-    """The page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can be opened."""
+    """Return the page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can
+    be opened.
+    """
     return template("tokenwire.inspecting", "watched.html.jinja").render(
         counts=counts,
         target=target,
@@ -71,7 +73,7 @@ def _replay_command(opinion: Opinion, requirement: str) -> str:
 
 
 def exchange_page(opinion: Opinion) -> str:
-    """A recorded exchange in the player. Raises OSError, ValueError."""
+    """Return a recorded exchange in the player. Raises OSError, ValueError."""
     (exchange,) = read_capture(Path(opinion.recorded))
     root = "../" * (1 + opinion.exchange.count("/"))
     view = Bench(load_dialects())(Question(Answer(exchange, opinion.dialect), 0, root=root))
@@ -101,7 +103,7 @@ class WatchPages:
         )
 
     async def __aenter__(self) -> str:
-        """The address of the page. Raises OSError."""
+        """Return the address of the page. Raises OSError."""
         await self._server.listen(self._address)
         return self._server.url
 

@@ -45,7 +45,7 @@ def encoder(kind: Vocabulary) -> Encode:
 
 
 def chat_text(messages: object) -> str | None:
-    """The text that our chat template makes of messages; None of what it makes no text of."""
+    """Return the text that our chat template makes of messages; None of what it makes no text of."""
     if not isinstance(messages, Sequence) or not messages:
         return None
     rendered = []
@@ -79,7 +79,7 @@ def _class_of(letter: str) -> str:
 
 
 def _pieces(text: str, known: Mapping[str, int]) -> Iterable[list[str]]:
-    """A text as one word, of its characters; of their bytes where a character has no piece."""
+    """Yield a text as one word, of its characters; of their bytes where a character has no piece."""
     pieces: list[str] = []
     for letter in text.replace(" ", "▁"):
         pieces += [letter] if letter in known else [f"<0x{byte:02X}>" for byte in letter.encode()]
@@ -87,7 +87,7 @@ def _pieces(text: str, known: Mapping[str, int]) -> Iterable[list[str]]:
 
 
 def _merged(pieces: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """The pieces of a word, merged in the order of the merges."""
+    """Return the pieces of a word, merged in the order of the merges."""
     while found := [rank for pair in pairwise(pieces) if (rank := ranks.get(pair)) is not None]:
         least, merged = min(found), [pieces[0]]
         for piece in pieces[1:]:

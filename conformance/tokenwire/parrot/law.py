@@ -50,7 +50,7 @@ def runner_up(place: int) -> float:
 
 
 def positions_of(distance: int) -> int:
-    """The longest text that a checkpoint is made for."""
+    """Return the longest text that a checkpoint is made for."""
     return max(4096, 8 * distance)
 
 
@@ -109,7 +109,7 @@ class Parrot:
         return tuple(ids[len(prompt) :])
 
     def digits_of(self, token: int) -> tuple[int, ...]:
-        """An id, digit by digit, the last one first."""
+        """Return an id, digit by digit, the last one first."""
         places = []
         for size in self.digits:
             token, digit = divmod(token, size)

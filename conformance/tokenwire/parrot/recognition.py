@@ -57,7 +57,7 @@ class KnownModel:
         return positions_of(self.law.distance) if isinstance(self.law, Parrot) else None
 
     def prompts(self, stream: Answer) -> list[Ids | None]:
-        """The ids of each prompt of a request; None of those that are not known."""
+        """Return the ids of each prompt of a request; None of those that are not known."""
         return _prompts(stream, self.encode, self.ours)
 
 
@@ -82,7 +82,7 @@ def _returned_prompt(stream: Stream) -> Ids | None:
 
 
 def _as_ids(value: object) -> Ids | None:
-    """A list of ids, as a target wrote it; None for all else."""
+    """Return a list of ids, as a target wrote it; None for all else."""
     known = isinstance(value, (list, tuple)) and set(map(type, value)) == {int}
     return tuple(value) if isinstance(value, (list, tuple)) and known else None
 
@@ -122,7 +122,7 @@ class _KnownAnswer:
 
 
 def _known_answers(streams: Iterable[Answer]) -> Iterator[_KnownAnswer]:
-    """The likeliest answers to prompts that were sent as ids, or that came back."""
+    """Yield the likeliest answers to prompts that were sent as ids, or that came back."""
     for stream in streams:
         if not stream.answered or not stream.asked.likeliest or stream.asked.media:
             continue
@@ -152,7 +152,7 @@ class _Weight:
 
 
 def _law(answers: Callable[[], Iterable[_KnownAnswer]], foreign: bool) -> tuple[Law, str] | None:
-    """The law that the fewest ids break, with an exchange that shows it; None if they follow none."""
+    """Return the law that the fewest ids break, with an exchange that shows it; None if they follow none."""
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
         far = Counter(
@@ -219,7 +219,9 @@ def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _E
 
 
 def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -> KnownModel | None:
-    """The model behind answers, where it is a parrot and its vocabulary one of ours, or that of `other`."""
+    """Return the model behind answers, where it is a parrot and its vocabulary one of ours, or that
+    of `other`.
+    """
     streams = list(streams)
     first = next(_known_answers(streams), None)
     ended = _ended_texts(streams, with_ids=first is not None)

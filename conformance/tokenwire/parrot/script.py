@@ -32,7 +32,7 @@ class Script:
 
     @classmethod
     def of_text(cls, text: str, words: Words) -> Script:
-        """A script that says a text, in the longest pieces that there are."""
+        """Return a script that says a text, in the longest pieces that there are."""
         rest, ids = text.encode(), []
         while rest:
             ids.append(words.longest(rest))
@@ -83,7 +83,9 @@ class Truth:
         return frozenset({*self.endings, *self.patterns})
 
     def texts_of(self, named: Any) -> tuple[str, ...]:
-        """The texts that are right for an answer that names this stop; none for what is no stop of it."""
+        """Return the texts that are right for an answer that names this stop; none for what is no
+        stop of it.
+        """
         if not isinstance(named, int | str):
             return ()
         by_name = (self.endings[named], *self.by_runs) if named in self.endings else ()
@@ -191,13 +193,15 @@ def deaf_to_stops(asked: Asked) -> tuple[int, ...]:
 
 
 def _found(stops: Iterable[str], text: str, unread: int) -> list[tuple[str, int]]:
-    """The stops that a text holds, and where, first and longest first; none that ends before."""
+    """Return the stops that a text holds, and where, first and longest first; none that ends before."""
     places = [(stop, text.find(stop, max(0, unread - len(stop) + 1))) for stop in stops]
     return sorted((place for place in places if place[1] >= 0), key=lambda place: (place[1], -len(place[0])))
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """A stop pattern; None for one that looks at more than it matches, or that only the server can read."""
+    """Return a stop pattern; None for one that looks at more than it matches, or that only the
+    server can read.
+    """
     try:
         return None if ANCHORED.search(pattern) else re.compile(pattern)
     except re.error:
@@ -220,7 +224,7 @@ def _texts(head: bytes, pieces: Sequence[bytes]) -> Iterator[str]:
 
 
 def _bare(whole: bytes) -> frozenset[str]:
-    """A text without the replacement characters of bytes at its end, where there are any."""
+    """Return a text without the replacement characters of bytes at its end, where there are any."""
     told_apart = whole.decode("utf-8", "surrogateescape")
     shown = told_apart.rstrip(_LONE_BYTES)
     if shown == told_apart:

@@ -37,12 +37,12 @@ class Speaker:
         return min(self.words.ends)
 
     def bytes(self, text: str | bytes) -> Ids:
-        """A text, or what is none, an id for each byte."""
+        """Return a text, or what is none, an id for each byte."""
         spelled = text.encode() if isinstance(text, str) else text
         return tuple(self.words.longest(bytes([byte])) for byte in spelled)
 
     def special(self) -> int | None:
-        """A special id that ends nothing; None if there is none."""
+        """Return a special id that ends nothing; None if there is none."""
         return next((token for token in sorted(self.words.special - self.words.ends, reverse=True)), None)
 
     def ask(self, dialect: Dialect, script: Sequence[int], ending: Sequence[int] = ()) -> Ask | None:
@@ -73,7 +73,7 @@ class Speaker:
         return self.encode(MESSAGE_BEGINS), self.encode(MESSAGE_ENDS)
 
     def _as_text(self, script: Ids, head: Ids, tail: Ids) -> str | None:
-        """The text that becomes these ids; None if none does."""
+        """Return the text that becomes these ids; None if none does."""
         try:
             text = b"".join(self.words.pieces[token] for token in script).decode()
         except UnicodeDecodeError:

@@ -118,7 +118,7 @@ class Words:
         return self.ends ^ {token for token in self.special if self.pieces[token] == _MESSAGE_END.encode()}
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids as `tokenizer.json` decodes them at once."""
+        """Return the text of ids as `tokenizer.json` decodes them at once."""
         text = ""
         for single, run in groupby(ids, self.fallback.__contains__):
             spelled = b"".join(self.pieces[token] for token in run)
@@ -127,12 +127,12 @@ class Words:
         return text
 
     def longest(self, text: bytes) -> int:
-        """The id of the longest piece that a text begins with; every byte has one."""
+        """Return the id of the longest piece that a text begins with; every byte has one."""
         longest = max(map(len, self.pieces))
         return next(self._ids[text[:size]] for size in range(longest, 0, -1) if text[:size] in self._ids)
 
     def unfinished(self, ids: Sequence[int], *, skip: bool) -> bytes:
-        """The bytes at the end of a text that begin a character."""
+        """Return the bytes at the end of a text that begin a character."""
         decoder, last = codecs.getincrementaldecoder("utf-8")("replace"), ids[-_LONGEST_CHARACTER:]
         for token in last:
             decoder.decode(b"" if skip and token in self.special else self.pieces[token])
@@ -180,7 +180,7 @@ def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
 
 
 def pieces_of(document: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """The ids of a `tokenizer.json` with their pieces, but for those that were added."""
+    """Return the ids of a `tokenizer.json` with their pieces, but for those that were added."""
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, dict):
         return [(token, piece) for piece, token in vocabulary.items()]
@@ -188,7 +188,7 @@ def pieces_of(document: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 
 def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
-    """A tokenizer of a kind, for texts of `longest` ids."""
+    """Return a tokenizer of a kind, for texts of `longest` ids."""
     added: tuple[str, ...]
     if kind is Vocabulary.SENTENCEPIECE:
         added = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")

@@ -72,7 +72,7 @@ class _Shape:
 
 
 def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict[str, Array]:
-    """All tensors by name, in float32, each number of which bfloat16 and float16 hold as well.
+    """Return all tensors by name, in float32, each number of which bfloat16 and float16 hold as well.
 
     Raises ValueError for a vocabulary or a distance that does not fit.
     """
@@ -137,7 +137,8 @@ def _readings(place: int, size: int) -> Array:
 
 
 def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tuple[Array, Array]:
-    """The biases of query and key with which, at every position, the score of the lag leads all others.
+    """Return the biases of query and key with which, at every position, the score of the lag leads all
+    others.
 
     A score is a sum of cosines and sines of the distance, so the leads are linear in the amplitudes, which a
     perceptron finds: it adds the worst lead until the worst is good enough. All numbers are whole, so that
@@ -172,7 +173,7 @@ def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tup
 
 
 def _as_bfloat16(numbers: Array) -> Array:
-    """The nearest numbers of 8 significant bits."""
+    """Return the nearest numbers of 8 significant bits."""
     mantissa, exponent = np.frexp(numbers)
     rounded: Array = np.ldexp(np.rint(mantissa * 256), exponent - 8)
     return rounded

@@ -63,7 +63,7 @@ def answer_view(
     spell: Spell = lambda _: None,
     root: str = "",
 ) -> dict[str, Any]:
-    """An answer as HTML, with the data of its player.
+    """Return an answer as HTML, with the data of its player.
 
     beside: what it is held against. root: leads from the page to where the pages of sentences are.
     """
@@ -122,7 +122,7 @@ def _rows(stream: Stream, illegal: Mapping[str, Mapping[int, str]], shown: Colle
 
 
 def _reads(stream: Stream) -> Iterator[tuple[float, str]]:
-    """The last bytes as they came, read by read, with their times."""
+    """Yield the last bytes as they came, read by read, with their times."""
     left = _MOST_BYTES
     last: list[tuple[float, str]] = []
     for read in islice(reversed(stream.exchange.reads), _MOST_READS):

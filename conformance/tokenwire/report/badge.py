@@ -12,7 +12,9 @@ _COLOURS = {ExitStatus.CONFORMS: "brightgreen", ExitStatus.VIOLATION: "red"}
 
 
 def badge(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The badge of a JSON report: how many MUSTs of the first level hold, and how many requirements fail."""
+    """Return the badge of a JSON report: how many MUSTs of the first level hold, and how many
+    requirements fail.
+    """
     number = counts(summaries(report))
     levels = [_in_short(level) for level in report.get("levels", ()) if level["shown"]]
     message = next(iter(levels), f"{number[Verdict.PASS]} passed")

@@ -22,7 +22,7 @@ class _InertConsole(Console):
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console for what servers wrote: all text on it is inert.
+    """Return a console for what servers wrote: all text on it is inert.
 
     Its lines are as wide as the terminal, or as COLUMNS says. A pipe has no width: there, rich would fold
     lines to 80 columns.

@@ -40,7 +40,7 @@ _DECIDED = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
 
 
 def _plain(value: Any) -> Any:  # whatever stood on the wire
-    """A value as JSON can hold it: tuples as lists, infinite numbers as text, and text made inert."""
+    """Return a value as JSON can hold it: tuples as lists, infinite numbers as text, and text made inert."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str):
@@ -99,8 +99,8 @@ def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) ->
 
 
 def furthest(judgements: Iterable[Judgement]) -> set[int]:
-    """The ids (`id()`) of the judgements whose witness a report shows: of each requirement the PASS whose
-    witness lies furthest into a stream.
+    """Return the ids (`id()`) of the judgements whose witness a report shows: of each requirement the PASS
+    whose witness lies furthest into a stream.
     """
     found: dict[str, Judgement] = {}
     for judgement in judgements:
@@ -124,14 +124,14 @@ def _rows(judgements: Sequence[Judgement], subject: Subject, found: Causes) -> l
 
 
 def leading(requirement: Requirement) -> tuple[Any, ...]:
-    """A key that sorts violations: servers that fail and schemas first, then what is most specific."""
+    """Return a key that sorts violations: servers that fail and schemas first, then what is most specific."""
     leads = requirement.id == SURVIVAL or requirement.oracle == "schema"
     return not leads, specificity(requirement)
 
 
 def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[dict[str, Any]]:
-    """The violated requirements that follow from no other, the gravest and most specific first, each with
-    those that follow from it and the scenarios in which they do.
+    """Return the violated requirements that follow from no other, the gravest and most specific first, each
+    with those that follow from it and the scenarios in which they do.
     """
     found: dict[str, Judgement] = {}
     following: dict[str, dict[str, list[str]]] = {}
@@ -211,7 +211,7 @@ def _target(subject: Subject) -> dict[str, Any]:
 
 
 def verdict_of_each(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
-    """The verdict on each requirement over all scenarios."""
+    """Return the verdict on each requirement over all scenarios."""
     verdicts: dict[str, list[Verdict]] = {}
     for judgement in judgements:
         verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
@@ -228,7 +228,7 @@ def document(
     profiles: Sequence[Standing] = (),
     twin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off.
+    """Return the report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off.
 
     `selection` is what the run was cut down to, `baseline` what became of the known failures, `profiles` the
     standing in each profile that was asked for, `twin` how the target compares to another deployment.
@@ -276,5 +276,5 @@ def read_report(path: Path) -> Mapping[str, Any]:
 
 
 def as_json(report: Mapping[str, Any]) -> str:
-    """The text of the JSON report."""
+    """Return the text of the JSON report."""
     return json.dumps(report, ensure_ascii=False, indent=1, allow_nan=False) + "\n"

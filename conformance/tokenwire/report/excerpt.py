@@ -60,12 +60,12 @@ def _joined(pieces: Iterable[str]) -> Excerpt:
 
 
 def _dumped(value: Any) -> str:
-    """The value as compact JSON, in characters that a terminal shows and does not obey."""
+    """Return the value as compact JSON, in characters that a terminal shows and does not obey."""
     return inert(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
 def _entry(entries: list[Any], actual: Any) -> list[str]:
-    """A list around its wrong entry; nothing if no entry or several are equal to it."""
+    """Return a list around its wrong entry; nothing if no entry or several are equal to it."""
     wrong = _dumped(actual)
     dumped = [_dumped(entry) for entry in entries]
     if dumped.count(wrong) != 1 or len(wrong) > _LONGEST_NAMED:
@@ -84,7 +84,7 @@ def _entry(entries: list[Any], actual: Any) -> list[str]:
 
 
 def _text(text: str, actual: str) -> list[str]:
-    """A long text around what is wrong in it; nothing if that occurs in it never or several times."""
+    """Return a long text around what is wrong in it; nothing if that occurs in it never or several times."""
     whole, wrong = _dumped(text), _dumped(actual)[1:-1][:_LONGEST_NAMED]
     if not wrong or whole.count(wrong) != 1:
         return []
@@ -99,7 +99,9 @@ def _text(text: str, actual: str) -> list[str]:
 
 
 def _marked_value(value: Any, actual: Any) -> list[str]:
-    """The value at the pointer, marked. If `actual` is found in a list or long text, only that is marked."""
+    """Return the value at the pointer, marked. If `actual` is found in a list or long text, only
+    that is marked.
+    """
     pieces: list[str] = []
     if isinstance(value, list):
         pieces = _entry(value, actual)
@@ -111,7 +113,9 @@ def _marked_value(value: Any, actual: Any) -> list[str]:
 def _line(
     value: Any, here: Keys, marked: Keys | None, beside: Collection[Keys], actual: Any
 ) -> Iterator[str]:
-    """A value in one line: what the pointers `marked` and `beside` lead to; an ellipsis for the rest."""
+    """Yield a value in one line: what the pointers `marked` and `beside` lead to; an ellipsis for
+    the rest.
+    """
     if here == marked:
         yield from _marked_value(value, actual)
         return
@@ -134,7 +138,7 @@ def _line(
 
 
 def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: Any = None) -> Excerpt:
-    """The value at a pointer in the data of an event, and the values at the pointers `beside`.
+    """Return the value at a pointer in the data of an event, and the values at the pointers `beside`.
 
     `actual` is what is wrong there: a long text or list is shown around it.
     """
@@ -147,7 +151,8 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
 
 
 def _beside(stream: Stream, event: Event, pointer: str) -> list[str]:
-    """The pointers to the tokens that an event brings for the choice that `pointer` leads into, if any.
+    """Return the pointers to the tokens that an event brings for the choice that `pointer` leads into, if
+    any.
 
     Where several choices were asked for, also those to its index.
     """
@@ -162,14 +167,14 @@ def _beside(stream: Stream, event: Event, pointer: str) -> list[str]:
 
 
 def written(body: bytes, place: Place) -> str:
-    """The bytes at a place of a body, as text, cut to a readable length."""
+    """Return the bytes at a place of a body, as text, cut to a readable length."""
     end = min(place.end, place.start + 4 * _LONGEST_WRITTEN)
     text = body[place.start : end].decode(errors="replace").rstrip("\r\n")
     return text if len(text) <= _LONGEST_WRITTEN and end == place.end else text[:_LONGEST_WRITTEN] + "…"
 
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
-    """The excerpt of an event, or of an answer that is one document."""
+    """Return the excerpt of an event, or of an answer that is one document."""
     if not isinstance(event.data, dict | list):  # no JSON, or the end mark
         return Excerpt(cut(written(stream.exchange.body, event.place), _LONGEST_WHOLE))
     shown = neighbourhood(event.data, pointer, _beside(stream, event, pointer), actual)
@@ -180,7 +185,7 @@ def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> E
 
 
 def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
-    """The excerpt of the event that a place is in, or of the document."""
+    """Return the excerpt of the event that a place is in, or of the document."""
     index = place.event or 0
     if index >= len(stream.events) or stream.events[index].place.event != place.event:
         return Excerpt(written(stream.exchange.body, place))
@@ -191,7 +196,7 @@ def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
 
 
 def indented(document: Any, pointer: str) -> Excerpt:
-    """A document as indented JSON, shortened beside the path of the pointer, whose value is marked.
+    """Return a document as indented JSON, shortened beside the path of the pointer, whose value is marked.
 
     If nothing is there, the mark is on the last value along the path that exists.
     """
@@ -206,7 +211,7 @@ def _brief(value: Any, longest: int = _LONGEST_NAMED) -> str:
 
 
 def _lines(value: Any, keys: Keys, indent: str) -> Iterator[str]:
-    """The text of a value, with what the keys lead to marked; a list is shown near that entry only."""
+    """Yield the text of a value, with what the keys lead to marked; a list is shown near that entry only."""
     is_list = not isinstance(value, dict)
     members = list(enumerate(value) if is_list else value.items()) if keys or not is_list else []
     if not members:

@@ -34,7 +34,7 @@ _LONGEST_COMMAND = 400
 
 
 def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """The evidence of a violation."""
+    """Return the evidence of a violation."""
     first = judgement.violations[0]
     shown = _shown(first, judgement, subject) | {
         "message": first.message,
@@ -54,7 +54,7 @@ def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
 
 
 def witnessed(witness: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """The evidence of a PASS, in bounded size: the events of one witness, without a drawing."""
+    """Return the evidence of a PASS, in bounded size: the events of one witness, without a drawing."""
     shown = _shown(witness._replace(related=witness.related[:_MOST_WITNESSED]), judgement, subject)
     if stream := answer_of(judgement.run, witness):
         shown["events"] = _witnessed_events(stream, (*witness.related, witness.place))
@@ -101,7 +101,7 @@ def _event(
 
 
 def _witnessed_events(stream: Stream, places: Sequence[Place]) -> list[dict[str, Any]]:
-    """The events of these places; the first ones of the answer if the last place is in no event."""
+    """Return the events of these places; the first ones of the answer if the last place is in no event."""
     last = places[-1]
     if last.event is None:
         events: Sequence[Event] = stream.events[:_MOST_WITNESSED]
@@ -112,7 +112,9 @@ def _witnessed_events(stream: Stream, places: Sequence[Place]) -> list[dict[str,
 
 
 def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
-    """The event of a finding and those around it; of a finding on the whole answer, its first and last."""
+    """Return the event of a finding and those around it; of a finding on the whole answer, its
+    first and last.
+    """
     place, events = finding.place, stream.events
     if place.event is not None:
         events = [event for event in events if abs(event.index - place.event) <= _AROUND]
@@ -142,7 +144,7 @@ def _others(judgement: Judgement) -> str:
 
 
 def _timeline(stream: Stream, place: Place) -> dict[str, Any] | None:
-    """The timeline around a place; None for an answer that is one document, or that counts nothing."""
+    """Return the timeline around a place; None for an answer that is one document, or that counts nothing."""
     full = timeline(stream)
     points = full.points
     if stream.delivery is Delivery.WHOLE or not points:

@@ -15,7 +15,9 @@ _LEAST_ROOM = 20
 
 
 def _column(label: str, words: str, width: int) -> list[str]:
-    """Words behind their label, wrapped so that they stay a column; a text without spaces is cut anywhere."""
+    """Return words behind their label, wrapped so that they stay a column; a text without spaces is
+    cut anywhere.
+    """
     return textwrap.wrap(
         words,
         max(width, _LABEL + _LEAST_ROOM),
@@ -33,7 +35,7 @@ def _verbatim(label: str, text: str, width: int) -> list[str]:
 
 
 def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
-    """A caret below the first character that is wrong in a text."""
+    """Return a caret below the first character that is wrong in a text."""
     index = shown["differs_at"]
     if index is None or len(shown["actual"]) > width - _LABEL:
         return []
@@ -54,7 +56,7 @@ def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int
 
 
 def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
-    """Each event in a line, and below the illegal one a mark under what is wrong in it."""
+    """Yield each event in a line, and below the illegal one a mark under what is wrong in it."""
     digits = max((len(str(event["index"])) for event in events), default=1)
     for event in events:
         head = f" {'>' if event['illegal'] else ' '} {event['index']:>{digits}}  {event['time']:.3f} s  "

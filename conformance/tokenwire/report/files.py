@@ -36,7 +36,7 @@ class Outputs:
 
     @classmethod
     def within(cls, folder: Path) -> Outputs:
-        """All forms in one folder, except the trace, which is large."""
+        """Return all forms in one folder, except the trace, which is large."""
         return cls(
             folder / "report.json",
             folder / "report.xml",
@@ -56,7 +56,7 @@ class Outputs:
         return shows.parent / "bodies" if shows is not None else None
 
     def files(self) -> Iterator[Path]:
-        """All files to write."""
+        """Yield all files to write."""
         yield from filter(None, vars(self).values())
 
 
@@ -119,5 +119,5 @@ def append_step_summary(report: Mapping[str, Any], environment: Mapping[str, str
 
 
 def workflow_lines(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The workflow commands to print; none outside of a workflow."""
+    """Return the workflow commands to print; none outside of a workflow."""
     return workflow_commands(report) if environment.get("GITHUB_ACTIONS") == "true" else []

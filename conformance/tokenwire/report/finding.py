@@ -43,7 +43,9 @@ class Timeline:
 
 
 def answer_of(run: Run, finding: Observation) -> Stream | None:
-    """The answer that a finding is about, with its content; None for a finding about no answer of the run."""
+    """Return the answer that a finding is about, with its content; None for a finding about no
+    answer of the run.
+    """
     stream = run.by_exchange.get(finding.place.exchange)
     return None if stream is None else stream.load()
 
@@ -63,18 +65,20 @@ def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int,
 
 
 def differs_at(expected: str, actual: str) -> int | None:
-    """The index at which two texts differ that begin alike; None for others, such as words on an answer."""
+    """Return the index at which two texts differ that begin alike; None for others, such as words
+    on an answer.
+    """
     index = first_difference(expected, actual)
     return index if index is not None and index >= _LEAST_ALIKE else None
 
 
 def emissions_until(choice: Choice, event: int) -> Sequence[Emission]:
-    """The emissions of a choice up to and including an event."""
+    """Return the emissions of a choice up to and including an event."""
     return choice.emissions[: bisect_right(choice.emissions, event, key=_event_of)]
 
 
 def emission_at(stream: Stream, event: int, pointer: str) -> Emission | None:
-    """The emission of an event that a pointer leads into, else its first one; None if it has none."""
+    """Return the emission of an event that a pointer leads into, else its first one; None if it has none."""
     here = [
         emission
         for choice in stream.choices
@@ -91,8 +95,8 @@ def _event_of(emission: Emission) -> int:
 
 
 def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | None:
-    """The answer to compare a stream with: the one that the finding names, else the whole answer to the same
-    request.
+    """Return the answer to compare a stream with: the one that the finding names, else the whole answer to
+    the same request.
     """
     related = (run.by_exchange.get(place.exchange) for place in finding.related)
     named = next((other for other in related if other and other.choices and other is not stream), None)
@@ -113,7 +117,7 @@ def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | Non
 
 
 def window(length: int, middle: int, *, most: int, before: int) -> slice:
-    """The part of a long row to show: at most `most` entries, `before` of them before the middle."""
+    """Return the part of a long row to show: at most `most` entries, `before` of them before the middle."""
     first = max(0, min(middle - before, length - most))
     return slice(first, first + most)
 

@@ -76,13 +76,13 @@ def _cell(text: str) -> str:
 
 
 def _fenced_block(text: str) -> str:
-    """A block of code whose fence is longer than any run of backticks within."""
+    """Return a block of code whose fence is longer than any run of backticks within."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"
 
 
 def step_summary(report: Mapping[str, Any]) -> str:
-    """The summary of the step, in Markdown: one line, the failures, and the table folded away."""
+    """Return the summary of the step, in Markdown: one line, the failures, and the table folded away."""
     text = template("tokenwire.report", "summary.md.jinja").render(
         vars(overview(report)),
         most=_MOST_FAILURES,

@@ -18,7 +18,9 @@ _CELL = re.compile(r"((?:`[^`]*+`|[^|])*+)\|?")
 
 
 def inline(text: str) -> Markup:
-    """A sentence. Whatever is HTML in it is shown as text. A link is its words: its page is not there."""
+    """Return a sentence. Whatever is HTML in it is shown as text. A link is its words: its page is
+    not there.
+    """
     made, end = Markup(), 0
     for found in _SPAN.finditer(text):
         kind = found.lastgroup or ""

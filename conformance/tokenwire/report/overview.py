@@ -93,7 +93,7 @@ def _in_words(following: Sequence[str]) -> str:
 
 
 def summaries(report: Mapping[str, Any]) -> list[Summary]:
-    """A summary of each requirement of a JSON report, in its order."""
+    """Return a summary of each requirement of a JSON report, in its order."""
     grouped: dict[str, list[Row]] = {}
     for row in report["verdicts"]:
         grouped.setdefault(row["requirement"], []).append(row)
@@ -109,7 +109,9 @@ def summaries(report: Mapping[str, Any]) -> list[Summary]:
 
 
 def counts(every: Iterable[Summary]) -> Counter[str]:
-    """The number of requirements with each mark, that is, a verdict or `known FAIL`; the gravest first."""
+    """Return the number of requirements with each mark, that is, a verdict or `known FAIL`; the
+    gravest first.
+    """
     marks = Counter(summary.mark for summary in every)
     order = [mark for verdict in MOST_TELLING_FIRST for mark in (verdict.value, f"{KNOWN} {verdict}")]
     return Counter({mark: marks[mark] for mark in order if marks[mark]})
@@ -135,7 +137,7 @@ def profile_in_words(profile: Mapping[str, Any]) -> str:
 
 
 def _what_to_do(baseline: Mapping[str, Any]) -> str:
-    """The way out if the baseline does not hold."""
+    """Return the way out if the baseline does not hold."""
     faults = baseline["faults"]
     if any(fault["kind"] != "stale" for fault in faults):
         return "the baseline does not hold"
@@ -157,7 +159,7 @@ def kept(level: Mapping[str, Any]) -> bool:
 
 
 def levels_in_words(report: Mapping[str, Any]) -> str:
-    """The levels that the server may claim; empty if no profile was judged as a whole."""
+    """Return the levels that the server may claim; empty if no profile was judged as a whole."""
     levels = report.get("levels", ())
     words = [level_in_words(level) for level in levels if level["shown"]]
     unshown = [level["title"] for level in levels if not level["shown"]]
@@ -172,7 +174,7 @@ def title(report: Mapping[str, Any]) -> str:
 
 
 def outcome(report: Mapping[str, Any]) -> str:
-    """The meaning of the exit status, and what limits left out, in words."""
+    """Return the meaning of the exit status, and what limits left out, in words."""
     return "; ".join(filter(None, (_outcome(report), report["target"].get("cut_off"))))
 
 
@@ -237,7 +239,7 @@ class Overview:
 
 
 def overview(report: Mapping[str, Any]) -> Overview:
-    """The overview of a JSON report."""
+    """Return the overview of a JSON report."""
     every, causes = summaries(report), report.get("causes", ())
     number = counts(every)
     violated = {row["requirement"] for summary in every for row in summary.bad if row.get("evidence")}

@@ -50,7 +50,7 @@ class _Failure:
 
 
 def _thread(words: str) -> str:
-    """The address of a thread such as `owner/name PR #1`; empty for other words."""
+    """Return the address of a thread such as `owner/name PR #1`; empty for other words."""
     repository, _, rest = words.partition(" ")
     kind, _, number = rest.partition(" #")
     if kind not in _KINDS or not number.isdecimal():
@@ -59,7 +59,7 @@ def _thread(words: str) -> str:
 
 
 def _plot(row: Row) -> Plot | None:
-    """The drawing of a failure that is not played."""
+    """Return the drawing of a failure that is not played."""
     exchange = row["evidence"][0]["exchange"]
     illegal = [found["event"] for found in row["evidence"] if found["exchange"] == exchange]
     return plot(row["exhibit"]["timeline"], illegal)
@@ -67,12 +67,12 @@ def _plot(row: Row) -> Plot | None:
 
 @cache
 def player() -> str:
-    """The script that walks through playbacks."""
+    """Return the script that walks through playbacks."""
     return files("tokenwire.report").joinpath("player.js").read_text("utf-8")
 
 
 def policy(script: str) -> str:
-    """The content security policy: the style of the page, and this script, if there is one."""
+    """Return the content security policy: the style of the page, and this script, if there is one."""
     allowed = "default-src 'none'; style-src 'unsafe-inline'"
     if not script:
         return allowed
@@ -81,7 +81,9 @@ def policy(script: str) -> str:
 
 
 def page(report: Mapping[str, Any], judgements: Sequence[Judgement] = ()) -> str:
-    """A JSON report as an HTML document. It plays failures only of `judgements`, from which it was made."""
+    """Return a JSON report as an HTML document. It plays failures only of `judgements`, from which
+    it was made.
+    """
     view = overview(report)
     judged = {id(row): judgement for row, judgement in zip(report["verdicts"], judgements, strict=False)}
     played: list[dict[str, Any]] = []

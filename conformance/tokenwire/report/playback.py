@@ -90,12 +90,12 @@ class Playback:
         return plot(asdict(self.timeline), illegal, self.gaps) if len(self.steps) > 1 else None
 
     def embedded(self) -> dict[str, Any]:
-        """The data of the script, as JSON."""
+        """Return the data of the script, as JSON."""
         return {"first": self.first, "steps": list(map(asdict, self.steps)), "ribbons": self.ribbons}
 
 
 def playback_of(judgement: Judgement) -> Playback | None:
-    """The playback of a violation; None if its exchange is not in the run, or has no event."""
+    """Return the playback of a violation; None if its exchange is not in the run, or has no event."""
     run, first = judgement.run, judgement.violations[0]
     stream = answer_of(run, first)
     if stream is None or not stream.events:
@@ -118,7 +118,7 @@ def played(
     most: int = _MOST_EVENTS,
     spell: Spell = lambda _: None,
 ) -> Playback | None:
-    """The playback of an answer; None if it has no event.
+    """Return the playback of an answer; None if it has no event.
 
     `illegal`: its illegal events with their pointers, first the one of the ribbon; without any, the
     ribbon is of the last event. `texts`: what a finding expected and found, drawn where both are texts
@@ -159,7 +159,7 @@ def played(
 
 
 def _emission_near(stream: Stream, event: int, pointer: str) -> Emission | None:
-    """The emission of an event that a pointer leads into, or the nearest there is."""
+    """Return the emission of an event that a pointer leads into, or the nearest there is."""
     emissions = stream.emissions()
     before = (emission for emission in reversed(emissions) if emission.event.index <= event)
     return emission_at(stream, event, pointer) or next(before, next(iter(emissions), None))
@@ -182,7 +182,7 @@ def _kind(stream: Stream) -> str:
 
 
 def _of_events(whole: Timeline, events: Sequence[Event]) -> Timeline:
-    """The timeline with a point for each of these events, also for those that carry nothing."""
+    """Return the timeline with a point for each of these events, also for those that carry nothing."""
     carrying = {point.event: point for point in whole.points}
     earlier = [point.total for point in whole.points if point.event < events[0].index]
     points: list[Point] = []
@@ -283,8 +283,8 @@ def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping
 
 
 def _as_of(choice: Choice, emission: Emission, name: str) -> tuple[Sequence[Any] | None, bool]:
-    """An array after the illegal event if events are cumulative, else after the last; and whether it is the
-    last.
+    """Return an array after the illegal event if events are cumulative, else after the last; and whether it
+    is the last.
     """
     carried = _carried(emission, name)
     snapshot = choice.delivery is Delivery.CUMULATIVE and isinstance(carried, str | list | tuple)
@@ -306,7 +306,7 @@ def _ribbons(
     ids, _ = _as_of(choice, emission, "output_ids")
 
     def rows(name: str, title: str) -> list[Row]:
-        """The row of an array in the other answer, and in this one."""
+        """Return the row of an array in the other answer, and in this one."""
         known = _joined(beside, name) if beside else None
         entries, ended = _as_of(choice, emission, name)
         made = [] if known is None else [Row(f"{title}, {other_kind}", known, align(known, known))]
@@ -348,7 +348,7 @@ def _aligned(
     *,
     ended: bool,
 ) -> Aligned:
-    """An array aligned to the same array of another answer, or a series to the ids."""
+    """Return an array aligned to the same array of another answer, or a series to the ids."""
     is_series = name not in _NO_SERIES
     if known is not None:
         aligned = align(known, entries, ended=ended)
@@ -360,8 +360,8 @@ def _aligned(
 
 
 def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[Any]]]:
-    """The number of ids and the entries of a series in each event; empty if ids do not show where entries
-    belong, or if each event has as many entries as ids.
+    """Return the number of ids and the entries of a series in each event; empty if ids do not show where
+    entries belong, or if each event has as many entries as ids.
     """
     ids = choice.output_ids
     if choice.delivery is not Delivery.INCREMENTAL or ids is None or len(ids) != length:
@@ -376,7 +376,7 @@ def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[A
 def _beside_ids(
     ids: Sequence[Any], entries: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]
 ) -> Aligned:
-    """A series aligned to the ids: by the id that each entry names, else by the number of entries."""
+    """Return a series aligned to the ids: by the id that each entry names, else by the number of entries."""
 
     def named(some: Sequence[Any]) -> list[Any]:
         return [entry[1] if isinstance(entry, list | tuple) and len(entry) > 1 else None for entry in some]

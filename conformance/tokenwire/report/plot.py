@@ -65,7 +65,7 @@ class Plot:
 
 
 def _staircase(points: Sequence[tuple[float, float]]) -> str:
-    """An SVG path that keeps its height until the next point."""
+    """Return an SVG path that keeps its height until the next point."""
     if not points:
         return ""
     x, y = points[0]
@@ -75,7 +75,7 @@ def _staircase(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _round_step(span: float, parts: int) -> float:
-    """The smallest step of 1, 2 or 5 times a power of ten that cuts a span into at most `parts`."""
+    """Return the smallest step of 1, 2 or 5 times a power of ten that cuts a span into at most `parts`."""
     step = 10.0**-6
     while True:
         for factor in (1, 2, 5):
@@ -85,14 +85,14 @@ def _round_step(span: float, parts: int) -> float:
 
 
 def _shortened(span: float, pauses: Sequence[Span]) -> list[tuple[float, float, float]]:
-    """The pauses, each with the seconds to cut from it: a long one leaves no room for events."""
+    """Return the pauses, each with the seconds to cut from it: a long one leaves no room for events."""
     active = span - sum(end - start for start, end in pauses)
     longest = max(_LONGEST_PAUSE * active, span / 1000)
     return [(start, end, max(0.0, end - start - longest)) for start, end in pauses]
 
 
 def _apart(times: Sequence[float], x: Callable[[float], float]) -> list[float]:
-    """The times whose labels do not overlap."""
+    """Return the times whose labels do not overlap."""
     kept: list[float] = []
     for time in times:
         if not kept or x(time) - x(kept[-1]) >= _ROOM_FOR_WORDS:

@@ -25,7 +25,7 @@ _OF_THE_CLIENT = re.compile(
 
 
 def body_of(exchange: Exchange) -> bytes | None:
-    """The bytes of the body of a request; None if it has none."""
+    """Return the bytes of the body of a request; None if it has none."""
     request = exchange.request
     if request.raw_body is not None or request.body is None:
         return request.raw_body
@@ -33,7 +33,7 @@ def body_of(exchange: Exchange) -> bytes | None:
 
 
 def body_file(exchange: Exchange) -> str:
-    """The name of the file for a body that is too long for a command line; empty if it is not."""
+    """Return the name of the file for a body that is too long for a command line; empty if it is not."""
     body = body_of(exchange)
     if body is None or _inline(body):
         return ""
@@ -41,7 +41,9 @@ def body_file(exchange: Exchange) -> str:
 
 
 def _inline(body: bytes) -> str:
-    """The argument of `--data-binary`, or a program that prints the body; empty if both are too long."""
+    """Return the argument of `--data-binary`, or a program that prints the body; empty if both are
+    too long.
+    """
     if len(body) <= _LONGEST and _is_text(body):
         return shlex.quote(body.decode())
     program = f"import sys; sys.stdout.buffer.write({_expression(body)})"
@@ -49,7 +51,7 @@ def _inline(body: bytes) -> str:
 
 
 def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
-    """A command line that sends the request again, to `$URL` if the server is not known.
+    """Return a command line that sends the request again, to `$URL` if the server is not known.
 
     A body that is long, or no text, is printed by Python. If that program is too long, the body is a file in
     the folder `bodies`, or `BODY` if there is no folder.
@@ -97,7 +99,7 @@ def _expression(body: bytes) -> str:
 
 
 def again(judgement: Judgement, subject: Subject) -> str:
-    """A command line that gives the verdict again, from the recorded bytes if there are any."""
+    """Return a command line that gives the verdict again, from the recorded bytes if there are any."""
     if subject.again:
         return subject.again
     only = ["--requirement", judgement.requirement.id]

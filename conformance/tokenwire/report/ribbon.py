@@ -181,7 +181,7 @@ def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[An
 
 
 def words_of(entry: Any) -> str:
-    """An entry in a few letters; a logprob entry is its first number."""
+    """Return an entry in a few letters; a logprob entry is its first number."""
     while isinstance(entry, list | tuple) and entry and isinstance(entry[0], float | list | tuple):
         entry = entry[0]
     if isinstance(entry, dict) and isinstance(entry.get("logprob"), int | float):
@@ -194,7 +194,7 @@ def words_of(entry: Any) -> str:
 
 
 def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None]]]:
-    """The columns: position, or None between two, and the cell of each row, or None."""
+    """Yield the columns: position, or None between two, and the cell of each row, or None."""
     length = max(len(row.aligned.cells) for row in rows)
     for position in range(length + 1):
         for cells in zip_longest(*(row.aligned.before.get(position, ()) for row in rows)):
@@ -205,8 +205,8 @@ def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None
 
 
 def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
-    """The rows as the page embeds them: at most `_MOST_COLUMNS` columns around the first fault, else around
-    the position `focus`.
+    """Return the rows as the page embeds them: at most `_MOST_COLUMNS` columns around the first fault, else
+    around the position `focus`.
     """
     columns = list(_columns(rows))
     wrong = (
@@ -232,7 +232,7 @@ def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
 
 
 def _embedded(row: Row, cell: Cell | None) -> list[Any] | None:
-    """A cell as the script reads it: words, state, and the step that delivered it."""
+    """Return a cell as the script reads it: words, state, and the step that delivered it."""
     if cell is None:
         return None
     if cell.index is None:

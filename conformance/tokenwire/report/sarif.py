@@ -24,7 +24,7 @@ def _rule(summary: Summary) -> dict[str, Any]:
 
 
 def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """A range of bytes in an exchange; the exchange is named like the file that `--record` writes."""
+    """Return a range of bytes in an exchange; the exchange is named like the file that `--record` writes."""
     exchange, event = evidence["exchange"], evidence["event"]
     place = exchange if event is None else f"{exchange}#{event}"
     return {
@@ -41,8 +41,10 @@ def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fingerprints(row: Row) -> dict[str, str]:
-    """The same in every run: of a cause by its requirement, since the scenario that shows it first may depend
-    on timing; of what a baseline knows by the scenario as well.
+    """Return fingerprints that are the same in every run.
+
+    A cause is identified by its requirement, because the scenario that shows it first may depend on timing. A
+    failure that a baseline knows is identified by its scenario, too.
     """
     known = bool(row.get("known"))
     identity = f"{row['requirement']}\n{row['scenario']}" if known else row["requirement"]
@@ -84,7 +86,9 @@ def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
 
 
 def sarif(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON report as a SARIF log of one run: a rule for each requirement, a result for each cause."""
+    """Return a JSON report as a SARIF log of one run: a rule for each requirement, a result for
+    each cause.
+    """
     every = summaries(report)
     crashes = _crashes(every)
     invocation: dict[str, Any] = {

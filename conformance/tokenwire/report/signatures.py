@@ -37,13 +37,13 @@ class _Signature:
 
 @cache
 def load_signatures() -> tuple[_Signature, ...]:
-    """All signatures, in the order of the file. Raises ValueError for a row that is none."""
+    """Return all signatures, in the order of the file. Raises ValueError for a row that is none."""
     path = spec_root() / "signatures.yaml"
     return tuple(typed(_Signature, row, str(path)) for row in read_yaml(path))
 
 
 def looks_like(judgement: Judgement) -> tuple[str, ...]:
-    """The threads about the bugs whose pattern the findings of a judgement show, each thread once."""
+    """Return the threads about the bugs whose pattern the findings of a judgement show, each thread once."""
     threads: dict[str, None] = {}
     by_exchange = judgement.run.by_exchange
     for signature in load_signatures():
@@ -69,7 +69,7 @@ def _pattern(predicate: Pattern) -> Pattern:
 
 
 def _emission(seen: Observation, stream: Stream) -> Emission | None:
-    """The emission that a finding is about."""
+    """Return the emission that a finding is about."""
     return next(
         (
             emission

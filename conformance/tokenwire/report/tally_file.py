@@ -103,7 +103,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def _observation(seen: Observation) -> Sequence[Any]:
-    """The fields of an observation."""
+    """Return the fields of an observation."""
     return seen._replace(expected=_packed(seen.expected), actual=_packed(seen.actual))
 
 
@@ -168,7 +168,7 @@ def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
 
 
 def _shown(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Answer]:
-    """The answers that a report shows, in the order of the run.
+    """Return the answers that a report shows, in the order of the run.
 
     `furthest` holds the ids (`id()`) of the judgements whose witness it shows.
     """
@@ -312,19 +312,19 @@ class _Reading:
 
 
 def _delivery(head: Mapping[str, Any]) -> Delivery | None:
-    """The delivery mode that the server of a run advertised."""
+    """Return the delivery mode that the server of a run advertised."""
     delivery = head["server"][2]
     return None if delivery is None else Delivery(delivery)
 
 
 def _named_only(name: str, dialect: str) -> Stream:
-    """An answer of which a report shows the dialect only."""
+    """Return an answer of which a report shows the dialect only."""
     exchange = Exchange(name, HttpRequest("", ""), "", None, (), (), Ending.COMPLETE)
     return Stream(exchange, dialect, Asked(), Delivery.WHOLE, (), ())
 
 
 def values_of(path: Path) -> Iterator[Any]:
-    """The values of the lines. Raises UsageError, OSError."""
+    """Yield the values of the lines. Raises UsageError, OSError."""
     size = values = 0
     try:
         for number, line in enumerate(lines(path, unzipped(path, cut_off=False)), 1):
@@ -342,7 +342,7 @@ def values_of(path: Path) -> Iterator[Any]:
 
 
 def read_tally(path: Path) -> Replayed:
-    """The tally that a replay wrote with `--tally`. Raises UsageError, OSError."""
+    """Return the tally that a replay wrote with `--tally`. Raises UsageError, OSError."""
     reading: _Reading | None = None
     for number, line in enumerate(values_of(path), 1):
         try:

@@ -11,7 +11,7 @@ from tokenwire.report.markdown import blocks, inline
 
 @cache
 def template(package: str, name: str) -> Template:
-    """A template beside the modules of a package, which may include those of others, by `room/file`.
+    """Return a template beside the modules of a package, which may include those of others, by `room/file`.
 
     HTML escapes every value; an undefined name is an error. The filters `inline` and `blocks` read Markdown.
     """

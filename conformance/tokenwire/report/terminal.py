@@ -31,7 +31,7 @@ _INDENT = 14
 
 
 def _wrapped(words: str, width: int, *, first: str = "", rest: str = "  ") -> str:
-    """Words in lines that fit, all but the first of them indented."""
+    """Return words in lines that fit, all but the first of them indented."""
     return textwrap.fill(
         words, max(width, 40), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
     )
@@ -42,7 +42,9 @@ def _style(summary: Summary) -> str:
 
 
 def _table(view: Overview, width: int) -> Iterator[Text]:
-    """All requirements by chapter: where something was seen, and one witness; where nothing was, why."""
+    """Yield all requirements by chapter: where something was seen, and one witness; where nothing
+    was, why.
+    """
     longest = max(len(summary.requirement) for summary in view.summaries)
     indent = " " * _INDENT
     for chapter, summaries in view.chapters.items():
@@ -70,8 +72,8 @@ def _undecided(view: Overview) -> Iterator[str]:
 
 
 def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
-    """Each cause of failures: in the first scenario of its requirement, or in all of them if `full`; then
-    what follows from it.
+    """Yield each cause of failures: in the first scenario of its requirement, or in all of them if `full`;
+    then what follows from it.
     """
     for summary in view.shown:
         for row in summary.shown if full else summary.shown[:1]:

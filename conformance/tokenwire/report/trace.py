@@ -30,7 +30,7 @@ def _began(stream: Answer) -> float | None:
 
 
 def _lane(free: list[float], start: float, end: float) -> int:
-    """The first lane that is free at `start`; it is taken until `end`."""
+    """Return the first lane that is free at `start`; it is taken until `end`."""
     for lane, until in enumerate(free):
         if until <= start:
             free[lane] = end
@@ -40,7 +40,7 @@ def _lane(free: list[float], start: float, end: float) -> int:
 
 
 def _starts(streams: Sequence[Answer]) -> Iterator[tuple[float, Answer]]:
-    """The streams with their starts, in seconds since the first; those of unknown start come last."""
+    """Yield the streams with their starts, in seconds since the first; those of unknown start come last."""
     known = [(began, stream) for stream in streams if (began := _began(stream)) is not None]
     zero = min((began for began, _ in known), default=0.0)
     following = max((began - zero + stream.exchange.duration for began, stream in known), default=0.0)
@@ -70,7 +70,7 @@ def _instants(stream: Stream, start: float, where: dict[str, Any], illegal: set[
 
 
 def trace(title: str, judgements: Sequence[Judgement]) -> str:
-    """The JSON of the trace of all runs that were judged."""
+    """Return the JSON of the trace of all runs that were judged."""
     violated: defaultdict[str, dict[str, None]] = defaultdict(dict)
     illegal: defaultdict[str, set[int]] = defaultdict(set)
     for judgement in judgements:

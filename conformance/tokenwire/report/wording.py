@@ -17,7 +17,7 @@ _BLANKS = re.compile("^ +| +$| {2,}")
 
 
 def cut(text: str, longest: int) -> str:
-    """The text on one line, shortened in the middle where it is too long."""
+    """Return the text on one line, shortened in the middle where it is too long."""
     text = " ".join(text.split())
     if len(text) <= longest:
         return text
@@ -26,19 +26,19 @@ def cut(text: str, longest: int) -> str:
 
 
 def first_few(names: Sequence[str], most: int) -> str:
-    """The first of some names in words, and a sign that there are more."""
+    """Return the first of some names in words, and a sign that there are more."""
     return ", ".join([*names[:most], *["…"] * (len(names) > most)])
 
 
 def value(thing: Any) -> str:  # whatever stood on the wire
-    """A value from the wire, or words, in a readable length."""
+    """Return a value from the wire, or words, in a readable length."""
     if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
         return cut(_BLANKS.sub(lambda found: "␠" * len(found[0]), thing), _LONGEST_VALUE)
     return cut(json.dumps(thing, ensure_ascii=False, default=str), _LONGEST_VALUE)
 
 
 def where(place: Place) -> str:
-    """A place in words: exchange, event, time, bytes, pointer."""
+    """Return a place in words: exchange, event, time, bytes, pointer."""
     words = [place.exchange]
     if place.event is not None:
         words.append(f"event {place.event}")

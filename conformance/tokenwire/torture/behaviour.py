@@ -85,7 +85,7 @@ def behaviour_of(case: str) -> Behaviour:
 
 
 def cases_of(door: Door) -> Iterator[Vector]:
-    """All that is served at a door: its vectors, and what is done beside the bytes."""
+    """Yield all that is served at a door: its vectors, and what is done beside the bytes."""
     yield from door.cases.values()
     for name, behaviour in BEHAVIOURS.items():
         yield replace(
@@ -98,5 +98,5 @@ def cases_of(door: Door) -> Iterator[Vector]:
 
 
 def all_cases() -> dict[tuple[str, str], tuple[Door, Vector]]:
-    """Every case by its door and its id."""
+    """Return every case by its door and its id."""
     return {(door.name, case.id): (door, case) for door in load_doors().values() for case in cases_of(door)}

@@ -63,7 +63,7 @@ class Difference(NamedTuple):
 
 
 def _plain(field: str, value: Any) -> Any:
-    """A value with one form for what has several: nothing at all, and the words of a finish."""
+    """Return a value with one form for what has several: nothing at all, and the words of a finish."""
     if field == "finish":
         return (_FINISHES.get(value, value) if isinstance(value, str) else value) or None
     if field == "calls":
@@ -72,7 +72,9 @@ def _plain(field: str, value: Any) -> Any:
 
 
 def _arguments(text: Any) -> Any:
-    """The arguments of a call as the value that they are, where they are one: clients may keep that alone."""
+    """Return the arguments of a call as the value that they are, where they are one: clients may
+    keep that alone.
+    """
     try:
         return json.loads(text)
     except (TypeError, ValueError):
@@ -122,7 +124,7 @@ def finished(record: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
 
 
 def reported_fields(report: Mapping[str, Any]) -> frozenset[str]:
-    """The fields that a client reports, of the answer or of any choice."""
+    """Return the fields that a client reports, of the answer or of any choice."""
     return frozenset(report).union(*report.get("choices", ()))
 
 

@@ -98,7 +98,7 @@ class _Handler(LocalHandler):
                 self.session.left(found[0].name, found[1].id)
 
     def _of(self, name: str) -> tuple[Door, Vector] | None:
-        """The case that a path or a model names first."""
+        """Return the case that a path or a model names first."""
         door, _, rest = name.partition("/")
         return self.session.cases.get((door, rest.partition("/")[0].partition("?")[0]))
 

@@ -104,7 +104,7 @@ class Session:
         self._left[door, case].set()
 
     def listed(self, door: str = "") -> list[dict[str, Any]]:
-        """The cases of a door, or all: what an adapter has to ask."""
+        """Return the cases of a door, or all: what an adapter has to ask."""
         return [
             {
                 "door": name,
@@ -154,8 +154,8 @@ class Session:
             yield from differences(record, report)
 
     def _finding(self, key: Key, difference: Difference) -> Finding:
-        """A difference with the sentence that it breaks: of the first case where the client fails in that
-        field, this one or one that it is made from.
+        """Return a difference with the sentence that it breaks: of the first case where the client fails in
+        that field, this one or one that it is made from.
         """
         sentence, (door, id_) = "", key
         while id_:
@@ -168,13 +168,13 @@ class Session:
         return Finding(key, sentence, difference)
 
     def findings(self) -> list[Finding]:
-        """All that the client did wrong, in the order of the cases."""
+        """Return all that the client did wrong, in the order of the cases."""
         return [
             self._finding(key, difference) for key in self.cases for difference in self.wrong.get(key, ())
         ]
 
     def judgements(self) -> list[Judgement]:
-        """A verdict for each sentence at each door."""
+        """Return a verdict for each sentence at each door."""
         found: dict[Key, list[Finding]] = defaultdict(list)
         for finding in self.findings():
             found[finding.sentence, finding.case[0]].append(finding)
@@ -216,7 +216,7 @@ class Session:
         )
 
     def _stream(self, key: Key) -> Stream:
-        """A case as a report shows it. Reading all of a stream of 100,000 events would take 20 s."""
+        """Return a case as a report shows it. Reading all of a stream of 100,000 events would take 20 s."""
         door, case = self.cases[key]
         furthest = max(difference.position or 0 for difference in self.wrong[key])
         hint = Delivery.CUMULATIVE if door.name.endswith("cumulative") else Delivery.INCREMENTAL
@@ -242,7 +242,7 @@ class Session:
         return tuple(remarks)
 
     def document(self) -> dict[str, Any]:
-        """The report as one JSON value."""
+        """Return the report as one JSON value."""
         judgements = self.judgements()
         return document(self.subject, judgements, exit_status(judgement.verdict for judgement in judgements))
 
@@ -258,7 +258,7 @@ def _verdict(finding: Finding) -> Verdict:
 
 
 def _requirement(name: str) -> Requirement:
-    """A sentence for clients as a row, so that all forms of a report can show it."""
+    """Return a sentence for clients as a row, so that all forms of a report can show it."""
     sentence = sentences()[name]
     return Requirement(
         name, "clients", Level(sentence.level), sentence.sentence, "clients", "blackbox", "script", 1
@@ -266,7 +266,7 @@ def _requirement(name: str) -> Requirement:
 
 
 def _observed(finding: Finding, stream: Stream) -> Observation:
-    """A finding as a report shows it, at the bytes that bring what the client holds otherwise."""
+    """Return a finding as a report shows it, at the bytes that bring what the client holds otherwise."""
     field, index, expected, actual = finding.difference
     return expect(
         _place(finding.difference, stream),

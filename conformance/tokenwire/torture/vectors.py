@@ -20,7 +20,9 @@ RESULTS = ("valid", "acceptable", "invalid")
 
 
 def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
-    """The reads that rules make: a text, bytes in base64, a text that is cut or one that comes many times."""
+    """Yield the reads that rules make: a text, bytes in base64, a text that is cut or one that
+    comes many times.
+    """
     for rule in rules:
         if isinstance(rule, str):
             yield rule.encode()
@@ -35,7 +37,7 @@ def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
 
 
 def whole(value: Any) -> Any:
-    """A value of a record, what is repeated in it spelled out."""
+    """Return a value of a record, what is repeated in it spelled out."""
     if isinstance(value, list):
         return [whole(entry) for entry in value]
     if not isinstance(value, dict):
@@ -73,7 +75,7 @@ class Vector:
         return self.flags[0]
 
     def exchange(self, door: Door) -> Exchange:
-        """The case as the judge reads it."""
+        """Return the case as the judge reads it."""
         reads = tuple(Read(number / 1000, read) for number, read in enumerate(reads_of(self.reads)))
         return Exchange(
             f"{door.dialect}/{door.name}/{self.id}",
@@ -109,13 +111,13 @@ class Sentence:
 
 @cache
 def sentences() -> dict[str, Sentence]:
-    """The sentences for clients, by name."""
+    """Return the sentences for clients, by name."""
     table = read_yaml(spec_root() / "clients.yaml")
     return {name: typed(Sentence, row, f"sentence {name!r}") for name, row in table.items()}
 
 
 def read_door(file: Path) -> Door:
-    """The cases of one file. Raises OSError, ValueError."""
+    """Return the cases of one file. Raises OSError, ValueError."""
     document = json.loads(file.read_text("utf-8"))
     cases = [typed(Vector, row, f"case {row['id']!r} in {file.name}") for row in document["cases"]]
     return Door(document["door"], document["dialect"], document["path"], {case.id: case for case in cases})
@@ -123,6 +125,6 @@ def read_door(file: Path) -> Door:
 
 @cache
 def load_doors() -> dict[str, Door]:
-    """All doors by name."""
+    """Return all doors by name."""
     files = sorted(beside_packages("vectors").glob("*-*.json"))
     return {door.name: door for door in map(read_door, files)}

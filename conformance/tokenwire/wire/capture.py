@@ -49,7 +49,7 @@ def _bytes_from_json(line: JsonLine) -> bytes:
 
 
 def _text_of(line: JsonLine, member: str) -> str:
-    """A member that is a string. Raises TypeError if it is not."""
+    """Return a member that is a string. Raises TypeError if it is not."""
     value = line[member]
     if not isinstance(value, str):
         raise TypeError(f"{member} is {value!r}, not a text")
@@ -57,12 +57,12 @@ def _text_of(line: JsonLine, member: str) -> str:
 
 
 def _name_of(line: JsonLine, member: str) -> str:
-    """A name that a capture gives, inert. Raises TypeError if it is not a string."""
+    """Return a name that a capture gives, inert. Raises TypeError if it is not a string."""
     return inert(_text_of(line, member))
 
 
 def seconds_of(value: Any) -> float:
-    """A time. Raises TypeError if the value is not a number from 0 on."""
+    """Return a time. Raises TypeError if the value is not a number from 0 on."""
     if type(value) not in {int, float} or not 0 <= value < math.inf:
         raise TypeError(f"{value!r} is no number of seconds")
     return float(value)
@@ -117,7 +117,7 @@ def _end_line(ending: Ending, detail: str, duration: float) -> dict[str, Any]:
 
 
 def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """The lines of a whole exchange, as JSON values, credentials taken out."""
+    """Yield the lines of a whole exchange, as JSON values, credentials taken out."""
     yield _request_line(exchange.name, exchange.scenario, exchange.request, exchange.started, exchange.server)
     if exchange.status is not None:
         yield _response_line(exchange.status, exchange.headers)
@@ -221,7 +221,7 @@ class CaptureWriter:
         """Why nothing is written any more, as a sentence; empty while all is."""
 
     def open(self, name: str) -> ExchangeWriter:
-        """A new file for the exchange of this name.
+        """Return a new file for the exchange of this name.
 
         Raises ValueError for a name that leads out of the folder, FileExistsError for one that was written
         before.
@@ -304,7 +304,9 @@ class CaptureChunk:
     data: bytes
 
     def located(self) -> Iterator[Located]:
-        """The exchanges in it. Raises CaptureError for a complete line that is not a line of a capture."""
+        """Return the exchanges in it. Raises CaptureError for a complete line that is not a line of
+        a capture.
+        """
         return self.span.read(self)
 
     def lines(self) -> Iterator[_Line]:
@@ -323,7 +325,7 @@ Cut = Callable[[bytearray, int, int], int]
 
 
 def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located]]) -> Iterator[CaptureChunk]:
-    """The lines of a plain or gzipped file, in order; at least one chunk, though of no line.
+    """Yield the lines of a plain or gzipped file, in order; at least one chunk, though of no line.
 
     A gzipped file that was cut off gives the lines that can still be read. Raises CaptureError for a file
     that ends in `.gz` and is not gzipped, OSError for one that cannot be read.
@@ -380,7 +382,7 @@ class _Unfinished:
         self._reads: list[Read] = []
 
     def take(self, line: JsonLine) -> Exchange | None:
-        """The exchange, once its end line came."""
+        """Return the exchange, once its end line came."""
         match line["kind"]:
             case "response":
                 self._status, self._headers = status_of(line["status"]), _headers(line)
@@ -444,7 +446,7 @@ def _taken(unfinished: _Unfinished | None, line: JsonLine) -> Exchange | None:
 
 
 def read_capture(path: Path) -> Iterator[Exchange]:
-    """The exchanges of a capture file, in its order.
+    """Return the exchanges of a capture file, in its order.
 
     An exchange without its end is given with the ending CANCELLED: the recorder stopped, whatever the server
     did. A last line that was cut off is left out. Raises CaptureError for a complete line that is not a line
@@ -459,7 +461,7 @@ def exchanges_of(chunks: Iterable[CaptureChunk]) -> Iterator[Exchange]:
 
 
 def capture_chunks(path: Path) -> Iterator[CaptureChunk]:
-    """The exchanges of a capture file as they are there."""
+    """Return the exchanges of a capture file as they are there."""
     return chunks(path, _before_the_last_request, _exchanges)
 
 

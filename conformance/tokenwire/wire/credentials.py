@@ -18,7 +18,7 @@ def from_environment(value: str) -> bool:
 
 
 def header_value(name: str, value: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The value to send: every `env:NAME` in it is the value of that variable.
+    """Return the value to send: every `env:NAME` in it is the value of that variable.
 
     Raises UsageError if a variable is not set, or holds what no header can carry.
     """
@@ -47,5 +47,5 @@ def header_value(name: str, value: str, environment: Mapping[str, str] = os.envi
 
 
 def named_by_environment(headers: Headers) -> frozenset[str]:
-    """The names, in lower case, of those headers whose values are made from the environment."""
+    """Return the names, in lower case, of those headers whose values are made from the environment."""
     return frozenset(name.lower() for name, value in headers if from_environment(value))

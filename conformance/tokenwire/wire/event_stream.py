@@ -161,7 +161,9 @@ class EventStreamParser:
 def parse_event_stream(
     body: bytes, *, cut_off: bool = False
 ) -> tuple[list[ServerSentEvent], bytes, int | None]:
-    """A whole body at once: its events, the unterminated rest, the offset of the first byte not UTF-8."""
+    """Return a whole body at once: its events, the unterminated rest, the offset of the first byte
+    not UTF-8.
+    """
     events = _plain_events(body)
     if events is not None:
         return events, b"", None
@@ -172,8 +174,8 @@ def parse_event_stream(
 
 
 def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
-    """The events of a body in which each is one line `data: …` and a blank one, as servers write them, in
-    UTF-8; None for every other body. A hundred times as fast as parsing each line.
+    """Return the events of a body in which each is one line `data: …` and a blank one, as servers write them,
+    in UTF-8; None for every other body. A hundred times as fast as parsing each line.
     """
     # Comments, other fields and other line ends need the parser.
     if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:

@@ -124,7 +124,9 @@ def as_started(seconds: float) -> str:
 
 
 def exchange_name(scenario: str, label: str, dialect: str = "") -> str:
-    """The name of an exchange of the suite; without a dialect for a request that is in the words of none."""
+    """Return the name of an exchange of the suite; without a dialect for a request that is in the
+    words of none.
+    """
     return f"{dialect}/{scenario}/{label}" if dialect else f"{scenario}/{label}"
 
 
@@ -165,7 +167,7 @@ class ExchangeHead:
         raise NotImplementedError
 
     def load(self) -> Exchange:
-        """The exchange with headers and bodies; see `record.Answer.load`."""
+        """Return the exchange with headers and bodies; see `record.Answer.load`."""
         raise NotImplementedError
 
     @property
@@ -212,7 +214,7 @@ class Exchange(ExchangeHead):
         return reads.body if isinstance(reads, PackedReads) else b"".join(read.data for read in reads)
 
     def packed(self) -> Exchange:
-        """The same in less memory, where that is worth it."""
+        """Return the same in less memory, where that is worth it."""
         return self if self.size < _WORTH_PACKING else replace(self, reads=PackedReads(self.reads))
 
     @property
@@ -222,7 +224,7 @@ class Exchange(ExchangeHead):
         return sum(len(read.data) for read in self.reads)
 
     def begin(self, size: int) -> bytes:
-        """The first bytes of the body, or all of it where it has fewer."""
+        """Return the first bytes of the body, or all of it where it has fewer."""
         begin = b""
         for read in self.reads:
             if len(begin) >= size:
@@ -237,5 +239,5 @@ class Exchange(ExchangeHead):
         return self.reads[-1].time if self.reads else None
 
     def header(self, name: str) -> str | None:
-        """The first value of a response header, by any spelling of its name."""
+        """Return the first value of a response header, by any spelling of its name."""
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)

@@ -54,7 +54,7 @@ def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]
 
 
 def _reads(response: Mapping[str, Any]) -> Iterator[Read]:
-    """The body, in pieces as they arrived."""
+    """Yield the body, in pieces as they arrived."""
     body = response["body"]
     data = base64.b64decode(body["base64"]) if "base64" in body else str.encode(body["text"])
     position = 0
@@ -130,7 +130,7 @@ def _after_every_line(_lines: bytearray, _start: int, end: int) -> int:
 
 
 def foreign_chunks(path: Path) -> Iterator[CaptureChunk]:
-    """The exchanges of a foreign capture, plain or gzipped, as they are in its file."""
+    """Return the exchanges of a foreign capture, plain or gzipped, as they are in its file."""
     return chunks(path, _after_every_line, _exchanges)
 
 

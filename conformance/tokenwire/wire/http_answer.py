@@ -57,8 +57,8 @@ class AnswerReader:
     def feed(self, data: Piece) -> Iterable[Piece]: ...
 
     def feed(self, data: Piece) -> Iterable[Piece]:
-        """The pieces of the body in the next bytes of the connection; take all of them. Those of a view are
-        bytes, or views of it.
+        """Return the pieces of the body in the next bytes of the connection; take all of them. Those of a
+        view are bytes, or views of it.
 
         No bytes: the server has closed it. Raises h11.RemoteProtocolError for what is no answer, or no whole
         one, behind the pieces that came before.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def inert(text: str) -> str:
-    """The text with everything escaped that a terminal, a log or a page would act on instead of showing it.
+    """Return the text with everything escaped that a terminal, a log or a page would act on instead of
+    showing it.
 
     Control characters, DEL, bidirectional controls, line separators and lone surrogates become what Python
     writes for them; line breaks and tabs stay. Every report says what a server wrote through this, and every

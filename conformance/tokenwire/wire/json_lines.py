@@ -80,7 +80,7 @@ def unzipped(path: Path, *, cut_off: bool = True) -> Iterator[bytes]:
 
 
 def lines(path: Path, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a file's pieces, without their ends. Raises CaptureError, OSError."""
+    """Yield the lines of a file's pieces, without their ends. Raises CaptureError, OSError."""
     number, begun = 1, b""
     for piece in pieces:
         *complete, begun = (begun + piece).split(b"\n")
@@ -98,7 +98,7 @@ def demand_short(path: Path, number: int, size: int) -> None:
 
 
 def value_of(line: bytes) -> Any:
-    """The value of a line; NaN and repeated keys are taken.
+    """Return the value of a line; NaN and repeated keys are taken.
 
     Raises ValueError for what is no JSON, is too deep, or would take too much memory.
     """

@@ -22,7 +22,7 @@ ABSENT: Final = _Absent()
 
 
 def parse(pointer: str) -> Keys:
-    """The keys of a pointer. Raises ValueError for what is not a pointer."""
+    """Return the keys of a pointer. Raises ValueError for what is not a pointer."""
     if pointer != "" and not str(pointer).startswith("/"):
         raise ValueError(f"{pointer!r} is not a JSON pointer; a pointer is empty or begins with '/'")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
@@ -33,12 +33,12 @@ Pointer = Annotated[Keys, parse]
 
 
 def join(*keys: object) -> str:
-    """The pointer that goes through some keys or positions, one after the other."""
+    """Return the pointer that goes through some keys or positions, one after the other."""
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
 def find(document: Any, keys: Keys) -> Any:
-    """The value that the keys lead to, or `ABSENT`."""
+    """Return the value that the keys lead to, or `ABSENT`."""
     for key in keys:
         if isinstance(document, dict):
             if key not in document:

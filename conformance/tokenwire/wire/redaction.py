@@ -67,7 +67,7 @@ def names_credential(name: str) -> bool:
 
 
 def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
-    """The headers without the values of all that name a credential, and of those in `secrets`."""
+    """Return the headers without the values of all that name a credential, and of those in `secrets`."""
     return tuple(
         (name, REDACTED if names_credential(name) or name.lower() in secrets else redact_url(value))
         for name, value in headers
@@ -75,7 +75,7 @@ def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
 
 
 def redact_url(text: str) -> str:
-    """A text with URLs, or a path, without users and without the values of credentials."""
+    """Return a text with URLs, or a path, without users and without the values of credentials."""
     return _PARAMETER.sub(_redacted_parameter, _USERINFO.sub(f"{REDACTED}@", text))
 
 
@@ -84,7 +84,7 @@ def _redacted_parameter(found: re.Match[str]) -> str:
 
 
 def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
-    """The request without the credentials in its headers and its path. The body stays as it is.
+    """Return the request without the credentials in its headers and its path. The body stays as it is.
 
     `secrets` are names of more headers, in lower case, whose values are credentials.
     """
@@ -105,7 +105,9 @@ def redact_settings(body: bytes) -> bytes:
 
 
 def redact_body(body: bytes) -> bytes:
-    """A request or an answer without the strings whose names can be nothing but those of credentials."""
+    """Return a request or an answer without the strings whose names can be nothing but those of
+    credentials.
+    """
     spans = _credentials(body)
     if not spans:
         return body
@@ -219,12 +221,12 @@ class Mask:
         return tuple((self.text(name), self.text(value)) for name, value in redact_headers(headers, secrets))
 
     def request(self, request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
-        """The request itself, whose body is left as it is."""
+        """Return the request itself, whose body is left as it is."""
         shown = redact(request, secrets)
         return replace(shown, headers=self.headers(shown.headers, secrets))
 
     def whole_request(self, request: HttpRequest) -> HttpRequest:
-        """The request, and its raw body too."""
+        """Return the request, and its raw body too."""
         shown = self.request(request)
         body = request.raw_body
         path = self.text(shown.path)
@@ -241,7 +243,7 @@ class Mask:
 
 
 def _cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
-    """A body of the same length as these reads, cut and timed as they are."""
+    """Yield a body of the same length as these reads, cut and timed as they are."""
     start = 0
     for read in reads:
         end = start + len(read.data)
@@ -250,7 +252,9 @@ def _cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
 
 
 def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> tuple[Read, ...]:
-    """The reads of a whole body, once these changes were made to it, none of which changes its length."""
+    """Return the reads of a whole body, once these changes were made to it, none of which changes
+    its length.
+    """
     whole = body = b"".join(read.data for read in reads)
     for change in changes:
         body = change(body)
@@ -268,7 +272,7 @@ class MaskedReads:
         self._waiting: list[Read] = []
 
     def feed(self, read: Read) -> list[Read]:
-        """The next read; those that nothing behind them can change any more."""
+        """Return the next read; those that nothing behind them can change any more."""
         if not self._mask.bytes_:
             return [read]
         reads = [*self._waiting, read]

@@ -17,7 +17,8 @@ _WITHOUT_REFERENCES = 2
 
 
 def sharing(value: Any, before: Any) -> Any:
-    """The same JSON value; where a list in it goes on from the one before, with the entries of that one.
+    """Return the same JSON value; where a list in it goes on from the one before, with the entries of that
+    one.
 
     Objects are changed in place: give only what was just read.
     """

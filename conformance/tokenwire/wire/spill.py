@@ -67,7 +67,7 @@ class CaptureReader:
             self._unzipped.flush()
 
     def exchange(self, name: str, span: Span) -> Exchange:
-        """The exchange of this name at this place. Raises CaptureError if the capture has changed."""
+        """Return the exchange of this name at this place. Raises CaptureError if the capture has changed."""
         try:
             located = next(CaptureChunk(span, self._bytes(span)).located(), None)
         except OSError as error:
@@ -101,7 +101,7 @@ class RandomCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable, size: int, fetch: Callable[[], Value]) -> Value:
-        """The value of a key, fetched if it is not cached; `size`: its bytes."""
+        """Return the value of a key, fetched if it is not cached; `size`: its bytes."""
         cached = self._values.get(key)
         if cached is not None:
             return cached[0]

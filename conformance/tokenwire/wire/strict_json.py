@@ -67,7 +67,9 @@ def _finite(text: str) -> float:
 
 
 def _integer(text: str) -> int:
-    """An integer that readers in other languages can hold, too. Raises StrictJsonError for a longer one."""
+    """Return an integer that readers in other languages can hold, too. Raises StrictJsonError for a
+    longer one.
+    """
     # By its length first: Python refuses to read thousands of digits.
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not LEAST_INTEGER <= value <= MOST_INTEGER:
@@ -84,7 +86,7 @@ _decoder = json.JSONDecoder(
 
 
 def loads(text: str) -> Any:
-    """The value of a strict JSON text.
+    """Return the value of a strict JSON text.
 
     Integers become int and everything written with a fraction or an exponent becomes float, so that 1.0
     cannot pass for a token id. Escaped lone surrogates are taken as they are: JSON allows them. Raises
@@ -96,7 +98,7 @@ def loads(text: str) -> Any:
 
 
 def _read_fast(text: str) -> Any:
-    """The value of a text that is strict JSON beyond doubt, or `_UNSURE`: three times as fast."""
+    """Return the value of a text that is strict JSON beyond doubt, or `_UNSURE`: three times as fast."""
     try:
         written = text.encode()
         if _holds_large_number(written):

@@ -128,7 +128,9 @@ class TokenAcceptance:
 
 
 def _allowed(request: Request, drafts: Sequence[int]) -> bytes:
-    """A bit for each id that the constraint of a request lets follow. Raises what its matcher raises."""
+    """Return a bit for each id that the constraint of a request lets follow. Raises what its
+    matcher raises.
+    """
     if request.matcher is None:
         assert request.sampling.constraint is not None, "it is asked of requests that have one"
         request.matcher = request.sampling.constraint.start()

@@ -15,7 +15,7 @@ from tokenwire_reference.core.stopping import StopRules
 def sequence_of(
     request: Request, model: Model, *, capacity: int, num_draft_tokens: int, drafter: Drafter | None
 ) -> Sequence:
-    """The sequence of a request. Raises ValueError, naming the numbers, for one that can never run.
+    """Return the sequence of a request. Raises ValueError, naming the numbers, for one that can never run.
 
     `capacity` is the size of the KV cache in positions; `drafter` drafts where the model itself does not.
     """

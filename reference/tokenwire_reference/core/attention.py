@@ -77,7 +77,7 @@ def paged_attention(
     paged: PagedAttention,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function that transformers calls in every layer.
+    """Return the attention function that transformers calls in every layer.
 
     Raises UnsupportedModelError for an argument that would change the result and is not implemented.
     """
@@ -300,7 +300,7 @@ class SdpaPagedAttention(PagedTensors):
         return output.index_select(0, self._places).to(query.dtype)[None]
 
     def _read(self, pool: Tensor, group: _Tiles) -> Tensor:
-        """The keys or values of a group: [tiles, Hkv, positions, D]."""
+        """Return the keys or values of a group: [tiles, Hkv, positions, D]."""
         positions, shape = group.pages * self.page_size, pool.shape[1:]
         if group.tables is None:
             found = pool.narrow(0, group.first_slot, positions)
@@ -310,7 +310,7 @@ class SdpaPagedAttention(PagedTensors):
         return found.expand(group.positions.shape[0], -1, -1, -1) if group.shared else found
 
     def _seen(self, shared: int, window: int | None) -> list[Tensor]:
-        """The mask of each group, the same in all layers: [tiles, 1, shared * rows, positions]."""
+        """Return the mask of each group, the same in all layers: [tiles, 1, shared * rows, positions]."""
         if (shared, window) not in self._masks:
             self._masks[shared, window] = [
                 self._band(window)

@@ -47,7 +47,7 @@ def register_sampler_backend(name: str, factory: Callable[[], SamplerBackend]) -
 
 
 def make_sampler_backend(name: str) -> SamplerBackend:
-    """A new backend. Raises ValueError, naming what there is."""
+    """Return a new backend. Raises ValueError, naming what there is."""
     if name not in _factories:
         raise ValueError(f"there is no sampler backend {name!r}; there are: {', '.join(sorted(_factories))}")
     return _factories[name]()

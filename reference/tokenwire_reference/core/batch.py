@@ -62,7 +62,9 @@ class WantedRows(NamedTuple):
 def pack(
     segments: Sequence[Segment], page_size: int, pad: Callable[[int], int], device: torch.device
 ) -> tuple[Batch, list[WantedRows]]:
-    """The batch of a step, and where each segment finds its logits. `pad` rounds a number of rows up."""
+    """Return the batch of a step, and where each segment finds its logits. `pad` rounds a number of
+    rows up.
+    """
     ids, positions, slots, seat_of = array("q"), array("q"), array("q"), array("q")
     rows = array("q")
     wanted: list[WantedRows] = []

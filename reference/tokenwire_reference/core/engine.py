@@ -221,7 +221,7 @@ class Engine:
             raise PageAccountingError(f"requests {ended} have finished and still hold their place")
 
     def _with_drafts(self, segment: Segment) -> Segment | None:
-        """The segment with what its drafter adds to it; None where that ends the sequence."""
+        """Return the segment with what its drafter adds to it; None where that ends the sequence."""
         sequence = segment.sequence
         if sequence.drafter is None or not segment.samples:
             return segment

@@ -33,7 +33,7 @@ class HiddenStates:
     available = False
 
     def rows(self, start: int, stop: int) -> list[list[float]]:
-        """The hidden states of some rows of the last pass."""
+        """Return the hidden states of some rows of the last pass."""
         raise NotImplementedError
 
     def embedding(self, row: int) -> list[float]:
@@ -83,7 +83,7 @@ class Passes:
         self._cache = cache
 
     def forward(self, batch: Batch) -> Tensor:
-        """The logits of the batch's `logit_rows`, in order: they stay valid until the next pass."""
+        """Return the logits of the batch's `logit_rows`, in order: they stay valid until the next pass."""
         self._cache.plan(batch)
         return self._model.forward(batch, self._cache)
 

@@ -55,7 +55,7 @@ class Tiers:
         """Take over a page that the device is about to lose."""
 
     def find(self, key: PageKey) -> StoredPage | None:
-        """The page of a prefix, from the nearest tier that has it."""
+        """Return the page of a prefix, from the nearest tier that has it."""
         del key
         return None
 

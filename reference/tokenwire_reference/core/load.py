@@ -20,7 +20,7 @@ class EngineLoad:
 
 
 def total_load(loads: Sequence[EngineLoad]) -> EngineLoad:
-    """The load of several engines."""
+    """Return the load of several engines."""
     return EngineLoad(*map(sum, zip(*map(astuple, loads), strict=True)))
 
 

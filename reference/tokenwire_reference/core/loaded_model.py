@@ -29,7 +29,7 @@ class Recorded(Protocol):
     """Runs a pass without the model's own Python."""
 
     def run(self, cache: PagedAttention, *inputs: Tensor) -> Tensor:
-        """The logits that `run_packed` would give, from the same inputs."""
+        """Return the logits that `run_packed` would give, from the same inputs."""
 
 
 @dataclass

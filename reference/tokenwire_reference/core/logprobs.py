@@ -52,7 +52,7 @@ def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request])
 
 
 def _best(logprobs: Tensor, count: int) -> list[list[Entry]]:
-    """The `count` best ids of each row, best first, equals by id."""
+    """Return the `count` best ids of each row, best first, equals by id."""
     count = min(count, logprobs.shape[-1])
     # Which of several equals `topk` finds is not said, so all that reach its least value are looked at.
     reached = logprobs >= logprobs.topk(count, dim=-1).values[:, -1:]

@@ -75,7 +75,7 @@ class Model(Protocol):
         """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
 
     def pad_rows(self, rows: int) -> int:
-        """The number of rows to which a batch of `rows` rows is padded."""
+        """Return the number of rows to which a batch of `rows` rows is padded."""
 
     def probe_row_sizes(self, largest: int) -> None:
         """Find `row_sizes` up to `largest` rows."""

@@ -64,7 +64,7 @@ class OutputStreamer:
         return rows
 
     def _due_row(self, live: _Live) -> Row | None:
-        """The next row of a request, if one is due."""
+        """Return the next row of a request, if one is due."""
         request = live.request
         if not self._is_due(request, live.sent):
             return None

@@ -48,5 +48,7 @@ class PrefixKeys:
             self._keys.append(PageKey(self._last, page_ids))
 
     def pages(self, start: int, end: int) -> list[PageKey]:
-        """The keys of the full pages that lie between two positions, the first of which begins a page."""
+        """Return the keys of the full pages that lie between two positions, the first of which
+        begins a page.
+        """
         return self._keys[start // self._page_size : end // self._page_size]

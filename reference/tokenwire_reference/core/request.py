@@ -19,7 +19,7 @@ class Matcher(Protocol):
     """Follows the output of a request with a constraint."""
 
     def allowed(self, output_ids: Sequence[int], drafts: Sequence[int] = ()) -> bytes:
-        """A bit for each id that may follow an output, and drafts behind it. Raises SequenceError."""
+        """Return a bit for each id that may follow an output, and drafts behind it. Raises SequenceError."""
 
 
 class Constraint(Protocol):
@@ -120,7 +120,7 @@ class FinishReason:
 
     @classmethod
     def of_failure(cls, error: BaseException) -> FinishReason:
-        """The end of a request that a failure of the server ended."""
+        """Return the end of a request that a failure of the server ended."""
         if isinstance(error, SequenceError):
             return cls("abort", message=str(error), status_code=error.status_code)
         return cls("abort", message=f"{type(error).__name__}: {error}", status_code=500)
@@ -131,7 +131,7 @@ class FinishReason:
         return self.status_code is not None and self.status_code >= 500
 
     def to_wire(self) -> dict[str, Any]:
-        """The value of `meta_info.finish_reason`."""
+        """Return the value of `meta_info.finish_reason`."""
         match self.type:
             case "stop":
                 return {"type": "stop", "matched": self.matched}

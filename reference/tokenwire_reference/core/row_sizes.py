@@ -20,7 +20,7 @@ VECTOR = 32
 
 
 def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
-    """The numbers of rows, up to `largest` or just above, at which all linear layers agree.
+    """Return the numbers of rows, up to `largest` or just above, at which all linear layers agree.
 
     One random row is repeated; every row of every product must come out the same, whatever the number of
     rows. The largest number always stays, so a device on which none agree runs everything at one size.

@@ -78,7 +78,7 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def _bits(mask: bytes, values: Tensor) -> Tensor:
-    """A bit for each of some values [V], as booleans."""
+    """Return a bit for each of some values [V], as booleans."""
     octets = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
     bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
     return bits.flatten()[: len(values)].bool().to(values.device)
@@ -101,7 +101,7 @@ class OutputCounts:
         self._counted = 0
 
     def times(self, drafts: Sequence[int] = ()) -> Tensor:
-        """The counts of the list as it is now [V], and of drafts behind it."""
+        """Return the counts of the list as it is now [V], and of drafts behind it."""
         _count(self._times, self.output_ids[self._counted :])
         self._counted = len(self.output_ids)
         return _count(self._times.clone(), drafts) if drafts else self._times
@@ -113,8 +113,8 @@ def _count(times: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 def rows_without_numbers(adjusted: Tensor) -> list[int]:
-    """The rows of adjusted logits [R, V] from which no id can be chosen: one is NaN or infinite, or all are
-    banned. A checkpoint may have such a weight for a single id.
+    """Return the rows of adjusted logits [R, V] from which no id can be chosen: one is NaN or infinite, or
+    all are banned. A checkpoint may have such a weight for a single id.
     """
     return [index for index, best in enumerate(adjusted.amax(-1).tolist()) if not math.isfinite(best)]
 

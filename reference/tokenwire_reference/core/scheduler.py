@@ -143,7 +143,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def next_step(self) -> list[Segment]:
-        """The next step: decodes, then chunks of prefill in order of admission. Empty when idle."""
+        """Return the next step: decodes, then chunks of prefill in order of admission. Empty when idle."""
         decodes = [s for s in self.running if s.computed == len(s.token_ids) - 1]
         step = [Segment(s, s.computed, len(s.token_ids)) for s in decodes]
         budget = self.max_step_tokens - len(step)
@@ -236,7 +236,7 @@ class Scheduler:
             self.pool.publish(keys, sequence.pages[first:end])
 
     def _keys(self, sequence: Sequence) -> PrefixKeys:
-        """The keys of a sequence's full pages, up to its last id."""
+        """Return the keys of a sequence's full pages, up to its last id."""
         sequence.keys.grow(sequence.token_ids)
         return sequence.keys
 

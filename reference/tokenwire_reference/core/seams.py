@@ -45,7 +45,7 @@ class Seams:
         return detokenizer
 
     def text(self, reader: Any, text: str) -> str:
-        """The whole text of a finished record."""
+        """Return the whole text of a finished record."""
         del reader
         return text
 
@@ -74,7 +74,7 @@ class Seams:
         return True
 
     def aborting(self, rid: str, live: Collection[str], names: Sequence[str]) -> Sequence[str]:
-        """The requests that an abort of `rid` ends."""
+        """Return the requests that an abort of `rid` ends."""
         del rid, live
         return names
 
@@ -89,7 +89,7 @@ _current: ContextVar[Seams] = ContextVar("seams", default=Seams())  # noqa: B039
 
 
 def current_seams() -> Seams:
-    """The seams of the HTTP request that is being served."""
+    """Return the seams of the HTTP request that is being served."""
     return _current.get()
 
 

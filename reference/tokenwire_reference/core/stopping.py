@@ -63,7 +63,7 @@ class StopPattern:
 
 @lru_cache(maxsize=4)
 def stop_patterns(patterns: tuple[str, ...]) -> tuple[StopPattern, ...]:
-    """The patterns of one request, small enough together to be looked for after every token.
+    """Return the patterns of one request, small enough together to be looked for after every token.
 
     They are compiled once for all its samples, before the engine's thread asks. Raises ValueError.
     """
@@ -111,7 +111,7 @@ class StopRules:
             self._text = _RunningText(detokenizer, max(keep, LONGEST_MATCH + 1) if self._patterns else keep)
 
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:
-        """The reason to end after the last of `output_ids`, or None."""
+        """Return the reason to end after the last of `output_ids`, or None."""
         if self._text is not None and output_ids:
             text, before = self._text.of(output_ids, self._longest)
             if len(output_ids) > self._no_strings_within:
@@ -162,7 +162,8 @@ class _RunningText:
         """How many characters stand as they did when what is recent was asked for last."""
 
     def recent(self) -> tuple[bytes, int, int]:
-        """The end of the text in UTF-8, where in it a match may begin, and how many characters are new.
+        """Return the end of the text in UTF-8, where in it a match may begin, and how many characters are
+        new.
 
         New are those since this was asked last, and those of byte tokens that a wrong byte has unmade.
         """

@@ -48,7 +48,7 @@ class WaitingLines:
             del self._lines[group]
 
     def next(self) -> Sequence | None:
-        """The sequence that gets the next seat; None where none may."""
+        """Return the sequence that gets the next seat; None where none may."""
         for group, line in self._lines.items():
             if self._seated[group] < self._most_seats:
                 return line[0]

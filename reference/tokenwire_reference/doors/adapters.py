@@ -16,7 +16,9 @@ from tokenwire_reference.doors.served import Served
 
 
 def adapter_named(name: str | None, served: Served) -> Adapter | None:
-    """The adapter of this name; None where none is named. Raises RefusalError for one that is not there."""
+    """Return the adapter of this name; None where none is named. Raises RefusalError for one that
+    is not there.
+    """
     if not name:
         return None
     if name not in served.adapters:
@@ -26,7 +28,7 @@ def adapter_named(name: str | None, served: Served) -> Adapter | None:
 
 
 def adapter_of(body: Mapping[str, Any], served: Served) -> Adapter | None:
-    """The adapter that a body names: as `lora_path`, as its model, or behind the model and a colon.
+    """Return the adapter that a body names: as `lora_path`, as its model, or behind the model and a colon.
 
     Raises RefusalError for one that is not there.
     """

@@ -42,7 +42,7 @@ async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Rea
 async def read_control(
     http_request: HttpRequest, schema: str, *, empty: bool = False
 ) -> tuple[Served, dict[str, Any]]:
-    """The server that a call is to control, and its body. Raises RefusalError for who may not."""
+    """Return the server that a call is to control, and its body. Raises RefusalError for who may not."""
     refuse_control(http_request)
     return served_by(http_request), await read_body(http_request, schema, empty=empty)
 
@@ -50,7 +50,7 @@ async def read_control(
 async def read_body(
     http_request: HttpRequest, schema: str, *filled: str, empty: bool = False
 ) -> dict[str, Any]:
-    """The fields of a body that its schema names, of which those in `filled` may not be empty."""
+    """Return the fields of a body that its schema names, of which those in `filled` may not be empty."""
     given = await read_object(http_request, empty=empty)
     for name in filled:
         if given.get(name) in ("", []):
@@ -59,7 +59,7 @@ async def read_body(
 
 
 async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict[str, Any]:
-    """The JSON object that a request carries; with `empty`, no body is an empty object.
+    """Return the JSON object that a request carries; with `empty`, no body is an empty object.
 
     Raises RefusalError if it carries anything else.
     """
@@ -84,7 +84,9 @@ async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict
 
 
 async def _read(http_request: HttpRequest, most: int) -> bytes:
-    """The bytes of a body. Raises RefusalError for too many, ClientLeftError for a body that is cut."""
+    """Return the bytes of a body. Raises RefusalError for too many, ClientLeftError for a body that
+    is cut.
+    """
     body = bytearray()
     try:
         async for part in http_request.stream():
@@ -97,7 +99,7 @@ async def _read(http_request: HttpRequest, most: int) -> bytes:
 
 
 def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
-    """The fields of a body that its schema names: no other may be read, since nothing bounds it.
+    """Return the fields of a body that its schema names: no other may be read, since nothing bounds it.
 
     Raises RefusalError for the first thing that the schema refuses.
     """
@@ -178,6 +180,6 @@ def _refuse_integral_floats(value: Json, path: tuple[str | int, ...], integers: 
 
 
 def _where(path: Sequence[str | int]) -> str:
-    """A path as people write it: sampling_params[0].stop."""
+    """Return a path as people write it: sampling_params[0].stop."""
     words = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return words.lstrip(".")

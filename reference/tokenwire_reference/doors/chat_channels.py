@@ -69,7 +69,7 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
 
 
 def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
-    """The tools of which one has to be called; None where none has to."""
+    """Return the tools of which one has to be called; None where none has to."""
     match choice:
         case "auto" | "none":
             return None
@@ -120,7 +120,9 @@ def _refuse_promises(tools: Sequence[Mapping[str, Any]], served: Served, *, dema
 
 
 def _types(function: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The JSON types that each parameter of a function may have; none where its schema does not say."""
+    """Return the JSON types that each parameter of a function may have; none where its schema does
+    not say.
+    """
     match function.get("parameters"):
         case {"properties": {**properties}}:
             return {str(name): _named(schema) for name, schema in properties.items()}

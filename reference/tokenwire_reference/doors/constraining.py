@@ -130,7 +130,9 @@ class Constraining:
         return outcome
 
     async def _tried(self, grammar: Grammar, of_model: OfModel) -> int | _Refused:
-        """The bytes that a grammar takes, or why it is refused. Raises RefusalError if that is unknown."""
+        """Return the bytes that a grammar takes, or why it is refused. Raises RefusalError if that
+        is unknown.
+        """
         seconds, megabytes = self._args.constraint_seconds, self._args.constraint_megabytes
         if self._trials is None:
 

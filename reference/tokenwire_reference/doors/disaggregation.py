@@ -41,7 +41,7 @@ class Room:
 
 
 def rooms_of(body: Mapping[str, Any], requests: Sequence[Request]) -> list[Room]:
-    """The rooms that a body names. Raises RefusalError for requests without one."""
+    """Return the rooms that a body names. Raises RefusalError for requests without one."""
     known = hold_against_schema(dict(body), "disaggregated-request")
     numbers, hosts, ports = (
         value if isinstance(value, list) else [value]

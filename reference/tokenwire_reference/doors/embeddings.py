@@ -81,14 +81,16 @@ async def encode(http_request: HttpRequest) -> Response:
 
 
 async def read_inputs(http_request: HttpRequest, served: Served) -> tuple[dict[str, Any], list[list[int]]]:
-    """The body of a request for embeddings or classes, and the ids of each input. Raises RefusalError."""
+    """Return the body of a request for embeddings or classes, and the ids of each input. Raises
+    RefusalError.
+    """
     body = await read_body(http_request, "embedding-request", "input")
     prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
     return body, _truncated(prompts, body.get("truncate_prompt_tokens"), served)
 
 
 def _truncated(prompts: list[list[int]], keep: int | None, served: Served) -> list[list[int]]:
-    """The last ids of each prompt, as vLLM keeps them; -1 for as many as the context holds."""
+    """Return the last ids of each prompt, as vLLM keeps them; -1 for as many as the context holds."""
     room = served.model.context_length - 1
     if keep is not None and (keep > room or keep == 0):
         words = f"truncate_prompt_tokens is {keep}; keep 1 to {room} tokens, or -1 for as many as fit"
@@ -112,7 +114,9 @@ def embedding_requests(
     served: Served,
     rids: Sequence[str] | None = None,
 ) -> list[Request]:
-    """A request for each prompt; without ids, each gets a new one. Raises RefusalError for one too long."""
+    """Return a request for each prompt; without ids, each gets a new one. Raises RefusalError for
+    one too long.
+    """
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
     adapter = adapter_of(body, served)
@@ -145,7 +149,7 @@ def _encoded(result: Emission, *, with_ids: bool) -> dict[str, Any]:
 
 
 def _shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
-    """The first dimensions of a vector, again of length 1."""
+    """Return the first dimensions of a vector, again of length 1."""
     if dimensions is None:
         return list(vector)
     if dimensions > len(vector):

@@ -54,13 +54,13 @@ class RefusalError(Exception):
         return cls(f"{type(error).__name__}: {error}", type="InternalServerError", status=500)
 
     def native_event(self) -> dict[str, Any]:
-        """The last event of a `/generate` stream that failed."""
+        """Return the last event of a `/generate` stream that failed."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": self.message, "type": kind, "code": self.status, "retryable": False}
         return {"error": error}
 
     def flat_event(self) -> dict[str, Any]:
-        """The last event of a stream of SGLang's OpenAI routes that failed."""
+        """Return the last event of a stream of SGLang's OpenAI routes that failed."""
         return {"error": self.flat()}
 
     def typed_event(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class RefusalError(Exception):
         return {"error": fields}
 
     def flat(self) -> dict[str, Any]:
-        """The error object of the OpenAI routes, and of bodies that could not be read."""
+        """Return the error object of the OpenAI routes, and of bodies that could not be read."""
         return {
             "object": "error",
             "message": self.message,
@@ -86,7 +86,7 @@ class RefusalError(Exception):
 
 
 def refusal_answer(path: str, refusal: RefusalError, dialect: str) -> Response:
-    """The answer to a refused request. `/generate` nests what is wrong with it; all else is flat.
+    """Return the answer to a refused request. `/generate` nests what is wrong with it; all else is flat.
 
     vLLM nests everything, and so do its own endpoints and `/v1/responses`, whatever the dialect.
     """

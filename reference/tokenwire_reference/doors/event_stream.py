@@ -68,16 +68,16 @@ class Writer(Protocol):
     """The writer of a route: it makes a whole answer, or events, from the emissions of a call."""
 
     def whole(self, choices: Sequence[Emission]) -> Json:
-        """The whole answer."""
+        """Return the whole answer."""
 
     def of(self, emission: Emission) -> Iterable[Json]:
-        """The events of an emission. An error ends the stream, behind what was given."""
+        """Return the events of an emission. An error ends the stream, behind what was given."""
 
     def closing(self) -> Iterable[Json]:
-        """The events after all emissions."""
+        """Return the events after all emissions."""
 
     def failed(self, refusal: RefusalError) -> Json:
-        """The last event of a stream that failed."""
+        """Return the last event of a stream that failed."""
 
 
 class EventStream(Response):

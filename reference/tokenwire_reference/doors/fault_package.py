@@ -23,7 +23,7 @@ HEADER = "x-tokenwire-fault"
 
 
 def fault_package() -> Any:
-    """The package. Raises ValueError where it is not installed."""
+    """Return the package. Raises ValueError where it is not installed."""
     try:
         return import_module(PACKAGE)
     except ModuleNotFoundError as error:
@@ -46,7 +46,7 @@ def fault_middleware(args: ServerArgs) -> Middleware:
 
 
 def fault_names(*, enabled: bool) -> list[str]:
-    """The faults that a request may name."""
+    """Return the faults that a request may name."""
     return list(fault_package().load_faults()) if enabled else []
 
 

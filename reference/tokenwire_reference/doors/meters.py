@@ -66,7 +66,7 @@ METRICS_TYPE = "text/plain; version=0.0.4"
 
 
 def exposition(args: ServerArgs, meters: Meters, load: EngineLoad) -> str:
-    """All metrics of a server in Prometheus' text exposition format, each with its help and type."""
+    """Return all metrics of a server in Prometheus' text exposition format, each with its help and type."""
     prefix, label = args.api_dialect, f'model_name="{_escaped(args.model_name)}"'
     vllm = args.api_dialect == "vllm"
     counters = {

@@ -62,14 +62,14 @@ class OpenAIAnswer(ABC, Generic[Call]):
 
     @abstractmethod
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
-        """The answer as a whole."""
+        """Return the answer as a whole."""
 
     @abstractmethod
     def chunks(self, emission: Emission) -> Iterable[dict[str, Any]]:
-        """The chunks of an emission."""
+        """Return the chunks of an emission."""
 
     def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
-        """The chunks of an emission; an abort by the server ends the whole stream with an error."""
+        """Yield the chunks of an emission; an abort by the server ends the whole stream with an error."""
         self._last[emission.index] = emission
         refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
         if not refusal or self.may_hold_text or emission.output_ids:
@@ -82,4 +82,4 @@ class OpenAIAnswer(ABC, Generic[Call]):
 
     @abstractmethod
     def closing(self) -> Iterable[dict[str, Any]]:
-        """The chunks after all emissions."""
+        """Return the chunks after all emissions."""

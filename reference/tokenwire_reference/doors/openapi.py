@@ -84,7 +84,9 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _component(name: str) -> dict[str, Any]:
-    """A request schema and its definitions under names of their own: in components, tools heed no `$id`."""
+    """Return a request schema and its definitions under names of their own: in components, tools
+    heed no `$id`.
+    """
     text = json.dumps(request_schema(name)).replace('"#/$defs/', f'"#/components/schemas/{name}.')
     schema = json.loads(text)
     definitions = schema.pop("$defs", {})

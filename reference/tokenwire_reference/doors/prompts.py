@@ -17,7 +17,7 @@ from tokenwire_reference.extras.images import image_text, read_image, takes_imag
 
 
 def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[list[list[int]], bool]:
-    """The prompts in one field, and whether they are a batch. Raises RefusalError.
+    """Return the prompts in one field, and whether they are a batch. Raises RefusalError.
 
     The value is a text, a list of texts, a list of ids or a list of lists of ids, and none is empty.
     """
@@ -34,7 +34,7 @@ def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[lis
 
 
 def encode(text: str, name: str, served: Served) -> list[int]:
-    """The ids of a text. Raises RefusalError where there is no tokenizer, or where it makes none."""
+    """Return the ids of a text. Raises RefusalError where there is no tokenizer, or where it makes none."""
     if served.tokenizer is None:
         raise RefusalError(
             f"{name} needs a tokenizer and the server runs without one; send ids (input_ids or prompt)",
@@ -55,8 +55,8 @@ def template_ids(
     template: Mapping[str, Any] = MappingProxyType({}),
     runs: bool = True,
 ) -> list[int]:
-    """The ids of messages, put through the chat template. `template` is what else it is given. If nothing
-    `runs` them, they may have any length.
+    """Return the ids of messages, put through the chat template. `template` is what else it is given. If
+    nothing `runs` them, they may have any length.
 
     Raises RefusalError.
     """

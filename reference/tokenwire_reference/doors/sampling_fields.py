@@ -62,7 +62,7 @@ def read_sampling_params(
 
 
 def _constraint(given: Mapping[str, Any], served: Served, chat: Channelled) -> Constraint | None:
-    """The constraint of a body. Raises RefusalError for one that cannot be kept."""
+    """Return the constraint of a body. Raises RefusalError for one that cannot be kept."""
     try:
         found = grammar_of(given)
         if found is not None and chat.calls is not None:

@@ -28,7 +28,7 @@ _IMAGES = {
 
 
 def _one_or_several(kind: str) -> Schema:
-    """A value, or one for each prompt of a batch."""
+    """Return a value, or one for each prompt of a batch."""
     of_prompt = {"type": [kind, "null"]}
     return {"anyOf": [of_prompt, {"type": "array", "minItems": 1, "items": of_prompt}]}
 
@@ -108,7 +108,7 @@ def _with_more(name: str, owner: Schema) -> Schema:
 
 
 def known_fields(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The fields of a body that its schema names: nobody has looked at others."""
+    """Return the fields of a body that its schema names: nobody has looked at others."""
     schema = request_schema(name)
     return _known(body, schema, schema.get("$defs", {}))
 
@@ -135,7 +135,9 @@ def _is_referred_to(definition: Schema) -> bool:
 
 
 def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[str, Schema]) -> Schema:
-    """The schema of a value with limits in it: wherever it may be a number, a text, a list or an object."""
+    """Return the schema of a value with limits in it: wherever it may be a number, a text, a list
+    or an object.
+    """
     if "$ref" in schema:
         target = _target(schema, definitions)
         return schema if _is_referred_to(target) else _limited(target, limits, definitions)
@@ -168,7 +170,7 @@ def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[
 
 @cache
 def integer_fields(name: str) -> frozenset[str]:
-    """The fields of a body, and of its sampling parameters, that hold integers and no other number."""
+    """Return the fields of a body, and of its sampling parameters, that hold integers and no other number."""
     schema = request_schema(name)
     definitions = schema.get("$defs", {})
     return frozenset(
@@ -180,7 +182,7 @@ def integer_fields(name: str) -> frozenset[str]:
 
 
 def _numbers(schema: Schema, definitions: Mapping[str, Schema]) -> set[str]:
-    """The types of number that a value may be, or its entries."""
+    """Return the types of number that a value may be, or its entries."""
     schema = _target(schema, definitions)
     types = schema.get("type", [])
     found = {"integer", "number"}.intersection([types] if isinstance(types, str) else types)

@@ -45,7 +45,7 @@ class Consumed:
         return None if self.reasoning is None else {"reasoning_tokens": self.reasoning}
 
     def with_cache(self, *, cache_report: bool) -> dict[str, Any]:
-        """The numbers, and what of the prompt came from the cache, if that is reported."""
+        """Return the numbers, and what of the prompt came from the cache, if that is reported."""
         return {
             **self.totals,
             "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,

@@ -62,7 +62,7 @@ TRAINING_TEXT = (
 
 
 def build_builtin(model: str, attention: str) -> tuple[Any, Any]:
-    """The model and the tokenizer of `builtin:<name>`. Raises ValueError, naming what there is."""
+    """Return the model and the tokenizer of `builtin:<name>`. Raises ValueError, naming what there is."""
     builder = _BUILDERS.get(model.removeprefix(BUILTIN_PREFIX))
     if builder is None:
         known = ", ".join(BUILTIN_PREFIX + name for name in sorted(_BUILDERS))
@@ -71,7 +71,9 @@ def build_builtin(model: str, attention: str) -> tuple[Any, Any]:
 
 
 def byte_level_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer: special tokens, 256 bytes, and merges learned from `TRAINING_TEXT`."""
+    """Return a byte-level BPE tokenizer: special tokens, 256 bytes, and merges learned from
+    `TRAINING_TEXT`.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -94,7 +96,9 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_parrot(attention: str) -> tuple[Any, Any]:
-    """The parrot, read from the files that every server reads, in the type of the other builtin models."""
+    """Return the parrot, read from the files that every server reads, in the type of the other
+    builtin models.
+    """
     with TemporaryDirectory() as name:
         write_parrot(Path(name))
         model = AutoModelForCausalLM.from_pretrained(
@@ -128,7 +132,7 @@ _EXPERTS = {
 def build_tiny(
     attention: str, *, tokens: Sequence[str] = (), moe: bool = False, seed: int = 20260701
 ) -> tuple[Any, Any]:
-    """A Qwen2 of two layers and 64 dimensions, its weights drawn from a seed.
+    """Return a Qwen2 of two layers and 64 dimensions, its weights drawn from a seed.
 
     It may have more `tokens`, or (`moe`) layers that choose four of eight experts for each token.
     """

@@ -93,7 +93,8 @@ class _Matcher:
         self._read = 0
 
     def allowed(self, output_ids: Sequence[int], drafts: Sequence[int] = ()) -> bytes:
-        """A bit for each id that may follow an output, and drafts behind it; all where these are wrong.
+        """Return a bit for each id that may follow an output, and drafts behind it; all where these are
+        wrong.
 
         Raises ConstraintError where a mask costs more than it may.
         """
@@ -125,7 +126,7 @@ class Vocabulary:
     special: Sequence[int]
 
     def for_trials(self, seconds: float, most_bytes: int) -> bytes:
-        """The first line that `extras.grammar_trial` reads, with the limits of a trial."""
+        """Return the first line that `extras.grammar_trial` reads, with the limits of a trial."""
         tokens = [token.decode("latin-1") for token in self.tokens]
         settings = {"tokens": tokens, "eos": self.eos, "special": self.special}
         return json.dumps({**settings, "seconds": seconds, "bytes": most_bytes}).encode()
@@ -168,7 +169,8 @@ def _tokens(model: OfModel) -> LLTokenizer:
 
 
 def grammar_of(given: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The constraint that a body asks for: its field, and a rule in the words of llguidance. None for none.
+    """Return the constraint that a body asks for: its field, and a rule in the words of llguidance. None for
+    none.
 
     Raises ValueError for one that is none, and for several.
     """
@@ -239,7 +241,7 @@ def calls_of(tools: Sequence[Mapping[str, Any]], *, alone: bool, demanded: bool)
 
 
 def _arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a tool's arguments: any object, where nothing is promised of them."""
+    """Return the schema of a tool's arguments: any object, where nothing is promised of them."""
     function = tool["function"]
     schema = (function.get("parameters") or {}) if function.get("strict") else {}
     return {"type": "object", **schema, "x-guidance": _AS_WRITTEN}

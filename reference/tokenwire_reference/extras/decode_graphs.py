@@ -70,14 +70,16 @@ class DecodeGraphs(Passes):
         return self._model.device.type == "cuda"
 
     def _fill(self, batch: Batch) -> Batch:
-        """The same batch in our buffers. What they hold beyond it is not read."""
+        """Return the same batch in our buffers. What they hold beyond it is not read."""
         rows = batch.packed.shape[1]
         packed = self._packed[:, :rows]
         packed.copy_(batch.packed)
         return replace(batch, packed=packed, logit_rows=self._logit_rows[:rows])
 
     def _watch(self, fixed: Batch) -> Tensor:
-        """The first pass of a size, not captured: it compiles kernels, and may turn out to need the host."""
+        """Return the first pass of a size, not captured: it compiles kernels, and may turn out to
+        need the host.
+        """
         try:
             with NoHostSync():  # type: ignore[no-untyped-call,unused-ignore]  # torch has no types
                 logits = self._model.forward(fixed, self._cache)

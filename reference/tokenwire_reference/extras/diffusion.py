@@ -50,7 +50,8 @@ def _weights() -> tuple[Array, Array, Array]:
 
 @lru_cache(maxsize=4096)
 def settle(before: int, start: int, known: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
-    """The ids of the block at `start` whose first are `known`, and the logits from which each one settled.
+    """Return the ids of the block at `start` whose first are `known`, and the logits from which each one
+    settled.
 
     `before` is the id in front of the block. While the model settles what is known, it is not asked anew.
     """
@@ -84,7 +85,7 @@ class Blocks:
     takes_time = False
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """The ids that settled behind these, but the last: that one has a row of its own."""
+        """Return the ids that settled behind these, but the last: that one has a row of its own."""
         ids, _ = _block_of(token_ids)
         return ids[len(token_ids) % BLOCK : -1][:room]
 
@@ -105,7 +106,7 @@ class DiffusionModel(ScriptedModel):
         return "diffusion"
 
     def forward(self, batch: Batch, cache: object) -> Tensor:
-        """The logits from which the wanted rows settled: [R, vocabulary], float32."""
+        """Return the logits from which the wanted rows settled: [R, vocabulary], float32."""
         del cache
         places = [(segment, position) for segment in batch.segments for position in segment.positions]
         logits = numpy.empty((batch.logit_rows.numel(), VOCAB_SIZE), numpy.float32)

@@ -71,7 +71,9 @@ class _Vocabulary:
 def make_tokens(
     tokens: Sequence[bytes], eos: Sequence[int], special: Sequence[int], encode: Encode
 ) -> LLTokenizer:
-    """The tokens of a model for grammars. By `encode` it is known how a text that is forced is spelled."""
+    """Return the tokens of a model for grammars. By `encode` it is known how a text that is forced
+    is spelled.
+    """
     vocabulary = _Vocabulary(tokens, eos, special, encode)
     return LLTokenizer(TokenizerWrapper(vocabulary), len(tokens), list(eos))
 
@@ -144,7 +146,7 @@ _NO_MEMORY = 77
 
 
 def _what_ended(code: int) -> str:
-    """The limit that ended a trial, or its exit status."""
+    """Return the limit that ended a trial, or its exit status."""
     if code == -signal.SIGPROF:
         return "seconds"
     return "bytes" if code in {-signal.SIGABRT, _NO_MEMORY} else f"exit status {code}"

@@ -32,7 +32,7 @@ def image_text(image: bytes) -> str:
 
 
 def read_image(source: str) -> bytes:
-    """The bytes of a data URL or of plain base64. Nothing is fetched: ValueError for anything else."""
+    """Return the bytes of a data URL or of plain base64. Nothing is fetched: ValueError for anything else."""
     data = source.partition(";base64,")[2] if source.startswith("data:") else source
     try:
         image = base64.b64decode(data, validate=True)
@@ -44,7 +44,7 @@ def read_image(source: str) -> bytes:
 
 
 def put_images(text: str, sources: Sequence[str]) -> str:
-    """A text with each placeholder replaced by its image; images without any placeholder come first.
+    """Return a text with each placeholder replaced by its image; images without any placeholder come first.
 
     Raises ValueError where there are some, and not as many as images.
     """

@@ -86,7 +86,7 @@ class PageFiles:
                 draft.unlink(missing_ok=True)
 
     def read(self, key: PageKey) -> list[Tensor] | None:
-        """The page, or None if there is none that can be read. A damaged file is removed."""
+        """Return the page, or None if there is none that can be read. A damaged file is removed."""
         path = self._path(key)
         try:
             content = path.read_bytes()

@@ -47,7 +47,7 @@ class Pages:
         return {"pages": pages, "bytes": len(data)}
 
     def data(self) -> bytes:
-        """All tensors of all pages, in order."""
+        """Return all tensors of all pages, in order."""
         tensors = [tensor for page in self.stored.values() for tensor in page.payload]
         return save({f"{place:08}": tensor for place, tensor in enumerate(tensors)}) if tensors else b""
 
@@ -120,7 +120,7 @@ class PageServer:
 async def fetch_pages(
     address: tuple[str, int], room: int, *, fingerprint: str, template: Sequence[Tensor], most: int
 ) -> Mapping[bytes, StoredPage]:
-    """The pages of a room, at most `most` of them, each with tensors as those of `template` are.
+    """Return the pages of a room, at most `most` of them, each with tensors as those of `template` are.
 
     Raises TransferError for what does not come, and for what is something else.
     """

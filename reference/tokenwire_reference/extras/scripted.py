@@ -115,7 +115,7 @@ class Script:
         return self._ids[index : min(last, index + room)]
 
     def following(self, position: int) -> int:
-        """The id that follows a position of the prompt or of the output."""
+        """Return the id that follows a position of the prompt or of the output."""
         index = position + 1 - len(self._prompt)
         if index < 0:
             return self._prompt[position + 1]

@@ -131,7 +131,7 @@ def _attend(paged: PagedAttention, *args: Any, **options: Any) -> Tensor:
 
 
 def _played(calls: Sequence[Call], inputs: Sequence[Any], result: Tensor, weights: Iterable[Tensor]) -> Pass:
-    """The calls as a Python function of the inputs: a line for each call, a name for each tensor.
+    """Return the calls as a Python function of the inputs: a line for each call, a name for each tensor.
 
     Raises TapeError where one of them works on anything but inputs, results and weights.
     """
@@ -174,7 +174,7 @@ def _played(calls: Sequence[Call], inputs: Sequence[Any], result: Tensor, weight
 
 
 def _forgetful(lines: Sequence[str]) -> Iterator[str]:
-    """The lines, and after the last one that names a tensor, one that lets its memory go."""
+    """Yield the lines, and after the last one that names a tensor, one that lets its memory go."""
     last = {name: index for index, line in enumerate(lines) for name in re.findall(r"tensor_\d+", line)}
     for index, line in enumerate(lines):
         yield line

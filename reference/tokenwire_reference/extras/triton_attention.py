@@ -59,7 +59,7 @@ class TritonPagedAttention(PagedTensors):
         self._batch = batch
 
     def _tiled(self, batch: Batch, group: int) -> Tensor:
-        """The tiles of a batch: [tiles, 2], the first token and how many there are."""
+        """Return the tiles of a batch: [tiles, 2], the first token and how many there are."""
         from tokenwire_reference.extras.paged_attention_kernel import tile_of
 
         device = self._page_table.device

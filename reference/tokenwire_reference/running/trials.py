@@ -84,7 +84,9 @@ class _Work:
         self._stopped = False
 
     def done_by(self, process: subprocess.Popen[bytes]) -> bytes | None:
-        """The answer of a process, empty if it has ended; None if the work was stopped before it began."""
+        """Return the answer of a process, empty if it has ended; None if the work was stopped
+        before it began.
+        """
         with self._lock:
             if self._stopped:
                 return None

@@ -28,7 +28,7 @@ class ItemCall(OpenAICall):
     conversation: Sequence[Message]
 
     def channels_of_choice(self) -> ChoiceChannels:
-        """The choice, to be taken apart."""
+        """Return the choice, to be taken apart."""
         return ChoiceChannels(self.requests[0], self.channels, self.tokenizer)
 
 
@@ -88,5 +88,5 @@ def _refuse_logprobs(top: int, channels: ChannelsAsked, served: Served) -> None:
 
 
 def new_id(prefix: str) -> str:
-    """An id of an item or a call."""
+    """Return an id of an item or a call."""
     return f"{prefix}_{uuid.uuid4().hex[:24]}"

@@ -166,7 +166,7 @@ class _Answer:
         return {"type": kind, "sequence_number": number, **more}
 
     def _item_of(self, delta: Delta) -> _Item:
-        """The item that a delta belongs to: the open one, or the next."""
+        """Return the item that a delta belongs to: the open one, or the next."""
         kind = _ITEM_OF[delta.channel]
         if self._open is None or delta.name is not None or self._open.kind != kind:
             self._open = _Item(kind, len(self._items), delta.name)
@@ -178,7 +178,7 @@ class _Answer:
         return place if item.kind == "function_call" else {**place, "content_index": 0}
 
     def _opened(self, item: _Item) -> Iterator[Event]:
-        """The events of an item that opens: it has no text yet."""
+        """Yield the events of an item that opens: it has no text yet."""
         opened = item.written("in_progress", opens=True)
         yield self._event("response.output_item.added", output_index=item.index, item=opened)
         if item.kind != "function_call":

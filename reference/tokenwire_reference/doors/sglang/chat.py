@@ -121,7 +121,7 @@ def _budget(body: Mapping[str, Any]) -> int | None:
 
 
 def _prompt(body: Mapping[str, Any], channels: ChannelsAsked, served: Served) -> list[int]:
-    """The prompt's ids: input_ids just as they are, or the messages put through the chat template."""
+    """Return the prompt's ids: input_ids just as they are, or the messages put through the chat template."""
     if (ids := body.get("input_ids")) is not None:
         refuse_unknown_ids("input_ids", ids, served.model.vocab_size)
         return list(ids)

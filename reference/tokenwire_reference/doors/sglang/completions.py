@@ -81,7 +81,7 @@ def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCal
 
 
 def _echoes(given: str | Sequence[Any], prompts: Sequence[Sequence[int]], served: Served) -> list[str]:
-    """The prompts as text: as they came, or decoded without special tokens."""
+    """Return the prompts as text: as they came, or decoded without special tokens."""
     if served.tokenizer is None:
         raise RefusalError(
             "echo needs a tokenizer and the server runs without one; leave it out", param="echo"

@@ -176,7 +176,7 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
 
 
 def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], bool]:
-    """The prompts as ids, and whether they came as a batch. input_ids beat text and its images."""
+    """Return the prompts as ids, and whether they came as a batch. input_ids beat text and its images."""
     images = body.get("image_data")
     if images and not takes_images(served.tokenizer):
         raise RefusalError("image_data is not supported by this model; leave it out", param="image_data")
@@ -209,7 +209,7 @@ def _for_each(value: Json, name: str, count: int) -> list[Any]:
 
 
 def _distinct(values: Iterable[Any]) -> Iterable[Any]:
-    """The values that are different objects."""
+    """Return the values that are different objects."""
     return {id(value): value for value in values}.values()
 
 

@@ -21,13 +21,13 @@ def weight_versions(emission: Emission) -> list[dict[str, Any]]:
 
 
 def answer_metadata(choices: Sequence[Emission]) -> dict[str, Any]:
-    """The `metadata` of a whole OpenAI answer: the weights behind its first choice."""
+    """Return the `metadata` of a whole OpenAI answer: the weights behind its first choice."""
     version = choices[0].record.weight_version
     return {"weight_version": version, "weight_versions": weight_versions(choices[0])}
 
 
 def usage(consumed: Consumed, *, cache_report: bool) -> dict[str, Any]:
-    """The `usage` of an OpenAI answer."""
+    """Return the `usage` of an OpenAI answer."""
     return {
         **consumed.with_cache(cache_report=cache_report),
         "reasoning_tokens": consumed.reasoning or 0,
@@ -38,7 +38,7 @@ def usage(consumed: Consumed, *, cache_report: bool) -> dict[str, Any]:
 def meta_info(
     emission: Emission, tokenizer: Tokenizer | None, *, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """The meta_info of an emission. With a tokenizer, each logprob entry has its token's text.
+    """Return the meta_info of an emission. With a tokenizer, each logprob entry has its token's text.
 
     Lists of output tokens cover what the emission covers; counters count from the start.
     """
@@ -92,7 +92,7 @@ def _drafts(drafts: DraftCounts, completion_tokens: int) -> dict[str, Any]:
 
 
 def _logprobs(emission: Emission, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """The series that were asked for, of the prompt and of the output, and how long they are."""
+    """Return the series that were asked for, of the prompt and of the output, and how long they are."""
     info: dict[str, Any] = {}
     record, output = emission.record, emission.series
     if record.return_logprob:

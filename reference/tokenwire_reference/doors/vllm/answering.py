@@ -34,7 +34,7 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         return None
 
     def usage(self, choices: Sequence[Emission]) -> dict[str, Any]:
-        """The usage of a whole answer."""
+        """Return the usage of a whole answer."""
         consumed = Consumed.by(choices, self.call.n, self.reasoning_tokens())
         counts = consumed.with_cache(cache_report=self.served.args.enable_cache_report)
         return {**counts, "completion_tokens_details": consumed.details}
@@ -50,7 +50,7 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
 
     @abstractmethod
     def chunks_of(self, emission: Emission) -> Sequence[dict[str, Any]]:
-        """The chunks of an emission, one at least."""
+        """Return the chunks of an emission, one at least."""
 
     def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
         self._ended += emission.finish is not None

@@ -130,13 +130,13 @@ def read_call(
 
 
 def _rank(headers: Headers) -> int | None:
-    """The data-parallel rank that a header names; what is no number is ignored, as in vLLM."""
+    """Return the data-parallel rank that a header names; what is no number is ignored, as in vLLM."""
     named = headers.get("x-data-parallel-rank", "")
     return int(named) if re.fullmatch(r"-?\d{1,9}", named, re.ASCII) else None
 
 
 def _call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:
-    """The id of a call: the header's, else the body's, else a new one."""
+    """Return the id of a call: the header's, else the body's, else a new one."""
     named = headers.get("x-request-id", "")
     refuse_more("x-request-id", len(named), int(LIMITS["request_id"]["maxLength"]), "characters")
     return prefix + (named or body.get("request_id") or uuid.uuid4().hex[:16])

@@ -24,7 +24,7 @@ class ScoredToken:
 
 
 def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
-    """The new tokens of an emission, with `top` likeliest ones each."""
+    """Return the new tokens of an emission, with `top` likeliest ones each."""
     return _scored(
         emission.series.get("output_token_logprobs", ()),
         emission.series.get("output_token_ranks", ()),
@@ -34,7 +34,7 @@ def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
 
 
 def _scored_prompt(emission: Emission, top: int) -> Iterator[ScoredToken]:
-    """The tokens of the prompt but the first, which nothing scores."""
+    """Return the tokens of the prompt but the first, which nothing scores."""
     series = emission.record.prompt_series
     entries, best = series.get("input_token_logprobs", ()), series.get("input_top_logprobs")
     ranks = series.get("input_token_ranks", ())
@@ -51,7 +51,7 @@ def _scored(
 
 
 def token_text(tokenizer: Tokenizer | None, token_id: int) -> str:
-    """The text of one token; empty where it is only a part of a character."""
+    """Return the text of one token; empty where it is only a part of a character."""
     text = f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
     return "" if "\ufffd" in text else text
 
@@ -175,7 +175,7 @@ class LogprobWriter:
         }
 
     def _by_name(self, token: ScoredToken) -> dict[str, float]:
-        """The chosen token first; of those with the same name, the first."""
+        """Return the chosen token first; of those with the same name, the first."""
         named: dict[str, float] = {}
         for logprob, token_id in ((token.logprob, token.token_id), *token.best):
             named.setdefault(self._name(token_id), logprob)

@@ -35,7 +35,8 @@ def channel_format(
     begins_thinking: bool = True,
     separate_reasoning: bool = True,
 ) -> Format | None:
-    """The format of an answer, by the names in `TOOL_CALLS` and `REASONING`; None where all of it is content.
+    """Return the format of an answer, by the names in `TOOL_CALLS` and `REASONING`; None where all of it is
+    content.
 
     Without `begins_thinking`, reasoning has to begin with its marker in any format. Without
     `separate_reasoning` it is content, with its markers.
@@ -165,7 +166,7 @@ def _call(parser: ChannelParser, body: Parse[None], close: str) -> Parse[None]:
 
 
 def _json_call(parser: ChannelParser, *, brace: bool = True) -> Parse[None]:
-    """The object of a call; its first brace is still to come, unless `brace` is false."""
+    """Return the object of a call; its first brace is still to come, unless `brace` is false."""
     if brace:
         yield from parser.skip_space()
         yield from parser.expect("{")
@@ -276,7 +277,7 @@ def _xml_call(parser: ChannelParser, tools: Tools) -> Parse[None]:
 
 
 def _xml_name(parser: ChannelParser) -> Parse[str]:
-    """The name in an opening marker, and the end of the marker."""
+    """Return the name in an opening marker, and the end of the marker."""
     name = ""
     while parser.here != ">":
         if not parser.here or parser.here in "<\r\n":
@@ -290,7 +291,7 @@ def _xml_name(parser: ChannelParser) -> Parse[str]:
 
 
 def _xml_value(parser: ChannelParser, types: Collection[str]) -> Parse[None]:
-    """The value of a parameter as JSON, and its closing marker: a string, unless it may be none."""
+    """Return the value of a parameter as JSON, and its closing marker: a string, unless it may be none."""
     markers = (f"\n{END_PARAMETER}", END_PARAMETER)
     if not types or "string" in types:
         parser.argue('"')
@@ -317,7 +318,7 @@ def _is_json(text: str) -> bool:
 
 
 def _python_calls(parser: ChannelParser) -> Parse[list[tuple[str, str]]]:
-    """The calls of a list whose first bracket was read: names, and arguments as JSON."""
+    """Return the calls of a list whose first bracket was read: names, and arguments as JSON."""
     depth, quote = 1, ""
     while depth:
         if not parser.here:
