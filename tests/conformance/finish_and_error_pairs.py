@@ -289,7 +289,12 @@ FINISH_AND_ERROR_PAIRS = [
         (refusal(error={"error": {"message": "That is no request."}}, **bad("max_new_tokens", -1)),),
     ),
     Pair("requests-do-not-break-the-server", (whole(), refusal()), (whole(), refusal(500))),
-    Pair("requests-do-not-break-the-server", (whole(), refusal(503), refusal()), (whole(), DIED), why="cut"),
+    Pair(
+        "requests-do-not-break-the-server",
+        (whole(), refusal(503), refusal()),
+        (whole(), DIED, DIED),
+        why="cut",
+    ),
     Pair("stream-errors-say-why", IN_TIME, with_error(incremental(), {"message": "the worker died"}, 5), 5),
     Pair("stream-errors-are-final", IN_TIME, with_error(incremental(), FAILED, 2), 3),
     Pair(

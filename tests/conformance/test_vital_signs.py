@@ -193,6 +193,37 @@ def test_a_server_that_does_not_come_back_is_given_up_with_the_reason() -> None:
     assert _over(Revival("true", 5), Supervisor) == ""
 
 
+CLOSED = CannedSender(b"", None, ending=Ending.UNREACHABLE, detail="RemoteProtocolError: no response")
+
+
+class Closing(CannedSender):
+    """Closes so many connections without a byte, and lives."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.left = times
+
+    async def send(self, name: str, *rest: Any, **how: Any) -> Exchange:
+        self.names.append(name)
+        if VITALS in name or not self.left:
+            return await GOOD.send(name, *rest)
+        self.left -= 1
+        return await CLOSED.send(name, *rest)
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, 200), (2, None)])
+def test_a_request_whose_connection_was_closed_without_a_byte_is_asked_once_more(
+    times: int, status: int | None
+) -> None:
+    server = Closing(times)
+    vitals = vital_signs(server)
+    exchange = asyncio.run(ask(vitals, "closed"))
+    assert (exchange.name, exchange.status) == ("sglang-generate/s/closed-asked-again", status)
+    assert labels(vitals.besides) == [f"{VITALS}/1", "s/closed"]
+    assert len(server.names) == 3
+    assert asyncio.run(ask(vitals, "left", tap=object())).name == "sglang-generate/s/left"
+
+
 class Roomless:
     """Answers a failure, then 503 to everything until so many seconds were waited."""
 

@@ -29,6 +29,8 @@ WAY_OUT = (
     "what is published stays: leave the row as it was, or withdraw it (`excluded:`), and give the new demand "
     "a new id in a new version (spec/README.md, Versions)"
 )
+ALLOWANCES = frozenset({"sampled_besides_top_logprobs", "request_id_prefix_is_optional"})
+"""Policies that only allow more: with one, a target that conformed to a version conforms to it still."""
 TERMS = ("Terms", "Comparisons", "Refusals")
 """The sections of chapter 1 that say what the words of sentences mean."""
 MEANING_HEADING = """\
@@ -94,7 +96,8 @@ def changed_meaning(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterat
         for name in sorted({*chosen, *policy}):
             was, is_now = chosen.get(name), policy.get(name)
             grown = name == "finish_types" and set(was or ()) <= set(is_now or ())
-            if was != is_now and not grown:
+            allowed = name in ALLOWANCES and (not was or is_now is True)
+            if was != is_now and not grown and not allowed:
                 yield f"{dialect}: {name} was {was!r}, and is {is_now!r}; {WAY_OUT}"
 
 

@@ -8,6 +8,7 @@ import pytest
 import sealed_profiles
 import yaml
 from sealed_profiles import (
+    ALLOWANCES,
     PUBLISHED,
     broken_seals,
     changed_meaning,
@@ -120,6 +121,16 @@ def test_a_dialect_may_have_more_finish_types():
     policy = now["policies"]["vllm-chat"]
     more = {**policy, "finish_types": [*policy["finish_types"], "eos"]}
     assert list(changed_meaning(now, {**now, "policies": {**now["policies"], "vllm-chat": more}})) == []
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWANCES))
+def test_a_dialect_may_allow_more_and_not_take_it_back(name):
+    now = meaning()
+    policies = now["policies"]
+    more, less = ({**policies["vllm-chat"], name: allowed} for allowed in (True, False))
+    allowing, forbidding = ({**now, "policies": {**policies, "vllm-chat": policy}} for policy in (more, less))
+    assert list(changed_meaning(now, allowing)) == []
+    assert list(changed_meaning(allowing, forbidding)) != []
 
 
 def test_a_published_version_is_not_written_again(files, monkeypatch, tmp_path):

@@ -243,7 +243,18 @@ class Conversation:
     @property
     def id_prefix(self) -> str:
         """The prefix that the server's answers put before the id that a client gave its request."""
-        return self.dialect.policy.request_id_prefix
+        policy = self.dialect.policy
+        if policy.request_id_prefix_is_optional and any(map(self._tells_id_bare, self.transcript.streams)):
+            return ""
+        return policy.request_id_prefix
+
+    def _tells_id_bare(self, stream: Stream) -> bool:
+        """True if an answer of this endpoint carries the id that its client chose, without the prefix."""
+        sent_id = stream.asked.request_id
+        if sent_id is None or stream.dialect != self.dialect.name:
+            return False
+        first = next(iter(stream.emissions()), None)
+        return first is not None and first.details.get("request_id") == sent_id
 
     async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> ControlCall | None:
         """Abort one request by the id that its client gave it, as the server's answers

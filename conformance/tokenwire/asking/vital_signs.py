@@ -20,7 +20,7 @@ from tokenwire.asking.politeness import Spent, retry_after
 from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.run import has_record
-from tokenwire.target.death import RESTARTED, VITALS
+from tokenwire.target.death import RESTARTED, VITALS, closed_silently
 from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, HttpRequest, exchange_name
 
 LEAST_PATIENCE = 8
@@ -154,6 +154,11 @@ class VitalSigns:
         """Return an exchange that failed, or the response to its request after a restart."""
         if life == self._life and not self.over:
             await self._check_liveness()
+            if life == self._life and not self.over and closed_silently(exchange) and how.get("tap") is None:
+                # A server that lives may have lost a connection by accident: twice is none.
+                self.besides.append(exchange)
+                name = f"{exchange.name}-asked-again"
+                return await self._inner.send(name, exchange.scenario, exchange.request, **how)
         if life == self._life or self.over or self._alone[life] or how.get("tap") is not None:
             return exchange
         self.besides.append(exchange)

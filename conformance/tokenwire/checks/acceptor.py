@@ -261,6 +261,15 @@ def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acce
     return Acceptance(True)
 
 
+def idle_start(emissions: Sequence[Delivered]) -> int:
+    """Return how many emissions of a stream of new ids come before any that carries something.
+
+    They are the matter of first-emission-has-a-token, which not all families promise.
+    """
+    before = (n for n, emission in enumerate(emissions) if not _is_idle(emission, Progress()))
+    return next(before, 0)
+
+
 def _of_both_sides(record: Record, emissions: Sequence[Delivered]) -> Record:
     """The record without what no emission carries: the requests may have asked for different things."""
     carried = {name for emission in emissions for name in emission.series}

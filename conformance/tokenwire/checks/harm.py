@@ -16,7 +16,7 @@ from tokenwire.checks.reading.refusals import is_bad, put_off, was_refused
 from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import names_of
 from tokenwire.record import Answer, Place
-from tokenwire.target.death import DIED, failure
+from tokenwire.target.death import DIED, closed_silently, failure, question_of
 from tokenwire.target.determinism import known_by
 from tokenwire.wire.exchange import Ending
 
@@ -166,9 +166,14 @@ def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Targe
         place = end_place(death.of) if death.call is None else Place(death.name)
         yield expect(place, "a record or a refusal", DIED, death.words, holds=False)
     looked_at = []
+    closed_once = _closed_once(streams)
     for stream in streams:
         given_up = stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}
         if given_up or stream.exchange.status in _OF_A_WORKER:
+            continue
+        if stream is closed_once:
+            reason = "one connection of the run was closed without a byte, and the same request was answered"
+            yield left_out(end_place(stream), reason)
             continue
         failed = failure(stream)
         if failed or stream.answered or was_refused(stream):
@@ -177,6 +182,19 @@ def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Targe
         message = f"the request ended in a failure of the server ({failed})"
         actual = failed or "a record or a refusal"
         yield expect(end_place(stream), "a record or a refusal", actual, message, holds=not failed)
+
+
+def _closed_once(streams: tuple[Answer, ...]) -> Answer | None:
+    """Return the only answer of a run whose connection was closed without a byte, if that may be an accident.
+
+    It may be one if the same request was answered at another time: a live run asks it again.
+    """
+    closed = [stream for stream in streams if closed_silently(stream.exchange)]
+    if len(closed) != 1:
+        return None
+    asked = question_of(closed[0])
+    answered = (stream for stream in streams if stream.answered or was_refused(stream))
+    return closed[0] if any(question_of(stream) == asked for stream in answered) else None
 
 
 def _gravest_first(looked_at: tuple[Answer, str]) -> int:

@@ -204,6 +204,8 @@ def _cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observa
         if choice.finish is not None and choice.finish.type == SPENT and isinstance(items, list) and items:
             place = emission.event.at(f"{pointer}/{len(items) - 1}/status")
             status = find(items[-1], ("status",))
+            if status in (None, ABSENT) and find(items[-1], ("type",)) == _REASONING:
+                continue  # the status of reasoning is optional
             message = f"the budget cut the last item, and its status is {status!r}"
             yield expect(place, "incomplete", None if status is ABSENT else status, message)
 
@@ -226,6 +228,8 @@ def _body(stream: Stream) -> Mapping[str, Any]:
     return body if isinstance(body, Mapping) else {}
 
 
+_REASONING = "reasoning"
+"""The type of an item that holds what a model reasoned."""
 _OF_THOUGHTS = ("thinking", "reasoning", "chat_template_kwargs", "system", "instructions", "tool_choice")
 """Fields that each endpoint has in a form of its own: requests with any of them are compared with none."""
 

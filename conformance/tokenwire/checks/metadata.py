@@ -26,6 +26,7 @@ from tokenwire.dialects.logprobs import (
     SAMPLED,
     TOP,
     Logprob,
+    Logprobs,
     Position,
     ReportedLogprobs,
     is_logprob_series,
@@ -202,14 +203,29 @@ Fault = Callable[[ReportedLogprobs, Position], str]
 """What is wrong with the top logprobs at a position, in words; empty for nothing."""
 
 
-def _fault_in_top(reported: ReportedLogprobs, position: Position, *, k: int, fewer: bool) -> str:
-    """Whether a position has another number of top logprobs than it should, or names an id twice."""
+def _is_besides(position: Position, entries: Logprobs) -> bool:
+    """True if the first of the entries is the sampled token and none of the others is less likely."""
+    sampled, first, others = position.sampled, entries[0], entries[1:]
+    if sampled is None or sampled.id is None or first.id != sampled.id:
+        return False
+    if not {type(entry.value) for entry in entries} <= {int, float}:
+        return False
+    ids = [entry.id for entry in entries]
+    return len(set(ids)) == len(ids) and all(other.value >= first.value for other in others)
+
+
+def _fault_in_top(
+    reported: ReportedLogprobs, position: Position, *, k: int, fewer: bool, besides: bool
+) -> str:
+    """Return why a position has a wrong number of top logprobs, or names an id twice; empty for nothing."""
     entries = position.top
     if entries is None:
         return f"is {position.written_top!r}, not a list of entries"
     if reported.by_text:
         # The sampled token may stand beside the k likeliest, and tokens of one text share an entry.
         return "" if 1 <= len(entries) <= k + 1 else f"holds {len(entries)} entries for {k} and the sampled"
+    if besides and len(entries) == k + 1 and _is_besides(position, entries):
+        return ""
     if len(entries) > k or len(entries) < (1 if fewer else k):
         return f"holds {len(entries)} entries instead of {k}"
     ids = [entry.id for entry in entries if entry.names_id]
@@ -245,8 +261,9 @@ def _observe_top(
 @check_choices("top-logprobs-have-k", about("top_logprobs", answered=True))
 def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for."""
-    k, fewer = stream.asked.top_logprobs, policy_of(stream).fewer_top_logprobs
-    fault_in = partial(_fault_in_top, k=k, fewer=fewer)
+    k, policy = stream.asked.top_logprobs, policy_of(stream)
+    fewer, besides = policy.fewer_top_logprobs, policy.sampled_besides_top_logprobs
+    fault_in = partial(_fault_in_top, k=k, fewer=fewer, besides=besides)
     yield from _observe_top(reported_along(choice), fault_in, f"{k} entries with different ids")
 
 

@@ -216,7 +216,7 @@ def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
 @check_run("refusal-names-the-value")
 def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Who reads the refusal finds the mistake. An endpoint that answers prompts as texts, and none as ids,
-    may speak of the ids instead; so may one without streams of the stream.
+    may speak of the ids instead; so may one without streams of the stream, or without batches of the batch.
     """
     answered: dict[str, set[tuple[str, bool]]] = {}
     refused: list[Answer] = []
@@ -239,8 +239,9 @@ def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Ite
 
 
 def _ways(stream: Answer) -> tuple[tuple[str, bool], ...]:
-    """In what form a request has its prompt, and wants its answer."""
-    return ("ids", stream.asked.input_ids is not None), ("stream", stream.asked.stream)
+    """The form in which a request has its prompts, and wants its answer."""
+    asked = stream.asked
+    return ("ids", asked.input_ids is not None), ("stream", asked.stream), ("batch", asked.batch)
 
 
 def _names(stated: str, value: bad.BadValue) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANY, streamed, undisturbed_choices
-from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
+from tokenwire.checks.acceptor import Rules, accept, deliveries_of, idle_start, record_of
 from tokenwire.checks.check import Relation, Target, compare, compare_rows
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
@@ -298,6 +298,8 @@ def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterato
             continue
         rules = Rules(theirs.delivery, interval, rounding, stop)
         delivered = deliveries_of(theirs)
+        idle = idle_start(delivered) if theirs.delivery is Delivery.INCREMENTAL else 0
+        delivered = delivered[idle:]
         verdict, loose = accept(record_of(ours), delivered, rules), replace(rules, logprob_tolerance=DRIFT)
         # Chance moves numbers by `DRIFT`, or lets ids part at a near tie. It does not explain a stream that
         # is not even a legal cut of what it joins to.
@@ -306,7 +308,7 @@ def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterato
             or (goes_apart(pair) and accept(record_of(theirs), delivered, loose).legal)
         )
         last = len(theirs.emissions) - 1
-        emission = theirs.emissions[last if verdict.index is None else min(verdict.index, last)]
+        emission = theirs.emissions[last if verdict.index is None else min(verdict.index + idle, last)]
         field = verdict.field or "output_ids"
         yield expect(
             emission.at(field),

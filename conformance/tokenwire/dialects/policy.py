@@ -39,6 +39,8 @@ class Policy:
     """What a request's interval does to the server's: `raises` if only a larger one counts."""
     request_id_prefix: str = ""
     """What stands before the client's own id."""
+    request_id_prefix_is_optional: bool = False
+    """An answer may carry the client's own id without the prefix."""
     prompt_ids_once: bool = False
     """A stream tells the prompt's ids once for all samples."""
     numeric_error_codes: bool = True
@@ -59,6 +61,8 @@ class Policy:
     """The sampled token comes first, whatever its rank."""
     fewer_top_logprobs: bool = False
     """A position may hold fewer than were asked for."""
+    sampled_besides_top_logprobs: bool = False
+    """A sampled token that is not among the likeliest stands before them, and is not counted."""
     likeliest_are_listed: Literal["as_chosen_from", "before_bans", "before_penalties"] = "as_chosen_from"
     """Which logprobs the likeliest are listed by: `before_bans`, as the model gave them, with ids that the
     request bans; `before_penalties`, also where the server applies penalties unasked."""

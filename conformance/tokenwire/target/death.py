@@ -198,7 +198,14 @@ def _lives(streams: Iterable[Answer]) -> Iterator[list[_Timed]]:
     yield life
 
 
-def _question(stream: Answer) -> tuple[str, str]:
+def closed_silently(exchange: ExchangeHead) -> bool:
+    """True if a server took a connection and closed it before it sent a byte."""
+    unanswered = exchange.status is None and exchange.ending is Ending.UNREACHABLE
+    return unanswered and not exchange.detail.startswith(_NOT_LISTENING)
+
+
+def question_of(stream: Answer) -> tuple[str, str]:
+    """Return what a request asks, and of which endpoint."""
     request = stream.exchange.load().request
     body: Any = request.body if request.raw_body is None else repr(request.raw_body)
     return request.path, json.dumps(body, sort_keys=True)
@@ -234,7 +241,7 @@ def deaths(
     found: list[Death] = []
     # Backwards: a request that a later life ended in, once more, is the likelier suspect of an earlier end.
     for number, life in reversed(list(enumerate(lives))):
-        killers = [_question(death.of) for death in found]
+        killers = [question_of(death.of) for death in found]
         death = _end(life, suspicion, killers, unanswered, final=number + 1 == len(lives))
         if death is not None:
             found.append(death)
@@ -303,11 +310,11 @@ def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
         return False
     if len(failed) >= IN_A_ROW:
         return True
-    answered = {_question(sent.stream) for sent in signs}
+    answered = {question_of(sent.stream) for sent in signs}
     return any(
         sent.stream.exchange.scenario == VITALS
         or sent.stream.exchange.detail.startswith(_NOT_LISTENING)
-        or _question(sent.stream) in answered
+        or question_of(sent.stream) in answered
         for sent in failed
     )
 
@@ -333,7 +340,7 @@ def _suspects(
     # What met nobody who listened came too late to be the cause.
     met = [sent for sent in under_way if not sent.stream.exchange.detail.startswith(_NOT_LISTENING)]
     under_way = met or under_way
-    again = [sent for sent in under_way if _question(sent.stream) in killers]
+    again = [sent for sent in under_way if question_of(sent.stream) in killers]
     if again:
         return again[:1]
     ranks = {id(sent): suspicion(sent.stream) for sent in (*under_way, *reported)}

@@ -1,0 +1,139 @@
+"""What vLLM 0.33.0's two front ends may do, and what looks alike and is a fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from live_captures import live_run, verdict
+from stream_builder import refusal, whole
+from test_checks_pairs import observe
+from test_death import NOBODY, PROBES, exchange, run
+from test_death import verdict as death_verdict
+from wire_answers import DONE, answered
+
+from tokenwire.ask import SentField
+from tokenwire.checks.evidence import Observation
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.target.death import VITALS
+from tokenwire.target.determinism import Comparison
+from tokenwire.wire.exchange import Ending
+
+BROKEN = "requests-do-not-break-the-server"
+HAVE_K = "top-logprobs-have-k"
+ASKED = {"token_ids": [7, 8], "sampling_params": {"max_tokens": 1, "logprobs": 2}, "request_id": "mine"}
+CLOSED = (None, Ending.UNREACHABLE, "RemoteProtocolError: Server disconnected without sending a response.")
+
+
+def violated(requirement: str, subject: Any) -> list[Observation]:
+    return [seen for seen in observe(requirement, subject) if not seen.holds]
+
+
+def generated(*top: tuple[int, float], request_id: str = "mine", dialect: str = "vllm-generate") -> Stream:
+    """One id, 5, and the candidates at its position."""
+    listed = [{"token": f"token_id:{token}", "logprob": number} for token, number in top]
+    entry = {"token": "token_id:5", "logprob": -3.0, "top_logprobs": listed}
+    choice = {"index": 0, "token_ids": [5], "finish_reason": "length", "logprobs": {"content": [entry]}}
+    return answered(dialect, ASKED, {"request_id": request_id, "choices": [choice]})
+
+
+def test_a_sampled_token_outside_the_likeliest_stands_before_them() -> None:
+    assert observe(HAVE_K, generated((5, -3.0), (6, -1.0), (7, -2.0)))
+    assert violated(HAVE_K, generated((5, -3.0), (6, -1.0), (7, -2.0))) == []
+    assert violated(HAVE_K, generated((5, -3.0), (6, -4.0))) == []
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        [(5, -3.0), (6, -1.0), (7, -4.0)],
+        [(6, -1.0), (7, -2.0), (5, -3.0)],
+        [(8, -3.0), (6, -1.0), (7, -2.0)],
+        [(5, -3.0), (6, -1.0), (6, -1.0)],
+        [(5, -3.0), (6, -1.0), (5, -3.0)],
+        [(5, -3.0), (6, -1.0), (7, -2.0), (8, -2.5)],
+        [(5, -3.0)],
+    ],
+    ids=[
+        "it is within them",
+        "it is not first",
+        "another is first",
+        "an id twice",
+        "it stands twice",
+        "k + 2",
+        "k - 1",
+    ],
+)
+def test_one_more_than_was_asked_for_is_a_fault_unless_it_is_the_sampled_token(top: list[Any]) -> None:
+    assert violated(HAVE_K, generated(*top))
+
+
+def test_candidates_of_a_neighbour_are_found() -> None:
+    """The Rust front end answered 10 candidates where 1 was asked for, beside a request for 10."""
+    assert verdict(live_run("vllm-candidates-of-neighbours"), HAVE_K) is Verdict.FAIL
+
+
+def test_the_clients_own_id_may_come_without_the_prefix() -> None:
+    row = "request-id-is-the-clients"
+    for told in ("mine", "generate-tokens-mine"):
+        assert observe(row, generated(request_id=told))
+        assert violated(row, generated(request_id=told)) == []
+    for told in ("generate-tokens-", "mine-2", "other-mine"):
+        assert violated(row, generated(request_id=told))
+
+
+def chunk(ids: list[int], text: str, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "text": text, "token_ids": ids, **fields}
+    return {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+
+
+def streamed(*events: dict[str, Any]) -> Stream:
+    body = {"prompt": [7, 8], "max_tokens": 2, "temperature": 0.0, "return_token_ids": True, "stream": True}
+    return answered("vllm-completions", body, *events, DONE, label="stream")
+
+
+def test_an_event_need_not_say_that_it_does_not_finish() -> None:
+    """The chunks of chat need not, either: clients read what is missing as null."""
+    events = [chunk([5], "a"), chunk([6], "b", finish_reason="length")]
+    assert violated("events-fit-schema", streamed(*events)) == []
+    assert violated("events-fit-schema", streamed(chunk([5], "a", finish_reason=1), events[1]))
+
+
+def test_an_empty_start_of_a_stream_is_the_matter_of_the_row_that_names_it() -> None:
+    body = {"prompt": [7, 8], "max_tokens": 2, "temperature": 0.0, "return_token_ids": True}
+    answer = answered("vllm-completions", body, chunk([5, 6], "ab", finish_reason="length"), label="whole")
+    start, first, last = chunk([], ""), chunk([5], "a"), chunk([6], "b", finish_reason="length")
+    row = "stream-is-legal-delivery"
+
+    def legal(*events: dict[str, Any]) -> list[Observation]:
+        return violated(row, Comparison(answer, streamed(*events)))
+
+    assert legal(start, first, last) == []
+    assert violated("first-emission-has-a-token", streamed(start, first, last))
+    assert [seen.place.event for seen in legal(start, first, chunk([9], "b", finish_reason="length"))] == [2]
+    assert legal(chunk([], "a"), first, last), "it shows text before its id"
+
+
+def test_where_batches_are_refused_a_refusal_may_speak_of_these() -> None:
+    sent = {"max_new_tokens": SentField("max_tokens", ("many",))}
+    refused = refusal(error={"message": "one prompt at a time"}, sent=sent, batch=True, input_ids=None)
+    one, batch = (whole(input_ids=None, batch=several) for several in (False, True))
+    row = "refusal-names-the-value"
+    assert violated(row, (one, refused)) == []
+    assert violated(row, (one, batch, refused))
+
+
+def test_one_connection_that_was_closed_without_a_byte_may_be_an_accident() -> None:
+    """Only where the same request was answered, and nothing else was closed."""
+    closed = exchange("x/closed", 1, how=CLOSED)
+    again, look = exchange("x/closed-asked-again", 3), exchange(f"{VITALS}/1", 2)
+    assert death_verdict(BROKEN, run(*PROBES, closed, look, again)) is not Verdict.FAIL
+    other = exchange("x/other", 1, ids=(9, 9), how=CLOSED)
+    assert death_verdict(BROKEN, run(*PROBES, other, look)) is Verdict.FAIL, "nothing like it was answered"
+    twice = replace(again, status=None, ending=Ending.UNREACHABLE, detail=CLOSED[2], reads=())
+    assert death_verdict(BROKEN, run(*PROBES, closed, look, twice, exchange("x/z", 4))) is Verdict.FAIL
+    assert death_verdict(BROKEN, run(*PROBES, closed, look, again, other, exchange("x/z", 4))) is Verdict.FAIL
+    dead = [exchange(f"x/{n}", 2 + n, how=NOBODY) for n in range(2)]
+    assert death_verdict(BROKEN, run(*PROBES, closed, *dead)) is Verdict.FAIL
