@@ -199,7 +199,7 @@ def faults(session: nox.Session) -> None:
 
 @nox.session
 def near_ties(session: nox.Session) -> None:
-    """No FAIL for a correct server that does not repeat itself."""
+    """Show that a correct server that does not repeat itself gets no FAIL."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
     session.run("python", "-m", "proofs.near_ties", *session.posargs)
 
@@ -265,7 +265,9 @@ def robustness(session: nox.Session) -> None:
 
 @nox.session
 def audit(session: nox.Session) -> None:
-    """Of what users install: a bill of materials, bom.json; then, with a network, known vulnerabilities."""
+    """Write a bill of materials of what users install, bom.json; then, with a network, list known
+    vulnerabilities.
+    """
     session.install("cyclonedx-bom", "pip-audit", silent=False)
     shipped = Path(session.create_tmp()) / "shipped"
     python = str(shipped / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
@@ -375,7 +377,7 @@ def scale(session: nox.Session) -> None:
 
 
 def _main() -> int:
-    """Let `python noxfile.py -s SESSION --option …` stand for `nox -s SESSION -- --option …`."""
+    """Make `python noxfile.py -s SESSION --option …` do what `nox -s SESSION -- --option …` does."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,13 +1,13 @@
-"""What a streamed token costs over HTTP, beside the same bytes from a bare uvicorn application.
+"""Measure the cost of a streamed token over HTTP, beside the same bytes from a bare uvicorn application.
 
     python benchmarks/delivery.py                      ends with two tables
     python benchmarks/delivery.py --write DIRECTORY    keeps the numbers there, for the documentation
 
-The scripted model spells tokens without computing them, so what is left is their way: the engine's step,
-the streamer, the record, JSON and HTTP. The bare application holds finished events and does nothing but send
-them, one by one, a stream after the other. Both take turns in one run, and what counts is the processor time
-of the server's process for each event, which other programs on the machine change little. Needs Linux, where
-one process can read the clock of another.
+The scripted model spells tokens without computing them. Only their way is left: the engine's step, the
+streamer, the record, JSON and HTTP. The bare application holds finished events and only sends them, one by
+one, a stream after the other. Both take turns in one run. The measure is the processor time of the server's
+process for each event, which other programs on the machine change little. Needs Linux, where one process can
+read the clock of another.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """How many events the reference sends while the bare application sends one."""
+        """The number of events that the reference sends while the bare application sends one."""
         return self.bare / self.tokenwire
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used of the processor; the clock of another process, as Linux numbers it."""
+    """Return the processor time of a process; Linux numbers the clock of another process in this way."""
     return time.clock_gettime(~pid << 3 | 2)
 
 

@@ -39,7 +39,7 @@ Asked = Sequence[tuple[tuple[int, ...], int]]
 
 @dataclass(frozen=True)
 class Compared:
-    """What each side took for the same requests."""
+    """Costs of both sides for the same requests."""
 
     name: str
     tokens: int

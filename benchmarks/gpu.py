@@ -363,7 +363,7 @@ def timed_ours(work: Workload, device: str, *, small: bool, invariant: bool) -> 
 
 @dataclass(frozen=True)
 class Figures:
-    """What `--write` keeps, for the documentation."""
+    """Figures that `--write` keeps, for the documentation."""
 
     requests: int
     wanted: int

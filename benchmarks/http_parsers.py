@@ -1,10 +1,10 @@
-"""What a streamed token costs the reference with uvicorn's two parsers of HTTP: h11, and httptools (in C).
+"""Measure the cost of a streamed token with uvicorn's two parsers of HTTP: h11, and httptools (in C).
 
     python benchmarks/http_parsers.py                        ends with a table
     python benchmarks/http_parsers.py --checkout DIRECTORY   beside the reference of another checkout, too
 
-All sides take turns in one run, and what counts is the processor time of the server's process for each event
-(`delivery.py` says how). Needs httptools, which the reference itself does without.
+All sides take turns in one run. The measure is the processor time of the server's process for each event
+(`delivery.py` explains it). Needs httptools, which the reference itself does not need.
 """
 
 from __future__ import annotations

@@ -49,11 +49,11 @@ def recorded() -> tuple[Exchange, list[dict[str, Any]]]:
 
 
 def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str = "long") -> Exchange:
-    """An answer of so many tokens as that server sends it: a token in each event; so many events, each with
-    all so far; or as a whole.
+    """Make an answer of `tokens` tokens as that server sends it: a token in each event, `cumulative` events
+    with all tokens so far, or one whole answer.
 
-    What varies there from token to token does so here: text, id, counters, every logprob, the ids and texts
-    of the likeliest. The first event says when it was sent, the last how long all took.
+    Values that vary there from token to token do so here: text, id, counters, every logprob, the ids and
+    texts of the likeliest. The first event has the time when it was sent, the last the time that all took.
     """
     exchange, (first, usual, *_, last) = recorded()
     series = [key for key, value in usual["meta_info"].items() if key.startswith("output_") and value]
@@ -95,7 +95,9 @@ def _text(token: int) -> str:
 
 
 def _of(position: list[Any], token: int, *, own_id: bool) -> list[Any]:
-    """What an event says at one position, for another token: with another logprob, and its own id."""
+    """Return the values of an event at one position, for another token: with another logprob, and
+    its own id.
+    """
     if position and isinstance(position[0], list):
         return [_of(entry, token + rank, own_id=own_id) for rank, entry in enumerate(position)]
     logprob, id_, _ = position
@@ -131,7 +133,7 @@ def straightforward(exchanges: Sequence[Exchange]) -> None:
 
 
 def seconds(doing: Callable[[], object], turns: int) -> float:
-    """Of the processor, for doing something once: the median of some turns."""
+    """Measure the processor time for doing something once: the median of some turns."""
     taken = []
     for _ in range(turns):
         gc.collect()
@@ -150,7 +152,7 @@ SPEED = ["incremental, with logprobs", "events", "µs each", "MB/s", "straightfo
 
 
 def beside_the_straightforward_judge(turns: int) -> Rows:
-    """How fast both sides are on incremental streams with logprobs, short and long."""
+    """Measure the speed of both sides on incremental streams with logprobs, short and long."""
     rows: Rows = []
     for count, tokens in ((200, 50), (10, 1000), (1, 10_000)):
         exchanges = [stream(tokens, name=f"{tokens}/{number}") for number in range(count)]
@@ -173,7 +175,9 @@ def beside_the_straightforward_judge(turns: int) -> Rows:
 
 
 def of_any_length(turns: int, sizes: Sequence[int]) -> Rows:
-    """What an event costs in streams of different lengths, and a byte where events grow with the stream."""
+    """Measure the cost of an event in streams of different lengths, and of a byte where events grow with the
+    stream.
+    """
     rows: Rows = []
     modes: tuple[tuple[str, Callable[[int], Exchange], str], ...] = (
         ("incremental", stream, "µs an event"),

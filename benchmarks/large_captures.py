@@ -44,7 +44,7 @@ _MADE_UP = re.compile(rb"((?<![0-9a-f])[0-9a-f]{8,24})[0-9a-f]{8}(?![0-9a-f])")
 
 
 def many_exchanges() -> Iterator[Exchange]:
-    """Those of a recorded run, over and over, each time an hour later and under other names."""
+    """Yield the exchanges of a recorded run, over and over, each time an hour later and under other names."""
     recorded = list(read_capture(RECORDING))
     yield from recorded
     for again in count(1):
@@ -74,7 +74,7 @@ CAPTURES = {"many exchanges": many_exchanges, "incremental streams": incremental
 
 
 def write(exchanges: Iterator[Exchange], path: Path, size: int) -> None:
-    """A capture of so many bytes."""
+    """Write a capture of `size` bytes."""
     with path.open("wb") as file:
         writer = ExchangeWriter(file)
         while file.tell() < size:
@@ -95,7 +95,7 @@ finally:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay took."""
+    """Costs of a replay."""
 
     clock: float
     main: float
@@ -127,7 +127,7 @@ def replayed(path: Path, jobs: int) -> Replayed:
 
 
 def memory(root: int) -> int:
-    """Bytes that a process and its children have now; 0 where the system does not tell."""
+    """Return the bytes that a process and its children have now; 0 if the system does not report them."""
     try:
         children = Path(f"/proc/{root}/task/{root}/children").read_text().split()
     except OSError:

@@ -1,6 +1,6 @@
-"""What the suite holds of an answer, and what judging takes: with what spares memory and time, and without.
+"""Measure the memory of answers and the time of judging, with the savings of the suite and without.
 
-    python benchmarks/memory.py [CAPTURE...]      ends with a table and the ratios
+python benchmarks/memory.py [CAPTURE...] ends with a table and the ratios
 
 Both sides run in turns in one run, on captures (by default on the recordings of one server) and on one long
 cumulative stream that is made up. Memory is what Python allocated for all streams, beside the bytes of their
@@ -71,7 +71,7 @@ def held(servers: Sequence[Sequence[Exchange]]) -> float:
 
 
 def seconds(doing: Callable[[], object]) -> float:
-    """Of the processor, for doing something once."""
+    """Measure the processor time for doing something once."""
     gc.collect()
     begin = time.process_time()
     doing()

@@ -1,4 +1,4 @@
-"""What the benchmarks measured, as a page of the documentation with drawings.
+"""Make a page of the documentation, with drawings, from the figures of the benchmarks.
 
     python -m benchmarks.page benchmarks/results docs
 
@@ -126,7 +126,7 @@ def engine(figures: Figures) -> list[str]:
 
 
 def recorder(figures: Sequence[Figures], folder: Path) -> list[str]:
-    """What stands between the socket and the clock."""
+    """Write the section about the time between the socket and the clock."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for item in figures:
         lines.setdefault(item["side"], []).append((item["streams"], item["cpu"]))

@@ -50,7 +50,7 @@ SIDES = ("raw socket", "httpx", "recorder", "recorder, to disk")
 
 
 async def serve(streams: int, ticks: int, figures: Connection, tick_s: float, padding: bytes) -> None:
-    """As soon as so many have asked, send them all their events, one each tick; then again."""
+    """Wait until all streams have asked, send them all their events, one each tick, and begin again."""
     waiting: list[asyncio.StreamWriter] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +84,7 @@ async def serve(streams: int, ticks: int, figures: Connection, tick_s: float, pa
 def process(
     streams: int, ticks: int, figures: Connection, tick_s: float = TICK_S, padding: bytes = PADDING
 ) -> None:
-    """A server in a process of its own; it tells its port."""
+    """Run a server in its own process; it sends its port."""
     asyncio.run(serve(streams, ticks, figures, tick_s, padding))
 
 
@@ -119,7 +119,7 @@ def by_raw_socket(port: int, streams: int, *, whole: bool = False) -> Arrivals:
 
 
 def by_httpx(port: int, streams: int) -> Arrivals:
-    """As httpx is used: what it yields, and when it does."""
+    """Read as httpx users do, and note what it yields and when."""
     arrived: Arrivals = []
 
     async def single(client: httpx.AsyncClient) -> None:
@@ -137,7 +137,7 @@ def by_httpx(port: int, streams: int) -> Arrivals:
 
 
 class _Noted(recording._Recording):
-    """A recording that tells from when on its times count."""
+    """A recording that notes when its times begin to count."""
 
     began: ClassVar[list[float]] = []
 
@@ -168,7 +168,7 @@ def to_disk(port: int, streams: int) -> Arrivals:
 
 
 def lateness(arrived: Arrivals, events: int) -> list[float]:
-    """Of each event, in order of lateness."""
+    """Return how late each event is, in order of lateness."""
     late = sorted(arrival - int(found[1]) / 1e9 for arrival, data in arrived for found in SENT.finditer(data))
     if len(late) != events:
         raise SystemExit(f"{len(late)} of {events} events arrived whole")
@@ -177,7 +177,7 @@ def lateness(arrived: Arrivals, events: int) -> list[float]:
 
 @dataclass
 class Seen:
-    """What one side took, over all turns."""
+    """Costs of one side, over all turns."""
 
     cpu: list[float] = field(default_factory=list)
     p50: list[float] = field(default_factory=list)

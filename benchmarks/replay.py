@@ -1,8 +1,8 @@
-"""What a replay takes of the processor and of memory, beside another checkout, with the ratio.
+"""Measure processor time and memory of a replay, beside another checkout, with the ratio.
 
     python benchmarks/replay.py --beside ../before recorded/
 
-Both replays run at once, so that what else the machine does slows both. A checkout that knows fewer
+Both replays run at once, so that other work on the machine slows both. A checkout that knows fewer
 requirements looks at less.
 """
 

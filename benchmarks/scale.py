@@ -26,7 +26,7 @@ FORMS = ("report.json", "report.html", "report.sarif", "badge.json")
 
 
 def fleet(folder: Path, servers: int) -> list[str]:
-    """Captures of so many servers."""
+    """Make captures of a number of servers."""
     recorded = sorted((ROOT / "fixtures").rglob("*.jsonl.gz"))
     made = []
     for number, capture in enumerate(islice(cycle(recorded), servers)):

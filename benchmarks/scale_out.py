@@ -57,7 +57,7 @@ class Measured:
 
 
 def free_port() -> int:
-    """A port for programs that cannot choose one and tell it."""
+    """Return a free port, for programs that cannot choose and report one."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
@@ -90,7 +90,7 @@ def gateway(module: str, workers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _ready(port: int, workers: int) -> bool:
-    """Whether a gateway has found all its workers."""
+    """True if a gateway has found all its workers."""
     try:
         answer = httpx.get(f"http://127.0.0.1:{port}/readiness")
     except httpx.TransportError:

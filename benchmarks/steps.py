@@ -1,9 +1,9 @@
-"""What a step of the engine costs the processor, by what runs in it; beside another checkout, with the ratio.
+"""Measure the processor time of an engine's step, by its contents; beside another checkout, with the ratio.
 
     python benchmarks/steps.py
     python benchmarks/steps.py --beside ../before     in turns with the code of another directory
 
-Models are so small that what is left is the host's work: packing, launching operations, sampling, records.
+The models are so small that only the host's work is left: packing, launching operations, sampling, records.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def work() -> None:
 
 
 def worker(stack: ExitStack, directory: Path) -> Callable[[str], float]:
-    """A process with the code of a directory, which measures the cases that it is told."""
+    """Start a process with the code of a directory, which measures the cases that it gets."""
     path = os.pathsep.join(str(directory / part) for part in ("conformance", "reference"))
     process = stack.enter_context(
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What the host does for each token of a long output, beside doing it for the whole output again."""
+"""Measure the host's work for each token of a long output, beside repeating it for the whole output."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _search_the_end(pattern: str, pieces: Sequence[str]) -> None:
 
 
 def _search_everything(pattern: str, pieces: Sequence[str]) -> None:
-    """What the rules did before: the text was kept, and searched from its beginning."""
+    """Search as the rules did before: the text was kept, and searched from its beginning."""
     text, compiled = bytearray(), re2.compile(pattern)
     for piece in pieces:
         text += piece.encode()
@@ -110,7 +110,7 @@ def _count_what_is_new(logits: Tensor) -> Tensor:
 
 
 def _count_everything(logits: Tensor) -> Tensor:
-    """What `adjust` did before: the logits of the ids that were sampled, from a counter of all of them."""
+    """Adjust as `adjust` did before: the logits of the sampled ids, from a counter of all of them."""
     for count in range(1, len(IDS) + 1):
         counter = Counter(IDS[:count])
         adjusted = logits.clone()

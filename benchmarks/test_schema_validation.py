@@ -1,4 +1,4 @@
-"""jsonschema-rs, which stands in the judging path, beside jsonschema, on the events of a real server."""
+"""Compare jsonschema-rs, which the judge uses, with jsonschema, on the events of a real server."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What `tokenwire watch` costs beside a proxy that does nothing but forward bytes.
+"""Measure the cost of `tokenwire watch` beside a proxy that only forwards bytes.
 
     python benchmarks/watch.py                    ends with tables
     python benchmarks/watch.py --write FILE       and writes them down for `benchmarks/page.py`
 
 A server of our own sends one event on each of 64 streams at once, tick after tick, small ones or large, as a
-conforming one would. It waits until its reader has all of them before it sends the next, so that a proxy
-reads no two at once. They are read straight from it, through the bare proxy and the watcher, in turns in one
-run. What an event costs is the processor time of the proxy's process until all is judged, the least of all
-turns. The judge has a process of its own; what that costs is told by itself, on streams of a real server.
+conforming server would. It waits until its reader has all of them before it sends the next, so that a proxy
+does not read two at once. They are read straight from it, through the bare proxy and the watcher, in turns in
+one run. The cost of an event is the processor time of the proxy's process until all is judged, the least of
+all turns. The judge has its own process; its cost is measured separately, on streams of a real server.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _WARM = 2
 
 
 def asking(ticks: int) -> bytes:
-    """Ask for so many tokens."""
+    """Make a request for `ticks` tokens."""
     body = b'{"input_ids":[1],"sampling_params":{"max_new_tokens":%d},"stream":true}' % ticks
     return b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
 def event(tick: int, ticks: int, padding: bytes) -> bytes:
-    """The chunk of one event of a stream that conforms; it tells when it was sent."""
+    """Make the chunk of one event of a conforming stream; it contains the time when it was sent."""
     finish = b'{"type":"length","length":%d}' % ticks if tick == ticks - 1 else b"null"
     meta = b'"id":"a","sent":%d,"finish_reason":%s,"prompt_tokens":1,"completion_tokens":%d,"cached_tokens":0'
     figures = meta % (time.monotonic_ns(), finish, tick + 1)
@@ -65,8 +65,9 @@ def event(tick: int, ticks: int, padding: bytes) -> bytes:
 
 
 async def serve(ticks: int, tick_s: float, padding: bytes, figures: Connection) -> None:
-    """As soon as all streams have asked, send them their events, one each tick, and then again. A tick begins
-    when its time has come and the reader has said that it has all events of the one before.
+    """Wait until all streams have asked, send them their events, one each tick, and begin again.
+
+    A tick begins when its time has come and the reader has reported all events of the one before.
     """
     loop = asyncio.get_running_loop()
     waiting: list[asyncio.StreamWriter] = []
@@ -110,7 +111,9 @@ def serving(ticks: int, tick_s: float, padding: bytes, figures: Connection) -> N
 
 
 def read_in_step(port: int, ticks: int, server: Connection) -> Arrivals:
-    """Read all streams up to the end of each event, note the time, and tell the server of each whole tick."""
+    """Read all streams up to the end of each event, note the time, and notify the server of each
+    whole tick.
+    """
     selector, arrived = selectors.DefaultSelector(), []
     begun: dict[int, bytes] = {}
     events = 0
@@ -232,8 +235,10 @@ class Side:
         return time.clock_gettime((~cast(int, self.of.pid) << 3) | 2)
 
     def turn(self, server: Side, ticks: int, *, judged: int, counts: bool) -> None:
-        """judged: so many exchanges are to be judged or skipped by its end: it is a part of what they cost,
-        and leaves the next turn in peace.
+        """Run one turn.
+
+        `judged`: the exchanges that have to be judged or skipped by its end. They are a part of its cost, and
+        would disturb the next turn.
         """
         began, events = self.processor(), STREAMS * ticks
         late = lateness(read_in_step(self.port, ticks, server.pipe), events)

@@ -54,7 +54,7 @@ Reports = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a client breaks a sentence."""
+    """The reason why a client breaks a sentence."""
 
     why: str
     file: str = ""

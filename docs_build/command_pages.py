@@ -44,7 +44,7 @@ def _examples(command: Any) -> str:
 
 
 def _parameters(command: Any, context: Any) -> Iterator[tuple[str, str]]:
-    """Each argument and option with its help, as `--help` tells it."""
+    """Yield each argument and option with its help, as `--help` shows it."""
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None:
@@ -75,7 +75,7 @@ def _takers(option: Option) -> str:
 
 
 def _settings() -> str:
-    """What may stand in `tokenwire.toml`, and which commands take it."""
+    """Render the keys of `tokenwire.toml`, and the commands that take them."""
     lines = [
         f"| `{option.key}` | {in_cell(words)} | `{in_cell(option.example)}` | {option.unasked} "
         f"| {_takers(option)} |"

@@ -1,4 +1,4 @@
-"""The page that tells what a dialect may choose, and which requirements leave it the choice."""
+"""The page of the choices that a dialect has, and of the requirements that leave them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _OF_NULLS = "`absent`: null stands where the server has nothing to say."
 
 @cache
 def choices() -> Mapping[str, Mapping[str, Any]]:
-    """What each dialect chooses, by the key of its table and then by its name; where it says nothing, it is
-    left out.
+    """Collect the choice of each dialect, by the key of its table and then by its name; dialects without one
+    are left out.
     """
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(_DIALECTS.glob("*.yaml")):
@@ -40,7 +40,7 @@ def choices() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def meanings() -> Mapping[str, str]:
-    """What each choice means, in the words of its field."""
+    """Return the meaning of each choice, in the words of its field."""
     choice = ast.parse(inspect.getsource(Policy)).body[0]
     assert isinstance(choice, ast.ClassDef)
     meant = {}
@@ -60,7 +60,7 @@ def policies() -> Iterator[str]:
 
 
 def _usual(name: str) -> str:
-    """What a dialect chooses that does not say."""
+    """Return the choice of a dialect that makes none."""
     chosen = getattr(Policy(), name)
     words = sorted(chosen) if isinstance(chosen, frozenset) else [str(chosen)]
     return ", ".join(f"`{word.lower()}`" for word in words) if chosen not in ("", {}) else "nothing"

@@ -1,4 +1,6 @@
-"""What is known of the faults of the reference engine, read from their table: the site needs no engine."""
+"""Facts about the faults of the reference engine, read from their table: the site does not need the
+engine.
+"""
 
 from __future__ import annotations
 

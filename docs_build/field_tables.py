@@ -48,7 +48,7 @@ def dialects() -> list[dict[str, Any]]:
 
 
 def asked(dialect: Mapping[str, Any]) -> dict[str, str]:
-    """Where the fields of a request stand in a dialect, by their names."""
+    """Return the places of a request's fields in a dialect, by their names."""
     request = dialect["request"]
     fields = {**request["prompt"], **{name: request[name] for name in _BESIDE_THE_FIELDS if name in request}}
     for name, places in {**fields, **request["fields"]}.items():
@@ -64,7 +64,7 @@ def _place(place: str | Mapping[str, Any]) -> str:
 
 
 def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
-    """Where the fields of the record stand in items and events, each with the kind that has it."""
+    """Return the places of the record's fields in items and events, each with the kind that has it."""
     found: dict[str, list[str]] = {}
     kinds = {kind: (row, "") for kind, row in answer["kinds"].items()} | {
         "": (answer.get("document", {}), "*")
@@ -85,7 +85,9 @@ def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def recorded(answer: Mapping[str, Any]) -> dict[str, str]:
-    """Where the fields of the record stand in an answer; in italics what begins at the whole document."""
+    """Return the places of the record's fields in an answer; in italics those that begin at the
+    whole document.
+    """
     if "kinds" in answer:
         return _of_items(answer)
     found: dict[str, str] = {}
@@ -124,7 +126,7 @@ def _names(rows: Iterable[str], columns: Mapping[str, Mapping[str, str]]) -> Ite
 
 
 def _members(families: Iterable[str]) -> list[dict[str, Any]]:
-    """The dialects of some families, but for those that sample nothing: chapter 21 tells of them."""
+    """Return the dialects of some families, except those that sample nothing: chapter 21 is about them."""
     members = (dialect for dialect in dialects() if dialect["family"] in families)
     return [dialect for dialect in members if "result" not in dialect["answer"]["whole"].get("details", {})]
 
@@ -153,7 +155,7 @@ def _schemas() -> Iterator[str]:
 
 
 def _grammar(name: str) -> Iterator[str]:
-    """The grammar of a stream, as a tree: what opens and closes, and what stands within."""
+    """Render the grammar of a stream as a tree: openings and closings, and the events within."""
     grammar = load_grammar(name)
     yield "```"
     yield f"begins   {grammar.begins}"

@@ -46,7 +46,7 @@ class Defect:
 
     @property
     def family(self) -> str:
-        """The server that it is told of: the first in which it was seen."""
+        """The server that the defect is listed under: the first in which it was seen."""
         return _FAMILIES[self.seen[0].partition("/")[0]]
 
     def columns(self, results: Sequence[Column]) -> list[Column]:

@@ -1,4 +1,4 @@
-"""What mkdocs asks for: the generated pages, and links from every requirement that a page names."""
+"""Hooks of mkdocs: the generated pages, and links from every requirement that a page names."""
 
 from __future__ import annotations
 

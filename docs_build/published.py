@@ -1,4 +1,4 @@
-"""The files of the repository that are pages of the site as they stand, with links that fit there."""
+"""Files of the repository that are pages of the site unchanged, with links that fit there."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def published() -> Mapping[str, str]:
 
 
 def repository() -> str:
-    """The address of the repository in `pyproject.toml`; empty while a placeholder stands there."""
+    """Return the address of the repository in `pyproject.toml`; empty if it is a placeholder."""
     return _address(ROOT / "pyproject.toml")
 
 

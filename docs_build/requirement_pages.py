@@ -92,7 +92,7 @@ def _bug(bug: Bug) -> str:
 
 
 def _seen(row: Requirement, results: Iterable[Column], page: str) -> Iterator[str]:
-    """What the recorded servers do, as far as they were judged."""
+    """Yield rows about the recorded servers, as far as they were judged."""
     for column in results:
         cell = column.cells.get(row.id)
         if cell is not None and cell.verdict in {Verdict.PASS, Verdict.FAIL, Verdict.WARN}:
@@ -112,7 +112,7 @@ def _way(row: Requirement, page: str) -> str:
 
 
 def _right(row: Requirement, results: Iterable[Column]) -> Iterator[str]:
-    """What a recorded server wrote that holds, to stand beside the violation."""
+    """Yield an excerpt of a recorded server that conforms, for a place beside the violation."""
     cells = ((column, column.cells.get(row.id)) for column in results)
     for column, cell in cells:
         if cell is not None and cell.verdict is Verdict.PASS and cell.excerpt:

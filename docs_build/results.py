@@ -1,4 +1,4 @@
-"""What the suite says about the recorded servers: each capture of `fixtures/`, judged by requirement.
+"""Verdicts on the recorded servers: each capture of `fixtures/`, judged by requirement.
 
 Judging takes minutes, so verdicts are kept in `.cache/` under a digest of everything that they depend on: the
 capture, the model, the suite and the specification.
@@ -77,20 +77,22 @@ class Column:
 
     @property
     def uri(self) -> str:
-        """The page that tells the evidence."""
+        """The page with the evidence."""
         return f"results/{self.capture.removesuffix('.jsonl.gz').replace('/', '-')}.md"
 
 
 @cache
 def manifest() -> Mapping[str, Any]:
-    """What is known of each capture of a server: version, flags, model. Servers with faults are left out."""
+    """Read the facts about each capture of a server: version, flags, model. Servers with faults are
+    left out.
+    """
     files: Mapping[str, Any] = json.loads((FIXTURES / "manifest.json").read_text("utf-8"))["files"]
     return {name: known for name, known in files.items() if "fault" not in known}
 
 
 @cache
 def _code_digest() -> str:
-    """Of all that decides a verdict beside the capture."""
+    """Compute a digest of all that decides a verdict beside the capture."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     folders = (ROOT / "conformance" / "tokenwire", ROOT / "spec")
     for path in sorted(

@@ -74,14 +74,14 @@ def _page_of(markdown: str) -> str:
 
 @dataclass(frozen=True)
 class _Release:
-    """All captures of one release: for each requirement the one that tells most."""
+    """All captures of one release: for each requirement the most telling one."""
 
     title: str
     columns: Sequence[Column]
 
     @cached_property
     def telling(self) -> Mapping[str, tuple[Column, Cell]]:
-        """By requirement."""
+        """The most telling cell, by requirement."""
         return {
             name: min(
                 ((column, column.cells[name]) for column in self.columns),
@@ -97,7 +97,7 @@ class _Release:
 
     @property
     def gravest(self) -> list[tuple[Column, Requirement, Cell]]:
-        """What it fails, in the order of a report."""
+        """The requirements that it fails, in the order of a report."""
         rows = load_requirements()
         failing = [
             (column, rows[name], cell)
@@ -183,7 +183,7 @@ def _place(cell: Cell) -> str:
 
 
 def _why(cell: Cell) -> str:
-    """Why there is no PASS; of a PASS a witness, folded."""
+    """Explain why there is no PASS, or show a witness of the PASS, folded."""
     if not cell.exchange:
         return escape(cell.message, quote=False)
     event = f", event {cell.event}" if cell.event is not None else ""
@@ -199,7 +199,7 @@ def _level(level: dict[str, Any]) -> str:
 
 
 def _levels(column: Column) -> list[str]:
-    """How many MUSTs of each level the capture shows to hold, and what that lets a client rely on."""
+    """Describe how many MUSTs of each level the capture shows to hold, and what a client may rely on."""
     levels = dated_levels({name: cell.verdict for name, cell in column.cells.items()}, column.families)
     lines = [_level(item.as_json()) for item in levels if item.shown]
     return ["\n".join(lines)] if lines else []

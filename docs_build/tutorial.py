@@ -33,7 +33,7 @@ _SESSION = re.compile(
 
 @dataclass(frozen=True)
 class Shown:
-    """A command of the tutorial, and what it is said to print."""
+    """A command of the tutorial, and its expected output."""
 
     command: str
     printed: str

@@ -1,4 +1,4 @@
-"""What a violation of each requirement looks like: the reference engine errs on purpose, and is caught.
+"""Examples of violations of each requirement: the reference engine runs with a fault, and is caught.
 
     python -m docs_build.violations                                 all requirements, anew: one printer
     python -m docs_build.violations --requirement finish-lost       these, anew; repeatable
@@ -37,12 +37,12 @@ _LONGEST_LINE = 240
 
 
 def file_of(requirement: str) -> Path:
-    """Where the violation of a requirement is kept."""
+    """Return the file of a requirement's violation."""
     return FOLDER / f"{requirement}.txt"
 
 
 def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -> str:
-    """How the failure was made, and how it looks; without the sentence, which the page tells."""
+    """Render how the failure was made, and what it looks like, without the sentence, which the page shows."""
     from proofs.killing.asking import DECLARED
 
     requirement, capability = judgement.requirement, DECLARED.get(judgement.scenario)
@@ -83,7 +83,7 @@ async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[
 def violations(
     url: str, fault: str, flags: str, scenarios: Iterable[str], wanted: Sequence[Requirement]
 ) -> set[str]:
-    """Ask a server with a fault, keep the failures of the wanted requirements, and tell which there were."""
+    """Ask a server with a fault, keep the failures of the wanted requirements, and return their names."""
     subject = asyncio.run(_ask(url, fault, scenarios, wanted))
     shown: set[str] = set()
     for judgement in sorted(

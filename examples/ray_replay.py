@@ -22,7 +22,7 @@ TOKENWIRE = (sys.executable, "-m", "tokenwire")
 
 @ray.remote(num_cpus=1)
 def tally(captures: list[str]) -> bytes:
-    """What one replay of some captures writes for a merge."""
+    """Return the tally of one replay of some captures, for a merge."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tally.gz"
         command = [*TOKENWIRE, "replay", *captures, "--quiet", "--tally", str(file)]

@@ -1,10 +1,10 @@
-"""Tell whether two fleets serve one model: twins on the machines of a Ray cluster, and one comparison of all.
+"""Decide if two fleets serve one model: twins on the machines of a Ray cluster, and one comparison of all.
 
     pip install ray
     python examples/ray_twin.py --a http://old-{1,2,3}:30000 --b http://new-{1,2,3}:30000 --html twin.html
 
 Each task compares a replica of one deployment with one of the other, by texts that no other task asks for,
-and gives back its tally; `tokenwire merge` makes the comparison, with the options that are not known here.
+and returns its tally. `tokenwire merge` makes the comparison, with the options that are not known here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOKENWIRE = (sys.executable, "-m", "tokenwire")
 
 @ray.remote(num_cpus=1)
 def tally(first: str, second: str, part: int, tokens: int) -> bytes:
-    """What the comparison of two replicas writes for a merge."""
+    """Return the tally of the comparison of two replicas, for a merge."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tally.gz"
         command = [*TOKENWIRE, "twin", "--a", first, "--b", second, "--part", str(part)]

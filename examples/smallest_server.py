@@ -29,12 +29,12 @@ SAMPLING = {"max_new_tokens", "n", "stop", "stop_token_ids", "stream_interval", 
 
 
 class Refused(ValueError):  # noqa: N818  # the request is wrong, not the server
-    """Why a request is refused, in words that name the field."""
+    """The request is refused; the message names the field."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a request asks for."""
+    """The values of a request."""
 
     prompts: list[list[int]]
     request_ids: list[str]
@@ -81,7 +81,7 @@ def states(wanted: Wanted, prompt: list[int], request_id: str) -> Iterator[dict[
 
 
 def read(body: Any) -> Wanted:
-    """What a request asks for. Raises Refused: no field is ignored, and no value is mended."""
+    """Read the values of a request. Raises Refused: fields are not ignored, and values are not changed."""
     if not isinstance(body, dict):
         raise Refused("the body has to be a JSON object")
     sampling = {} if body.get("sampling_params") is None else body["sampling_params"]

@@ -1,8 +1,8 @@
-"""Fuzz all that reads what servers wrote: captures through replay and reports, connections through watch.
+"""Fuzz the readers of servers' output: captures through replay and reports, connections through watch.
 
-Recorded answers are damaged: values are put in the place of others, bytes are lost, doubled and changed, in a
-body, in a capture's lines, or on a connection. Whatever comes of that is read, judged and told. There is no
-traceback, and no check fails itself.
+Recorded answers are damaged: values are replaced, bytes are lost, doubled and changed, in a body, in a
+capture's lines, or on a connection. The result is read, judged and reported. There must be no traceback, and
+checks must not fail themselves.
 
     python -m proofs.fuzz_answers                    200,000 inputs of each kind
     python -m proofs.fuzz_answers --inputs 1000 --seed 7
@@ -206,7 +206,7 @@ def with_body(exchange: Exchange, body: bytes) -> Exchange:
 def examine_capture(data: bytes) -> None:
     """Replay a capture, judge it, and report what it violates. Raises AssertionError, or what is raised.
 
-    Few inputs are told in every form: to make a page takes a hundred times what judging takes.
+    Only a few inputs are reported in every form, because a page takes a hundred times the time of judging.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "damaged.jsonl")
@@ -246,7 +246,7 @@ class _Receiver:
 
 
 def connection(exchange: Exchange) -> tuple[bytes, bytes]:
-    """What a client and a server say on a connection, for one exchange."""
+    """Return the bytes of a client and a server on a connection, for one exchange."""
     line = next(iter(written([exchange]).splitlines()))
     asked = re.search(rb'"body":(.*)}$', line)
     question = asked[1] if asked else b""

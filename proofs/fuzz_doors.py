@@ -44,9 +44,9 @@ Send = Callable[[dict[str, Any]], httpx.Response]
 def fuzz(
     dialect: str, examples: int, *, random_seed: int | None = None, only: Collection[str] = ()
 ) -> Counter[tuple[str, int]]:
-    """Send so many requests of each kind to each door; how often each path answered with each status.
+    """Send `examples` requests of each kind to each door, and count the statuses of each path.
 
-    Without a seed, the requests are the same each time. `only` names the paths; without, all are asked.
+    Without a seed, the requests are the same each time. `only` names the paths; without it, all are asked.
     Raises AssertionError for a request that failed, and for what is left of one.
     """
     statuses: Counter[tuple[str, int]] = Counter()
@@ -70,7 +70,9 @@ def fuzz(
 
 
 def _asking(mode: GenerationMode, send: Send, statuses: Counter[tuple[str, int]]) -> Callable[[Case], None]:
-    """What sends one request, counts its answer, and raises AssertionError for a failed one."""
+    """Make the function that sends one request, counts its answer, and raises AssertionError for a
+    failed one.
+    """
 
     def ask(case: Case) -> None:
         asked = case.as_transport_kwargs()

@@ -1,13 +1,12 @@
 """The kill matrix: every fault of the reference engine against every requirement of the specification.
 
-A suite that calls a broken server good is worth nothing, and so is one that blames it for something else. So
-each fault is done to the suite on the wire, in every delivery mode in which it can show, and all requirements
-are judged. A fault has to be killed by a requirement that names it in `spec/requirements`; a requirement has
-to kill what it names, and at least one fault. What else turns red is an unexpected kill, unless it
-stands in `killing/consequences.yaml`: a lost event breaks more than the one sentence that is there for it.
-Which of several sentences on one thing it breaks depends on the cut of the streams, so
-`killing/families.yaml` tells what is kindred: a new kill beside a known one of its family is told,
-and is no complaint.
+A suite that accepts a broken server is worth nothing, and so is one that blames it for something else. So
+each fault is applied on the wire, in every delivery mode in which it can show, and all requirements are
+judged. A fault has to be killed by a requirement that names it in `spec/requirements`. A requirement has to
+kill what it names, and at least one fault. Any other red verdict is an unexpected kill, unless
+`killing/consequences.yaml` lists it: a lost event breaks more than its own sentence. Which of several
+sentences about one thing it breaks depends on the cut of the streams, so `killing/families.yaml` lists
+kindred sentences. A new kill beside a known one of its family is reported, but is not a complaint.
 
     python -m proofs.kill_matrix                            the whole matrix
     python -m proofs.kill_matrix --fault event-dropped      one row of it; repeatable
@@ -58,7 +57,7 @@ def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True, flags: Sequenc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the faults, tell, and give the exit status."""
+    """Try the faults, report, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -51,7 +51,7 @@ _TOLD_EVERY = 25
 
 @dataclass(frozen=True)
 class Asked:
-    """What of a part is tried, and by which tests."""
+    """The mutants to try of a part, and the tests to try them with."""
 
     part: str
     paths: Sequence[Path]

@@ -62,7 +62,7 @@ def recorded() -> list[Source]:
 
 
 def run(every: Sequence[Source], names: Iterable[str], trial: Try, count: int, seed: int) -> Tally:
-    """Try so many mutations, all edits in turn. Raises ValueError for an edit without any place."""
+    """Try `count` mutations, all edits in turn. Raises ValueError for an edit without any place."""
     tally, dice, names = Tally(), Dice(seed), list(names)
     for number in range(count):
         name = names[number % len(names)]

@@ -1,10 +1,10 @@
-"""The same evidence: what every check sees in every fixture, beside what was written down of it.
+"""The same evidence: what every check sees in every fixture, compared with its record.
 
-A verdict may stay what it is while its evidence gets lost: a witness less, another event, another value.
-This proof covers everything that checks see, on all recorded captures and on damaged copies of their answers:
-the number of witnesses, the furthest witness, and of each violation its place, both values and its level.
-Messages are left out. A digest of each requirement and capture is checked in. A change of the judge must
-change none of them, or the commit that updates them gives the reason.
+A verdict may stay the same while its evidence gets lost: a witness less, another event, another value. This
+proof covers everything that checks see, on all recorded captures and on damaged copies of their answers: the
+number of witnesses, the furthest witness, and of each violation its place, both values and its level.
+Messages are left out. A digest of each requirement and capture is checked in. A change of the judge must not
+change any of them, or the commit that updates them gives the reason.
 
 python -m proofs.same_evidence                       compare; names what differs
 python -m proofs.same_evidence sglang/0.5.23         some captures, by a part of their path
@@ -205,7 +205,7 @@ def captures(parts: Sequence[str] = ()) -> list[Path]:
 
 
 def read_digests() -> Digests:
-    """What was written down. Raises OSError, ValueError."""
+    """Read the recorded digests. Raises OSError, ValueError."""
     written: Digests = json.loads(gzip.decompress(DIGESTS.read_bytes()))
     return written
 

@@ -1,9 +1,9 @@
-"""The same requests: what every scenario sends, beside what was written down of it.
+"""The same requests: what every scenario sends, compared with its record.
 
 Scenarios are asked of a stand-in for a server, which answers at once and as far as scenarios read answers:
-three times, with different budgets, in all dialects. A request is its name, its bytes, how its answer is
-read, and how many others are under way when it is sent. A change of how scenarios are written must change
-none of them, or the commit that updates the digests says which requests come, go or change, and why.
+three times, with different budgets, in all dialects. A request is its name, its bytes, the way its answer is
+read, and the number of others under way when it is sent. A change of how scenarios are written must not
+change any of them, or the commit that updates the digests lists which requests come, go or change, and why.
 
 python -m proofs.same_requests                  compare; names the scenarios that differ
 python -m proofs.same_requests stop            some scenarios, by a part of their name
@@ -65,7 +65,7 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What scenarios know of a target before they ask it anything."""
+    """Facts that scenarios know about a target before they ask it anything."""
 
     budget: Budget
     advertised: Advertised
@@ -147,7 +147,7 @@ async def _run(scenario: Scenario, talk: Conversation) -> None:
 
 
 def is_chosen(scenario: str, parts: Sequence[str]) -> bool:
-    """Whether a scenario's name contains any of these; without any, all are chosen."""
+    """True if a scenario's name contains any of these; without any, all are chosen."""
     return not parts or any(part in scenario for part in parts)
 
 
@@ -183,7 +183,7 @@ def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str
 
 
 def digests(known: Circumstances, parts: Sequence[str] = ()) -> dict[str, str]:
-    """By scenario and budget, how many lines there are and their digest."""
+    """Count the lines of each scenario and budget, and compute their digest."""
     sent: dict[str, list[str]] = {}
     for scenario, line in lines(known, parts):
         sent.setdefault(f"{scenario} {known.budget}", []).append(line)
@@ -194,7 +194,7 @@ def digests(known: Circumstances, parts: Sequence[str] = ()) -> dict[str, str]:
 
 
 def read_digests() -> dict[str, str]:
-    """What was written down. Raises OSError, ValueError."""
+    """Read the recorded digests. Raises OSError, ValueError."""
     written: dict[str, str] = json.loads(DIGESTS.read_text())
     return written
 

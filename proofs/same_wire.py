@@ -408,7 +408,7 @@ def _served(checkout: Path, flags: Sequence[str]) -> Iterator[str]:
 
 
 def answers(checkout: Path, setup: Setup) -> Iterator[dict[str, Any]]:
-    """What the reference of a checkout answers, request by request."""
+    """Yield the answers of a checkout's reference, request by request."""
     with _served(checkout, setup.flags) as url, httpx.Client(base_url=url, timeout=60) as client:
         for asked in setup.asked:
             body = {} if asked.body is None else {"json": asked.body}

@@ -37,7 +37,7 @@ Edit = tuple[str, tuple[Delivered, ...]]
 
 @dataclass(frozen=True)
 class Story:
-    """What there is to deliver, and what makes it hard."""
+    """A record to deliver, and its difficulties."""
 
     tokens: int
     broken: int | None = None
@@ -60,7 +60,7 @@ class Story:
         return tuple(pieces)
 
     def text_after(self, tokens: int) -> int:
-        """How many characters are complete after so many tokens."""
+        """Count the characters that are complete after `tokens` tokens."""
         complete = len("".join(self.pieces[:tokens]))
         dangling = self.broken is not None and self.broken + 1 == self.tokens == tokens
         return complete - 1 if dangling else complete
@@ -82,7 +82,7 @@ class Story:
 
 
 def stories(tokens: int) -> Iterator[Story]:
-    """All records of so many tokens with at most one trouble of each kind, and pairs of troubles."""
+    """Yield all records of `tokens` tokens with at most one trouble of each kind, and pairs of troubles."""
     nowhere_or_anywhere = (None, *range(tokens))
     for broken in nowhere_or_anywhere:
         for held in nowhere_or_anywhere:
@@ -92,7 +92,7 @@ def stories(tokens: int) -> Iterator[Story]:
 
 
 def emitted(story: Story, interval: int) -> set[tuple[int, ...]]:
-    """Where the streamer emits, as numbers of tokens, for every way in which the engine may step."""
+    """Find where the streamer emits, as numbers of tokens, for every way in which the engine may step."""
     found: set[tuple[int, ...]] = set()
 
     def walk(made: int, sent: int, rows: tuple[int, ...]) -> None:
@@ -115,7 +115,7 @@ def emitted(story: Story, interval: int) -> set[tuple[int, ...]]:
 
 
 def joined(rows: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """What a consumer takes that wakes up whenever it likes: rows that wait together become one."""
+    """Find what a consumer takes that wakes up at any time: rows that wait together become one."""
     taken: set[tuple[int, ...]] = set()
     for ends in rows:
         inner = ends[:-1]
@@ -143,7 +143,7 @@ def produced(story: Story, interval: int) -> set[Cut]:
 
 
 def written(story: Story, cut: Cut, mode: Delivery) -> tuple[Delivered, ...]:
-    """A delivery as it stands on the wire."""
+    """Write a delivery as it is on the wire."""
     record, emissions = story.record, []
     ids, text = record.output_ids or (), record.text or ""
     before = (0, 0)
@@ -276,9 +276,9 @@ def edits(window: tuple[Delivered, ...], in_other_mode: Delivered, mode: Deliver
 
 
 def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
-    """What a delivery says, to look it up among those that can be produced.
+    """Return the content of a delivery, to look it up among those that can be produced.
 
-    An emission that says nothing new is left out: the specification lets a server send one.
+    An emission without anything new is left out, because the specification lets a server send one.
     """
     plainly: list[Any] = []
     before: Any = None
@@ -302,13 +302,13 @@ def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
 
 
 def _tells_all(record: Record, emissions: tuple[Delivered, ...]) -> bool:
-    """Whether every series stands in some emission; one that stands in none may not have been asked for."""
+    """True if every series is in some emission; one that is in none may not have been asked for."""
     return all(any(name in emission.series for emission in emissions) for name in record.series)
 
 
 @dataclass
 class Proof:
-    """What was tried, and what speaks against the acceptor."""
+    """Counts of the proof, and its evidence against the acceptor."""
 
     deliveries: int = 0
     neighbours: int = 0
@@ -329,9 +329,9 @@ def prove_one(
 ) -> None:
     """Try all deliveries of one story, and all their neighbours.
 
-    What was delivered before a window is for the acceptor no more than how far the record has come. So an
-    edit that is refused within its window is refused whatever stands around it, and is not judged again in
-    other deliveries with this window; `each_by_itself` does judge it.
+    For the acceptor, the emissions before a window only show how far the record has come. So an edit that is
+    refused within its window is refused in any surroundings, and is not judged again in other deliveries with
+    this window; `each_by_itself` does judge it.
     """
     record, rules = story.record, Rules(mode, interval)
     other_mode = Delivery.CUMULATIVE if mode is Delivery.INCREMENTAL else Delivery.INCREMENTAL
@@ -380,7 +380,7 @@ def prove_one(
 
 
 def prove(longest: int) -> Proof:
-    """Try all records of up to so many tokens."""
+    """Try all records of up to `longest` tokens."""
     proof = Proof()
     for tokens in range(1, longest + 1):
         for story in stories(tokens):

@@ -47,7 +47,7 @@ Run = Mapping[str, Judgement]
 
 @contextlib.contextmanager
 def burning(processes: int) -> Iterator[None]:
-    """Keep so many cores busy while this is open."""
+    """Keep a number of cores busy while this is open."""
     with contextlib.ExitStack() as burners:
         for _ in range(processes):
             burner = burners.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
@@ -99,7 +99,7 @@ def print_differences(console: Console, differences: Mapping[str, Mapping[str, S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checks, tell which rows differ, and give the exit status."""
+    """Run the checks, report the rows that differ, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What all adapters share: ask for each case, and post what the client holds in the end."""
+"""Shared code of all adapters: ask for each case, and post what the client has in the end."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def fetch(path, body=None):
 
 
 def held_choice(index, text, finish, reasoning="", calls=()):
-    """What a client holds of a choice; a call is its id, its name and its arguments."""
+    """Describe what a client has of a choice; a call is its id, its name and its arguments."""
     named = [dict(zip(("id", "name", "arguments"), call, strict=True)) for call in calls]
     return {"index": index, "text": text, "reasoning": reasoning, "calls": named, "finish": finish}
 
@@ -29,11 +29,11 @@ def token_counts(prompt, completion):
 
 
 class GivenUpError(BaseException):
-    """No error of the client: its code must not catch it."""
+    """Not an error of the client: its code must not catch it."""
 
 
 def given_time(hold, base, case):
-    """What `hold` gives; it is given up once it takes nothing more from the server for LIMIT_S."""
+    """Return the result of `hold`; it is given up once it takes nothing more from the server for LIMIT_S."""
     under_way, before = True, None
 
     def give_up_if_stuck(*_):

@@ -1,4 +1,6 @@
-"""Which tests run which lines, and how long they take: gathered once for a state of the tree, by file."""
+"""A map from tests to the lines that they run, and their times: gathered once for a state of the
+tree, by file.
+"""
 
 from __future__ import annotations
 

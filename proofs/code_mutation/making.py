@@ -97,7 +97,7 @@ _Place = ast.expr | ast.stmt
 
 
 def _replacements(node: ast.AST, statement: int) -> Iterator[tuple[_Place, str, int]]:
-    """Of a tree, the nodes to replace, each with what stands there instead and the line of its statement."""
+    """Yield the nodes of a tree to replace, each with its replacement and the line of its statement."""
     if isinstance(node, ast.stmt):
         statement = node.lineno
         yield from ((replaced, new, replaced.lineno) for replaced, new in _of_statement(node))
@@ -161,7 +161,7 @@ def _of_expression(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """What of a node is mutated as well."""
+    """Yield the parts of a node that are mutated as well."""
     match node:
         case ast.JoinedStr() | ast.Assert() | ast.Raise():
             return
@@ -199,7 +199,7 @@ def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _may_go(node: ast.stmt) -> bool:
-    """Whether a statement may be deleted: an effect, and not what binds a name."""
+    """True if a statement may be deleted: it has an effect, and does not bind a name."""
     match node:
         case ast.Expr(value=ast.Constant()):
             return False
@@ -226,7 +226,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _only_chooses_words(node: ast.If) -> bool:
-    """Whether all that a condition decides is how a message reads."""
+    """True if a condition decides only the words of a message."""
     return all(
         isinstance(item, ast.Assign)
         and isinstance(item.targets[0], ast.Name)

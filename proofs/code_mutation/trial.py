@@ -23,7 +23,7 @@ _LONGEST_S = 20
 
 
 class Outcome(StrEnum):
-    """What became of a mutant."""
+    """Outcomes of a mutant."""
 
     KILLED = "killed"
     TIMED_OUT = "killed by the time limit"

@@ -39,18 +39,20 @@ _HANGING_S = 15
 
 
 def scenarios_for(fault: str) -> tuple[str, ...]:
-    """What is asked with a fault."""
+    """Return the scenarios that are asked with a fault."""
     return (*CORE, *read(SHOWN_BY).get(fault, ()))
 
 
 def wants_quiet(scenarios: Iterable[str]) -> bool:
-    """Whether some of these look at the server as a whole: nothing else may be asked meanwhile."""
+    """True if some of these look at the server as a whole, so that nothing else may be asked meanwhile."""
     known = load_scenarios()
     return any(known[name].alone for name in scenarios)
 
 
 def settings_for(url: str, scenarios: Sequence[str], timeout: float) -> Settings:
-    """How scenarios are asked. What is to be a gateway is its own worker, too: without the fault."""
+    """Make the settings for scenarios. A target that acts as a gateway is its own worker, too:
+    without the fault.
+    """
     return Settings(
         target=url,
         timeout=timeout,

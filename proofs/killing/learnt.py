@@ -1,8 +1,7 @@
-"""What is known of faults beside their rows: the scenarios that show them, and what else they break.
+"""Facts about faults beside their rows: the scenarios that show them, and what else they break.
 
-Two files that `--learn` adds to and people review: each line of a changed consequence has to be a true
-violation of the requirement's sentence. A third, that people write, tells which requirements see one
-disagreement.
+`--learn` adds to two files that people review: each line of a changed consequence has to be a true violation
+of the requirement's sentence. People write a third, which lists the requirements that see one disagreement.
 """
 
 from __future__ import annotations

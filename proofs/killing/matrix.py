@@ -126,7 +126,7 @@ class Matrix:
 
     @property
     def complaints(self) -> list[str]:
-        """Where suite, faults and specification disagree, a line for each; a good matrix has none."""
+        """The disagreements of suite, faults and specification, a line for each; a good matrix has none."""
         return list(
             chain(
                 (

@@ -1,9 +1,9 @@
-"""A router before a server that prefills and one that decodes: what SGLang's does with a request.
+"""A router before a server that prefills and one that decodes, as SGLang's router treats a request.
 
     python -m proofs.killing.router PREFILL DECODE
 
-It prints its URL. Both servers get what is posted, with one room for each prompt; the client gets what the
-second answers, byte for byte. The first one tells of both.
+It prints its URL. Both servers get what is posted, with one room for each prompt. The client gets the
+response of the second, byte for byte. The first one reports both.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def router(prefill: str, decode: str) -> Starlette:
 
 
 def main(urls: Sequence[str]) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process is stopped."""
     listening = socket.create_server(("127.0.0.1", 0))
     app = router(*urls)
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)

@@ -73,7 +73,7 @@ def routed(prefill: str, decode: str) -> Iterator[str]:
 
 
 def _servers(flags: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
-    """The flags of each server that a name stands for: two where one decodes, and a router is before them."""
+    """Return the flags of each server of a name: two if one decodes, with a router before them."""
     if DECODES[0] not in flags:
         return (flags,)
     prefills = (DECODES[0], "prefill", "--disaggregation-bootstrap-port", "0")

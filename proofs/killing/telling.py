@@ -12,7 +12,7 @@ from proofs.killing.matrix import Matrix
 
 
 def last_line(matrix: Matrix) -> str:
-    """What came of it, in one line."""
+    """Summarize the matrix in one line."""
     kills = len(matrix.cells.keys() & matrix.named)
     return (
         f"{len(matrix.killed)} of {len(matrix.to_kill)} faults killed in {len(matrix.trials)} trials; "

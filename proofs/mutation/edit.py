@@ -1,4 +1,4 @@
-"""What an edit of a stream is, and the hand that draws where it is made."""
+"""Edits of a stream, and the hand that draws where they are made."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def body_of(source: Source) -> Body:
 
 
 def value_at(source: Source, emission: Emission, name: str) -> Any:
-    """A field of an emission, as it stands in its event; a copy."""
+    """Return a copy of an emission's field in its event."""
     return copy.deepcopy(find(source.values[emission.event.index], parse(emission.pointers[name])))
 
 

@@ -1,7 +1,7 @@
 """Illegal edits: each breaks the contract in a way that the stream itself shows.
 
-An edit is made only where it must be seen: a lost event by a counter, a changed text by the tokenizer,
-a changed entry by what stands beside it.
+An edit is made only where it must be seen: a lost event by a counter, a changed text by the tokenizer, a
+changed entry by its neighbours.
 """
 
 from __future__ import annotations
@@ -455,7 +455,7 @@ def a_choice_is_mislabelled(source: Source, hand: Hand) -> Edit | None:
 
 
 def _with_text(source: Source, hand: Hand, change: Any) -> Edit | None:
-    """Another text; seen where the tokenizer tells what the ids say."""
+    """Change a text, which is seen if the tokenizer knows the text of the ids."""
     asked = source.stream.asked
     if source.run.tokenizer is None or not _counted(source) or asked.stop or asked.stop_regex or asked.echo:
         return None
@@ -521,5 +521,5 @@ def a_byte_is_no_text(source: Source, hand: Hand) -> Edit | None:
 
 
 def unchanged(source: Source, body: Body) -> bool:
-    """Whether an edit changed nothing after all."""
+    """True if an edit changed nothing after all."""
     return body.bytes() == body_of(source).bytes() and body.ending is Ending.COMPLETE

@@ -1,4 +1,4 @@
-"""Where mutations start: recorded streams that violate nothing, and the answers that they are compared to."""
+"""Sources of mutations: recorded streams that violate nothing, and the answers that they are compared to."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Source:
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        """What the untouched run is judged to be, by requirement; only what was looked at."""
+        """The verdicts on the untouched run, by requirement; only on what was looked at."""
         return verdicts_of(judge([self.run]))
 
     def with_reads(self, reads: Iterable[bytes], ending: Ending = Ending.COMPLETE) -> Run:

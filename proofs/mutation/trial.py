@@ -21,7 +21,7 @@ _READ_SIZES = (1, 7, 64, 1000, 10**9)
 
 @dataclass
 class Tally:
-    """What was tried, by the name of the edit, and what went wrong."""
+    """Counts of tried edits, by name, and what went wrong."""
 
     tried: Counter[str] = field(default_factory=Counter)
     caught_by: Counter[str] = field(default_factory=Counter)

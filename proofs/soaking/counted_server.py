@@ -1,4 +1,4 @@
-"""The reference's server, which tells how many bytes it holds: on SIGUSR1, in the file that HELD_FILE names.
+"""The reference's server, which reports its allocated bytes: on SIGUSR1, in the file that HELD_FILE names.
 
 glibc counts what is allocated. Python's own allocator (PYTHONMALLOC) and glibc's caches of each thread
 (GLIBC_TUNABLES) would hide small objects, and count free ones.
@@ -29,7 +29,7 @@ _FIELDS = (
 
 
 class _Mallinfo(ctypes.Structure):
-    """What `mallinfo2(3)` gives."""
+    """The result of `mallinfo2(3)`."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in _FIELDS]
 

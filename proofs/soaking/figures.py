@@ -1,4 +1,4 @@
-"""What a soak measured, and what of it does not hold."""
+"""Figures of a soak, and the demands that they do not meet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Sample = tuple[float, str, float]
 
 @dataclass
 class Figures:
-    """What was measured, and what does not hold."""
+    """Measured figures, and the demands that they do not meet."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     """What, what is demanded, what was measured."""

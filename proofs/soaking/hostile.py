@@ -24,7 +24,7 @@ MOST_MEMORY = 300_000_000
 
 @dataclass(frozen=True)
 class Trial:
-    """How the check of a hostile server went."""
+    """The result of checking a hostile server."""
 
     fault: str
     """What was wrong with it; empty if nothing was."""
@@ -60,7 +60,7 @@ def checked(seed: int) -> Trial:
 
 
 async def hostile(figures: Figures, servers: int, seed: int) -> None:
-    """Check so many hostile servers, some at a time: most of them let the suite wait."""
+    """Check `servers` hostile servers, some at a time, because most of them let the suite wait."""
     slots = asyncio.Semaphore(4)
 
     async def trial_of(number: int) -> Trial:

@@ -30,7 +30,7 @@ Request = tuple[str, str, Any]
 
 
 def requests(document: Mapping[str, Any]) -> Iterator[Request]:
-    """A request for each field of each door that `/openapi.json` tells of, and for each product."""
+    """Yield a request for each field of each door in `/openapi.json`, and for each product."""
     schemas = document["components"]["schemas"]
     for path, methods in document["paths"].items():
         content = methods.get("post", {}).get("requestBody", {}).get("content", {})
@@ -66,7 +66,7 @@ def _target(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[st
 
 
 def largest(schema: Mapping[str, Any], schemas: Mapping[str, Any], room: int = _MOST_BYTES) -> Any:
-    """The largest value that a schema takes, up to about so many bytes of JSON."""
+    """Make the largest value that a schema allows, up to about `room` bytes of JSON."""
     schema = _target(schema, schemas)
     if "anyOf" in schema:
         return max(

@@ -105,7 +105,7 @@ async def load(ask: Callable[[int], Any], go_on: Callable[[int], bool]) -> None:
 
 
 def within(seconds: float) -> Callable[[int], bool]:
-    """Whether a load goes on: for so many seconds from now."""
+    """Make a predicate that is True for a number of seconds from now."""
     until = time.monotonic() + seconds
     return lambda _: time.monotonic() < until
 
@@ -198,7 +198,7 @@ async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> No
 
 
 async def nothing_is_left(figures: Figures, server: Served) -> None:
-    """What the requests held is free again: a last one needs all of it."""
+    """Demand that the memory of the requests is free again: a last one needs all of it."""
     left = await emptied(server)
     figures.demand("left of all requests", "nothing", left or "nothing", holds=not left)
     body = {"input_ids": [9] * (POOL - 16), "sampling_params": {"max_new_tokens": 16, "ignore_eos": True}}
@@ -208,7 +208,7 @@ async def nothing_is_left(figures: Figures, server: Served) -> None:
 
 
 async def answers(server: Served, seed: int) -> list[bytes]:
-    """What is answered to fixed requests, one at a time, without ids and times."""
+    """Collect the answers to fixed requests, one at a time, without ids and times."""
     choice, bodies = random.Random(seed), []
     for number in range(40):
         path, body = mixed(choice, f"probe-{number}")

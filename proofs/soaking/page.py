@@ -1,4 +1,4 @@
-"""What a soak measured, as a page of the documentation with two small drawings."""
+"""Make a page of the documentation, with two small drawings, from the figures of a soak."""
 
 from __future__ import annotations
 

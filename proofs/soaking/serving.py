@@ -29,7 +29,7 @@ _FAILED_IN_BAND = re.compile(rb'"(code|status_code)":5\d\d')
 
 @dataclass(frozen=True)
 class Pace:
-    """How a slow reader reads."""
+    """The pace of a slow reader."""
 
     bytes: int = 1024
     seconds: float = 0.05
@@ -51,7 +51,7 @@ class Served:
         return pages * resource.getpagesize() / 1e6
 
     async def held(self) -> int:
-        """How many bytes it holds once all requests are over and its cache is empty."""
+        """Return the bytes that it holds once all requests are over and its cache is empty."""
         await emptied(self)
         await self.ask("/flush_cache", {})
         file = self.log.with_name(HELD)
@@ -65,7 +65,7 @@ class Served:
     async def ask(
         self, path: str, body: Any = None, *, leave_after: int | None = None, pace: Pace | None = None
     ) -> bytes:
-        """Ask, and read to the end, or leave after so many bytes; the answer with its head."""
+        """Ask, and read to the end or leave after a number of bytes; return the answer with its head."""
         with contextlib.closing(socket.socket()) as connection:
             if pace is not None:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, pace.bytes)
@@ -108,7 +108,7 @@ class Served:
 
 
 def _end_of(answer: bytes) -> str:
-    """How an answer ended: its status, or what is wrong with it all the same."""
+    """Describe how an answer ended: its status, or its error."""
     head, _, body = answer.partition(b"\r\n\r\n")
     if _FAILED_IN_BAND.search(body):
         return "failed in band"
@@ -144,7 +144,9 @@ def served(*flags: str, program: str = "proofs.soaking.counted_server") -> Itera
 
 
 async def emptied(server: Served) -> str:
-    """What is left of requests once all are over; those of clients that left end in the next steps."""
+    """Describe what is left of requests once all are over; those of clients that left end in the
+    next steps.
+    """
     for _ in range(100):
         info = json.loads((await server.ask("/server_info")).partition(b"\r\n\r\n")[2])
         (state,) = json.loads((await server.ask("/v1/loads")).partition(b"\r\n\r\n")[2])["loads"]

@@ -1,1 +1,1 @@
-"""Where the files in `vectors/` come from: answers that are known, and all that is done to them."""
+"""The source of the files in `vectors/`: answers that are known, and all that is done to them."""

@@ -1,4 +1,4 @@
-"""The base answers: what is told, token by token, before any server writes it down."""
+"""The base answers, token by token, before any server writes them down."""
 
 from __future__ import annotations
 
@@ -220,12 +220,12 @@ FIRST = {"length": "", "text": "length"}
 
 
 def answers_of(door: str) -> list[Answer]:
-    """The answers that a door can tell."""
+    """Return the answers that a door can express."""
     return [answer for answer in ANSWERS if answer.doors is None or door in answer.doors]
 
 
 def record_of(answer: Answer, door: str) -> dict[str, Any]:
-    """What a correct client holds in the end: from the answer alone, whatever the way it came."""
+    """Return what a correct client has in the end: from the answer alone, however it came."""
     choices = []
     for index, output in enumerate(answer.choices):
         held: dict[str, Any] = {"index": index, "text": output.joined(TEXT)}
@@ -260,6 +260,6 @@ def margins(output: Output) -> list[float | None]:
 
 
 def versions(output: Output) -> list[dict[str, Any]]:
-    """Which weights made which tokens: they were updated after half of them."""
+    """Return the spans of weight versions: the weights were updated after half of the tokens."""
     half, size = len(output.tokens) // 2, len(output.tokens)
     return [{"version": "7", "start": 0, "end": half}, {"version": "8", "start": half, "end": size}]

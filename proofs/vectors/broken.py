@@ -1,6 +1,6 @@
-"""What breaks one sentence of the specification: mutations of any stream, and edits of an event.
+"""Violations of one sentence of the specification: mutations of any stream, and edits of an event.
 
-Each row of `broken.yaml` and of the mutations names the requirement that it breaks; the judge says so, too.
+Each row of `broken.yaml` and of the mutations names the requirement that it breaks, and the judge agrees.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _first_choice(event: Event) -> Any:
 
 
 def _choices(events: Sequence[Event], index: int) -> list[Any]:
-    """Where a choice stands in events."""
+    """Return the entries of a choice in events."""
     found = (_first_choice(event) for event in events)
     return [choice for choice in found if choice is not None and choice["index"] == index]
 

@@ -1,4 +1,4 @@
-"""How each door writes an answer down: events, in the order in which steps deliver it."""
+"""The writing of an answer at each door: events, in the order in which steps deliver it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a server may write in one way or another."""
+    """Variations that a server may choose."""
 
     usage: str = "alone"
     """`alone` in an event, with the `last` finish, or in `each` event."""
@@ -101,7 +101,7 @@ def _generate(door: Door, answer: Answer, steps: Sequence[Step], _: Shape) -> It
 
 
 def _delta(door: Door, output: Output, step: Step) -> dict[str, Any]:
-    """What a chat delta holds of some tokens."""
+    """Return a chat delta of some tokens."""
     delta: dict[str, Any] = {}
     tokens = output.tokens[step.start : step.end]
     for channel, key in ((REASONING, door.reasoning), (TEXT, "content")):
@@ -194,7 +194,7 @@ def _completions(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -
 
 
 def _segments(output: Output) -> list[tuple[int, int, str | int]]:
-    """Where each channel begins and ends, in tokens."""
+    """Return the beginning and the end of each channel, in tokens."""
     found: list[tuple[int, int, str | int]] = []
     for index, token in enumerate(output.tokens):
         if found and found[-1][2] == token.channel:
@@ -205,7 +205,7 @@ def _segments(output: Output) -> list[tuple[int, int, str | int]]:
 
 
 def _pieces(output: Output, steps: Sequence[Step]) -> Iterator[tuple[str, int, str | int, str]]:
-    """What happens to the items of an answer, one after another: `open`, `delta` and `close`, and `idle`."""
+    """Yield the steps of an answer's items, one after another: `open`, `delta` and `close`, and `idle`."""
     segments = _segments(output)
     for step in steps:
         if step.start == step.end and not step.last:
@@ -264,7 +264,7 @@ def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape
 
 
 def _item(output: Output, number: int, channel: str | int, text: str, status: str) -> dict[str, Any]:
-    """An item of a response, as far as it is told."""
+    """Return an item of a response, as far as it is delivered."""
     if isinstance(channel, int):
         call = {"call_id": call_id(0, channel), "name": output.calls[channel], "arguments": text}
         return {"id": f"fc_{number}", "type": "function_call", "status": status, **call}

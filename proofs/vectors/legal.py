@@ -1,6 +1,6 @@
-"""What a server and a network may do to an answer: none of it changes what a correct client holds.
+"""Changes that a server and a network may make to an answer, and that change nothing for a correct client.
 
-Each row of a table is a way, with the sentence for clients that it is about.
+Each row of a table is a change, with the sentence for clients that it is about.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _delivered(door: Door, answer: Answer) -> Iterator[tuple[str, str, list[Even
 
 
 def refused_cases(door: Door) -> Iterator[Case]:
-    """Answers that are no stream: a client tells the error."""
+    """Yield answers that are not streams: a client reports the error."""
     message = "max_tokens must be at least 1"
     shapes: dict[str, Any] = {
         "refused": {
@@ -178,9 +178,9 @@ _SHORT = 3
 
 
 def long_case(door: Door, times: int = MANY) -> Case:
-    """So many events, by a rule: those of a token in the middle of a short answer, again and again.
+    """Make a long stream by a rule: the events of a token in the middle of a short answer, again and again.
 
-    Where each event is a whole state, it is the first state that comes again.
+    If each event is a whole state, the first state is repeated.
     """
     tokens = tuple(Token(300 + place, piece, TEXT) for place, piece in enumerate(("a", " b", " c")))
     short = Answer("long", f"{times} events", "long-streams-are-read", (Output(tokens, finish="length"),))

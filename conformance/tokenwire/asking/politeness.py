@@ -109,11 +109,11 @@ class Purse:
         return cls(limits, pace=Pace(limits.rate))
 
     def split(self, targets: int) -> Purse:
-        """Return a full purse for one of so many targets, which share the limits and the pace."""
+        """Return a full purse for one of several targets, which share the limits and the pace."""
         return Purse(self.limits, targets, self.pace)
 
     def affords(self, requests: int) -> bool:
-        """True if so many more requests may be sent."""
+        """True if the limits allow this many more requests."""
         most = self.limits.max_requests
         return most is None or self.requests + requests <= most // self.targets
 
@@ -139,7 +139,7 @@ class Purse:
         self.requests -= requests
 
     def _used(self, used: float | str, option: str, limit: float | None) -> str:
-        """How much of a limit is used up."""
+        """Describe how much of a limit is used up."""
         return f"{used} of {option} {limit}{f' for {self.targets} targets' * (self.targets > 1)}"
 
     def words(self) -> str:
@@ -234,8 +234,8 @@ class Metered:
 
 
 class PoliteSender:
-    """Sends through another sender, so many requests at a time; asks a busy server again, later and a few
-    times.
+    """Sends through another sender, with a limit of requests at a time; asks a busy server again, later and a
+    few times.
     """
 
     def __init__(

@@ -273,7 +273,7 @@ def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
 
 
 def least_requests(dialects: Sequence[Dialect]) -> int:
-    """How many requests find out what a target is, if each is sent once."""
+    """Count the requests that find out what a target is, if each is sent once."""
     return len(information_paths()) + len(dialects)
 
 

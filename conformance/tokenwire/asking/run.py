@@ -480,12 +480,12 @@ def _vital_signs(
 
 
 def _metered(plan: Plan, recorder: Recorder, found: Preflight) -> Metered:
-    """What pays for each request to a target that is known."""
+    """Make the sender that pays for each request to a known target."""
     return Metered(recorder, plan.purse, dialects=found.asked, context_length=found.advertised.context)
 
 
 def _first(plan: Plan, capture: CaptureWriter | None, *, scouts: bool = False) -> Metered:
-    """What sends the first requests, and pays for each of them. Raises UsageError for a URL that is none."""
+    """Make the sender for the first requests, which it pays for. Raises UsageError for an invalid URL."""
     recorder = _recorder(plan, capture, scouts=scouts, first=True)
     return Metered(recorder, plan.purse, dialects=_dialects(plan))
 
