@@ -65,9 +65,9 @@ _FASTER = 4
 
 
 def _came_as_made(stream: Stream, moment: float) -> bool:
-    """Whether what came of a stream after a moment was made after it, as far as a client can tell.
+    """True if the rest of a stream was made after a moment, as far as a client can see.
 
-    A reader that stalls, or a server that is slow to write, lets all of it come at once, and late.
+    A reader that stalls, or a server that is slow to write, lets all of it arrive at once, and late.
     """
     start = began(stream.exchange)
     times = sorted(emission.event.place.time for choice in stream.delivering for emission in choice.delivered)
@@ -122,7 +122,9 @@ check_rows(
 
 @check("abort-is-told", about(ended=True))
 def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """What an abort ended before its budget, and that nothing else could end, says so."""
+    """Check that a choice reports an abort that ended it before its budget, and that nothing else could have
+    ended.
+    """
     asked = stream.asked
     if asked.stoppable or not _single(stream) or not _aborts(stream, target):
         return
@@ -137,7 +139,7 @@ def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
 
 
 def _taken_back(choice: Choice) -> str:
-    """What the end of an aborted choice lacks of what had been delivered, in words; empty for nothing."""
+    """Describe what an aborted choice lacks of what had been delivered; empty for nothing."""
     after = [emission.after for emission in choice.delivered]
     if choice.delivery is Delivery.INCREMENTAL or not after:
         return ""
@@ -190,7 +192,7 @@ def _aborted_in_part(stream: Stream) -> bool:
 
 @check_run("aborted-answer-is-a-prefix")
 def _aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """As far as the undisturbed answer reaches, an aborted one gives the same."""
+    """Check that an aborted answer equals the undisturbed one as far as that goes."""
     whole = _undisturbed(streams) if _aborted_in_part(streams) else {}
     for stream in _aborted_in_part(streams):
         twin = whole.get(same_beginning(stream) or ())
@@ -280,7 +282,7 @@ def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> 
 
 
 def _loads(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
-    """The loads that were told in a scenario's talk with one dialect, in the order of asking."""
+    """Return the loads that were reported in a scenario's talk with one dialect, in the order of asking."""
     talk = (scenario, dialect)
     calls = [c for c in target.calls if (c.exchange.scenario, c.exchange.named_dialect) == talk and c.load]
     return sorted(calls, key=lambda call: began(call.exchange) or 0.0)
@@ -311,11 +313,11 @@ check_run_rows(
 
 
 def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Whether a server's load falls once clients have left, before a neighbour has got many more tokens.
+    """Check that a server's load falls once clients have left, before a neighbour has got many more tokens.
 
-    A look shows the state of some moment between its sending and its reading. One that shows the requests
-    gone proves it if it was read in time; one that was sent later and shows them still live disproves it. One
-    that is read later and shows them gone says nothing of when they went.
+    A load call shows the state of some moment between its sending and its reading. A call that was read in
+    time and shows the requests gone proves it. A call that was sent later and shows them live disproves it. A
+    call that was read later and shows them gone does not show when they went.
     """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
     loads = _loads(target, scenario, dialect)
@@ -373,7 +375,9 @@ def _live(call: ControlCall) -> int:
 def _more_tokens(
     neighbour: Answer, moment: float, when: Callable[[ExchangeHead], float | None]
 ) -> Callable[[ControlCall], int]:
-    """How many more tokens than at a moment a neighbour had got when a look began, or was over."""
+    """Count the tokens that a neighbour got between a moment and the beginning, or the end, of a
+    load call.
+    """
     stream = neighbour.load()
     so_far = delivered_at(stream, moment) or 0
     return lambda call: (delivered_at(stream, when(call.exchange) or 0.0) or 0) - so_far

@@ -75,7 +75,7 @@ def _aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Obs
 
 
 def _is_empty_abort(choice: ChoiceFacts) -> bool:
-    """Whether a choice was aborted before its first token."""
+    """True if a choice was aborted before its first token."""
     return was_aborted(choice) and not choice.output_ids and not choice.text
 
 
@@ -104,12 +104,14 @@ def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> I
 
 
 def _kind(stream: Answer) -> tuple[object, ...]:
-    """Equal for answers that tell the same things: of one endpoint, and asked for the same."""
+    """Return a key that is equal for answers with the same fields: of one endpoint, and asked for
+    the same.
+    """
     return asked_alike(stream, "stream", *EXTRAS)
 
 
 def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
-    """What a choice without tokens lacks of what a usual one has, in words; empty for nothing."""
+    """Describe what a choice without tokens lacks compared with a usual one; empty for nothing."""
     for name in _COUNTERS:
         if usual.counter(name) is not None and choice.counter(name) is None:
             return f"no {name}"
@@ -120,7 +122,9 @@ def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
 
 
 def _early(stream: Stream, calls: Sequence[ControlCall]) -> bool:
-    """Whether an abort was answered when tokens had come, of each choice below a quarter of its budget."""
+    """True if an abort was answered after the first tokens, when each choice had less than a quarter of its
+    budget.
+    """
     budget = stream.asked.max_new_tokens
     for call in calls if budget is not None else ():
         sent, answered = began(call.exchange), over(call.exchange)
@@ -131,7 +135,7 @@ def _early(stream: Stream, calls: Sequence[ControlCall]) -> bool:
 
 @check("abort-ends-every-choice", about(ended=True))
 def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The client's id stands for all that its request asked for."""
+    """Check that an abort by the client's id ends every choice of its request."""
     name = known_as(stream)
     if len(stream.choices) < 2:
         return
@@ -145,7 +149,9 @@ def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observa
 
 @check("abort-of-a-choice-is-of-that-alone", about(ended=True))
 def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Where every choice has an id of its own, that id is a name for the choice and not for its siblings."""
+    """Check that, if every choice has its own id, an abort by that id ends this choice and not its
+    siblings.
+    """
     reported = _reported_ids(stream)
     distinct = len(set(reported.values())) == len(stream.choices) > 1
     if not distinct or known_as(stream) in reported.values():
@@ -171,7 +177,7 @@ _STILL_BUSY_S = 2.0
 
 @check_run("ended-id-is-free-again")
 def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """What a server still does about a request that has ended must not hit the next one under its id."""
+    """Check that the server's late actions on an ended request do not hit the next one with its id."""
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
         if (request_id := known_as(stream)) and began(stream.exchange) is not None:

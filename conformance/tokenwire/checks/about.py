@@ -1,7 +1,7 @@
-"""What a check is about, as data: which answers have anything that it could observe.
+"""The subject of a check, as data: the answers in which it could observe anything.
 
-The judge compares an answer's traits with what each check is about, and calls no other check. The same data
-says why a requirement has no witness.
+The judge compares an answer's traits with the subject of each check, and calls only the checks that fit. The
+same data explains why a requirement has no witness.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _OK = 200
 
 
 def is_error(finish: Finish | None) -> bool:
-    """Whether a choice was ended by a failure instead of being finished; see `Finish.failed`."""
+    """True if a failure ended a choice; see `Finish.failed`."""
     return finish is not None and finish.failed
 
 
 def was_aborted(choice: ChoiceFacts) -> bool:
-    """Whether an abort that a client asked for ended a choice."""
+    """True if an abort that a client asked for ended a choice."""
     return choice.finish is not None and choice.finish.type == "abort" and not choice.finish.failed
 
 
 def ended(stream: Answer) -> bool:
-    """Whether the answer came to its end, so that what is missing will not come."""
+    """True if the answer is complete, so that missing parts will not come."""
     return stream.exchange.ending is Ending.COMPLETE and stream.error is None
 
 
 def streamed(stream: Answer) -> bool:
-    """Whether a record was delivered in events."""
+    """True if a record was delivered in events."""
     return stream.answered and stream.delivery is not Delivery.WHOLE
 
 
@@ -61,7 +61,7 @@ def undisturbed_choices(stream: Stream) -> list[Choice]:
 
 
 class Traits(NamedTuple):
-    """What an answer is, as far as `About` may ask."""
+    """Properties of an answer, as far as `About` may ask."""
 
     answered: bool
     """It is a record with at least one choice."""
@@ -108,7 +108,7 @@ def traits_of(stream: Answer) -> Traits:
 
 @dataclass(frozen=True)
 class About:
-    """What an answer must be for a check to observe it; None where that does not matter."""
+    """Properties that an answer must have for a check to observe it; None for any value."""
 
     answered: bool | None = None
     streamed: bool | None = None
@@ -124,7 +124,7 @@ class About:
     """Which of them it must not hold."""
 
     def stages(self) -> Iterator[tuple[str, Callable[[Traits], bool]]]:
-        """What an answer must be, one after the other: in words, and a predicate."""
+        """Yield the required properties of an answer one after the other: in words, and as a predicate."""
         for wish in sorted(self.asked):
             yield f"asked for {wish}", partial(_asks_for, wish)
         for wish in sorted(self.unasked):

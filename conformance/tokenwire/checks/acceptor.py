@@ -20,7 +20,7 @@ from tokenwire.wire.sharing import same_values
 
 @dataclass(frozen=True)
 class Record:
-    """What there is to deliver of one choice: its whole answer. None: nothing is known of it."""
+    """The whole answer of one choice, to be delivered. None: nothing is known of it."""
 
     output_ids: Sequence[Any] | None = None
     text: str | None = None
@@ -34,7 +34,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Delivered:
-    """What one emission carried, as it stood on the wire. None: the emission does not carry it."""
+    """The content of one emission, as it was on the wire. None: the emission does not carry it."""
 
     output_ids: Sequence[Any] | None = None
     text: str | None = None
@@ -45,7 +45,7 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Rules:
-    """By which rules the record was to be delivered."""
+    """The rules for the delivery of the record."""
 
     mode: Delivery
     """CUMULATIVE or INCREMENTAL."""
@@ -59,7 +59,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Whether a delivery is legal, and if not, where and why."""
+    """The decision about a delivery: if it is legal, and if not, where and why."""
 
     legal: bool
     index: int | None = None
@@ -72,7 +72,7 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the record has been delivered."""
+    """The progress of the record's delivery."""
 
     ids: int = 0
     text: int = 0
@@ -83,7 +83,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Illegal:
-    """What is wrong with an emission."""
+    """The error of an emission."""
 
     field: str
     reason: str
@@ -107,7 +107,7 @@ def _same_id(first: object, second: object) -> bool:
 
 
 def _judge_ids(record: Record, progress: Progress, ids: Sequence[Any], rules: Rules) -> int | Illegal:
-    """How many ids have been delivered after these, or why these are illegal."""
+    """Return how many ids have been delivered after these, or why these are illegal."""
     offset = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
     if record.output_ids is not None:
         wrong = _first_difference(record.output_ids[offset:], ids, _same_id)
@@ -126,7 +126,7 @@ def _judge_ids(record: Record, progress: Progress, ids: Sequence[Any], rules: Ru
 
 
 def _judge_text(record: Record, progress: Progress, text: str, rules: Rules) -> int | Illegal:
-    """How many characters have been delivered after these, or why these are illegal."""
+    """Return how many characters have been delivered after these, or why these are illegal."""
     if record.text is None:
         return progress.text
     offset = progress.text if rules.mode is Delivery.INCREMENTAL else 0
@@ -144,7 +144,7 @@ def _judge_text(record: Record, progress: Progress, text: str, rules: Rules) -> 
 
 
 def _runs_ahead(record: Record, ids: int, text: int) -> bool:
-    """Whether more text was delivered than the ids make."""
+    """True if more text was delivered than the ids make."""
     if record.text_after is None or record.output_ids is None:
         return False
     return text > (record.text_after[ids - 1] if ids else 0)
@@ -153,9 +153,9 @@ def _runs_ahead(record: Record, ids: int, text: int) -> bool:
 def _judge_series(
     record: Record, progress: Progress, emission: Delivered, ids: int, rules: Rules
 ) -> Illegal | None:
-    """Whether every series covers exactly the ids of the emission, with the record's entries.
+    """Return the error if a series does not cover exactly the ids of the emission, with the record's entries.
 
-    A series may be missing where the record holds nothing but nulls: a late key is unknown until it starts.
+    A series may be missing where the record has only nulls, because a late key is unknown until it starts.
     """
     start = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
     if emission.output_ids is None:
@@ -179,7 +179,7 @@ def _judge_series(
 
 
 def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal | None:
-    """Whether all that the record holds has been delivered with its finish."""
+    """Return the error if a finish comes before all of the record has been delivered."""
     if record.finish is not None and finish != record.finish:
         return Illegal("finish", f"is {finish!r} where the record ends with {record.finish!r}")
     if record.output_ids is not None and ids < len(record.output_ids):
@@ -190,7 +190,7 @@ def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal |
 
 
 def _is_idle(emission: Delivered, progress: Progress) -> bool:
-    """Whether an emission of a stream of new ids carries nothing."""
+    """True if an emission of a stream of new ids carries nothing."""
     counted = emission.completion_tokens in {None, progress.ids}
     holds = emission.output_ids or emission.text or emission.finish or any(emission.series.values())
     return counted and not holds
@@ -240,13 +240,13 @@ def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) 
 
 
 def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acceptance:
-    """Whether the emissions, in order, are a legal delivery of the record.
+    """Decide if the emissions, in order, are a legal delivery of the record.
 
-    Legal is every cut in which the first emission carries an id (if there is any), each but the first and
-    the last with ids carries at least the interval's number of new ids or none, every series stays in
-    lockstep with the ids, the text never leaves the record's text and may lag behind the ids until the
-    finish, the finish comes exactly once, when all is delivered, and nothing follows it. What no emission
-    carries, or the record does not hold, is not judged.
+    A cut is legal if the first emission carries an id (if there is any), each but the first and the last with
+    ids carries at least the interval's number of new ids or none, and every series stays in lockstep with the
+    ids. The text never leaves the record's text and may lag behind the ids until the finish. The finish comes
+    exactly once, when all is delivered, and nothing follows it. Fields that no emission carries, or that the
+    record lacks, are not judged.
     """
     emissions = tuple(emissions)
     record = _of_both_sides(record, emissions)
@@ -293,7 +293,7 @@ def record_of(choice: Choice) -> Record:
 
 
 def deliveries_of(choice: Choice) -> tuple[Delivered, ...]:
-    """What the emissions of a choice carried; a series that is not a list counts as not carried."""
+    """Return the contents of a choice's emissions; a series that is not a list counts as not carried."""
     return tuple(
         Delivered(
             output_ids=emission.output_ids,

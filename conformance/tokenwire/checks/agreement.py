@@ -1,8 +1,8 @@
-"""Whether two answers to one request agree, as far as both go.
+"""Agreement of two answers to one request, as far as both go.
 
 Beside other neighbours, or from a cache, a server computes the same thing in another order, and numbers move
-a little. An id may change where two were as good as equally likely; what comes after such a change is
-another text, and is not compared.
+a little. An id may change where two were about equally likely. The text after such a change is another text,
+and is not compared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def choice_pairs(baseline: Answer, other: Answer) -> Iterator[tuple[Side, Side]]
 
 
 def _asked_alike(baseline: Side, other: Side) -> bool:
-    """Whether two answers were asked for the same series."""
+    """True if two answers were asked for the same series."""
     asked = [
         (s.asked.uniform, s.asked.logprobs, s.asked.top_logprobs, s.asked.chosen_ids)
         for s, _ in (baseline, other)
@@ -57,8 +57,8 @@ def _asked_alike(baseline: Side, other: Side) -> bool:
 
 
 def same_sampled(pair: Pair, source: str, upto: slice = slice(None)) -> Iterator[Observation]:
-    """Look whether two choices have the same logprobs where their ids are the same, in whatever shape either
-    answer tells them.
+    """Check that two choices have the same logprobs where their ids are the same, in whatever shape either
+    answer has them.
     """
     ids = [(choice.output_ids or [])[upto] for choice in pair]
     ours, theirs = (sampled_logprobs(choice)[upto] for choice in pair) if ids[0] == ids[1] else ([], [])
@@ -86,11 +86,10 @@ def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
 
 
 def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False) -> Iterator[Observation]:
-    """Look whether two choices are one record as far as both go, up to near ties and drift.
+    """Check that two choices are one record as far as both go, up to near ties and drift.
 
-    Where they were asked for different series, their sampled logprobs are held together with `told_apart`.
-
-    What lost ids, or entries of a series, on its way is not compared: it is told of the answer itself.
+    If they were asked for different series, `told_apart` compares their sampled logprobs. Answers that lost
+    ids, or entries of a series, are not compared: other requirements report that.
     """
     pair = (baseline[1], other[1])
     if not all(map(counts_its_ids, pair)):

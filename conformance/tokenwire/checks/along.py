@@ -30,7 +30,7 @@ def _chunk_ids(choice: Choice) -> Iterator[Value]:
 
 
 def _request_ids(choice: Choice) -> Iterator[Value]:
-    """The request ids from the first that is told on."""
+    """Yield the request ids, from the first one on."""
     ids = ((emission, "request_id", emission.details.get("request_id")) for emission in choice.delivered)
     return dropwhile(lambda value: value[2] is None, ids)
 

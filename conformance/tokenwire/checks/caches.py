@@ -29,7 +29,7 @@ Side = Callable[[Answer], Hashable]
 
 @fact(Stream)
 def _cached(stream: Stream) -> int | None:
-    """How many tokens of its prompt an answer counts as cached; None where it does not tell."""
+    """Return how many tokens of its prompt an answer counts as cached; None if it does not count them."""
     details = (stream.usage or {}).get("prompt_tokens_details")
     found: list[Any] = [emission.counters.get("cached_tokens") for emission in stream.emissions()]
     found.append(details.get("cached_tokens") if isinstance(details, dict) else None)
@@ -38,12 +38,12 @@ def _cached(stream: Stream) -> int | None:
 
 @fact(Stream)
 def _preempted(stream: Stream) -> bool:
-    """Whether what it counts may be what it ran itself, before it was preempted."""
+    """True if the cached tokens may be those that the request ran itself, before it was preempted."""
     return any(emission.counters.get("num_retractions") for emission in stream.emissions())
 
 
 def _only_prompt(answer: Answer) -> object:
-    """What an answer was asked of, where that is one prompt for one sample; None for others."""
+    """Return the prompt of an answer that has one prompt and one sample; None for others."""
     asked = answer.asked
     alone = answer.answered and asked.n == 1 and asked.prompts == 1 and not asked.media
     return (asked.input_ids or _worded(answer)) if alone else None
@@ -56,7 +56,7 @@ def _worded(answer: Answer) -> str | None:
 
 
 def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
-    """Whether a request may have run the first tokens of the prompt of another, before that was answered."""
+    """True if a request may have run the first tokens of another's prompt before that was answered."""
     start, end = began(other.exchange), over(answer.exchange)
     if other.refused or (start is not None and end is not None and start > end):
         return False
@@ -67,12 +67,12 @@ def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many ids two prompts have in common from the first on."""
+    """Count the ids that two prompts have in common at their beginning."""
     return sum(1 for _ in takewhile(bool, map(eq, first, second)))
 
 
 def _length(answer: Answer) -> float:
-    """How many tokens a request and its answer have at most; endless where that is not told."""
+    """Return how many tokens a request and its answer have at most; infinite if that is not known."""
     names = ("prompt_tokens", "completion_tokens")
     every = (answer.usage or {}, *(choice.counters for choice in answer.choices))
     known = ([integer(counts.get(name)) for name in names] for counts in every)
@@ -81,7 +81,7 @@ def _length(answer: Answer) -> float:
 
 @dataclass(frozen=True)
 class Apart(Relation):
-    """What an answer counts as cached was run on its own side of a border."""
+    """Checks that the cached tokens of an answer were run on its own side of a border."""
 
     sides: Callable[[Target], Side]
     border: str
@@ -110,7 +110,7 @@ def _observe_apart(row: Apart, streams: tuple[Answer, ...], target: Target) -> I
 def _of_same_side(
     row: Apart, answer: Answer, before: Iterable[Answer], same_side: Iterable[Answer]
 ) -> Iterator[Observation]:
-    """What an answer counts as cached, where others show that the prompt is cached, or that they ran it."""
+    """Check the cached tokens of an answer if others show that the prompt is cached, or that they ran it."""
     count = _cached(answer)
     if count is None or _preempted(answer):
         return
@@ -130,7 +130,9 @@ def _keys(_target: Target) -> Side:
 
 
 def _adapters(target: Target) -> Side:
-    """What runs a prompt: an adapter, or the model; None for what may have run with several."""
+    """Make a function that returns what runs a prompt: an adapter, or the model; None if there may
+    be several.
+    """
     known = target.advertised.adapters
 
     def side(answer: Answer) -> str | None:
@@ -145,7 +147,9 @@ def _adapters(target: Target) -> Side:
 
 
 def _flushes(target: Target) -> Side:
-    """How many flushes were over when a request was sent; None for one that a flush met."""
+    """Make a function that counts the flushes that were over when a request was sent; None for one that a
+    flush met.
+    """
     calls = [call for call in target.calls if call.flushes and call.done]
     ends = sorted(end for call in calls if (end := over(call.exchange)) is not None)
 
@@ -174,8 +178,8 @@ _BY_CHANCE = int(tolerance("drawn_alike"))
 
 @check("new-prompts-are-not-cached", ANSWERED)
 def _new_prompts_are_not_cached(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Of drawn ids, no more than chance has in common with others. Words stand behind those of a template,
-    which are new under a new salt alone.
+    """Check that drawn ids have no more in common with others than by chance. Words come after those of a
+    template, which are new under a new salt alone.
     """
     count, asked = _cached(stream), stream.asked
     drawn = (stream.exchange.scenario, stream.exchange.label) in NEW_PROMPTS
@@ -192,7 +196,9 @@ ADAPTERS, UNKNOWN = "adapters", "unknown"
 
 @check("unknown-adapters-are-refused")
 def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """By any 4xx status, that of a model that is not found among them, and in words that name it."""
+    """Check that unknown adapters are refused by a 4xx status, 404 among them, in words that name
+    the adapter.
+    """
     status, adapter = stream.exchange.status, stream.asked.adapter
     if adapter is None or (stream.exchange.scenario, stream.exchange.label) != (ADAPTERS, UNKNOWN):
         return

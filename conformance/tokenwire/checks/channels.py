@@ -49,9 +49,9 @@ def _marked_text(stream: Stream, channels: Channels, target: Target) -> MarkedTe
 
 
 def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target) -> str:
-    """What of a choice no document settles, as a clause; empty for nothing.
+    """Describe what no document settles about a choice, as a clause; empty for nothing.
 
-    Nothing tells its tokens: what its channels hold may have been said so.
+    The tokens of the choice are not known, so its channels may hold the sampled text.
     """
     tools = offered(stream)
     if any(content.strip() for content in channels.contents[1:]):
@@ -78,10 +78,10 @@ def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
 
 
 def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> str:
-    """What no document settles of what two answers say; empty for nothing.
+    """Describe what no document settles about two answers; empty for nothing.
 
-    Where tokens are told, these say. Otherwise both answers have to hold it, or the whole one: what only a
-    stream holds may be the very fault of the stream.
+    If tokens are known, these decide. Otherwise both answers have to have it, or the whole one, because a
+    part that only a stream has may be the stream's own fault.
     """
     sides = tuple(zip((comparison.baseline, comparison.other), pair, strict=True))
     stated = [
@@ -107,7 +107,7 @@ def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[O
 
 
 def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> bool:
-    """Whether chance may explain a difference: not where the tokens say the same."""
+    """True if chance may explain a difference. It cannot if the tokens are the same."""
     sides = zip((comparison.baseline, comparison.other), pair, strict=True)
     first, second = (_marked_text(stream, channels, target) for stream, channels in sides)
     same = first is not None and second is not None and first.text == second.text
@@ -159,7 +159,7 @@ def _channels_independent_of_interval(comparison: Comparison, target: Target) ->
 
 @compare("disputed-markup-may-differ")
 def _disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Where no document settles what a text says, two answers may take it apart otherwise: which, is told."""
+    """Report where two answers take a text apart differently, if no document settles how."""
     if not _with_whole(comparison) and not _other_interval(comparison, target):
         return
     source = "and in the whole answer" if _with_whole(comparison) else "and at the other interval"
@@ -175,7 +175,9 @@ def _disputed_markup_may_differ(comparison: Comparison, target: Target) -> Itera
 
 @compare("border-space-may-differ")
 def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """White space where a channel begins or ends is no text of it; that it differs is told."""
+    """Report differences in white space where a channel begins or ends; it is not part of the
+    channel's text.
+    """
     if not _with_whole(comparison):
         return
     for pair in _pairs(comparison):
@@ -207,7 +209,7 @@ def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observ
 
 @check("channels-hold-all-text", _TAKEN_APART)
 def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
-    """What the tokens of a choice say stands in its channels, but for the markers."""
+    """Check that the channels of a choice have all of its tokens' text, except the markers."""
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         if stated is not None and stated.settled and _has_markup(stated, channels):
@@ -215,7 +217,7 @@ def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observat
 
 
 def _has_markup(stated: MarkedText, channels: Channels) -> bool:
-    """Whether there was anything to take apart, by markup that is known."""
+    """True if there was markup to take apart, and it is known."""
     reading = stated.reading
     found = reading.cut is not None or bool(reading.reasoning or reading.calls)
     return stated.explains(channels) and (found or channels.choice.parsed or stated.tools is not None)
@@ -270,7 +272,7 @@ def _pieces(stream: Stream) -> Iterator[tuple[Place, CallPiece, bool]]:
 
 @check("call-opens-with-its-name", _CALLS)
 def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Who a call is, and what it calls, stands in its first piece."""
+    """Check that the first piece of a call has its id, its type and its name."""
     for place, piece, first in _pieces(stream):
         if first:
             named = {"id": piece.id, "type": piece.type, "name": piece.name}
@@ -330,7 +332,7 @@ def observe_arguments(call: ToolCall, message: str) -> Observation:
 
 @check("arguments-are-json", _TAKEN_APART)
 def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
-    """A client that is told to call can read what with."""
+    """Check that the arguments of a call are JSON that a client can parse."""
     for channels in _finished(stream):
         if not channels.called:
             continue
@@ -369,7 +371,7 @@ def _stop_within_a_call_is_told(stream: Stream, target: Target) -> Iterator[Obse
 
 @check("finish-of-calls-has-a-call", _TAKEN_APART)
 def _finish_of_calls_has_a_call(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Who is told to call finds what to call."""
+    """Check that a choice that finishes with tool_calls has a call."""
     for channels in _finished(stream):
         if channels.called:
             message, calls = "the choice finished with tool_calls, and has none", written(channels)
@@ -475,7 +477,7 @@ def _reasons(*streams: Stream) -> bool:
 
 @check("reasoning-is-counted")
 def _reasoning_is_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Usage that tells of reasoning_tokens counts those of reasoning that is there."""
+    """Check that usage with reasoning_tokens counts the reasoning that is there."""
     count = reasoning_tokens(stream)
     if count is not None and ended(stream) and _reasons(stream):
         place = stream.usage_place or end_place(stream)

@@ -13,7 +13,7 @@ from tokenwire.record import Choice, Delivery, Stream, as_list
 
 @check("chat-role-comes-first", about(chat=True, items=False, streamed=True))
 def _chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The role stands in the first chunk of a choice."""
+    """Check that the first chunk of a choice has the role."""
     for choice in stream.choices:
         emission = choice.emissions[0]
         role = emission.details.get("role")
@@ -23,7 +23,7 @@ def _chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("chat-role-stays", about(chat=True, items=False, streamed=True))
 def _chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No later chunk of a choice names another role; most name none."""
+    """Check that later chunks of a choice do not name another role; most name none."""
     for choice in stream.choices:
         for emission in choice.emissions[1:]:
             role = emission.details.get("role")
@@ -72,7 +72,7 @@ def _chat_meta_info_in_every_choice(
 def _chat_meta_info_only_on_request(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Where meta_info was not asked for there is not even the key."""
+    """Check that the key meta_info is absent if it was not asked for."""
     place, actual = choice.last_at("meta_info"), choice.emissions[-1].details.get("meta_info")
     message = f"choice {choice.index} has a meta_info key that was not asked for"
     yield expect(place, "no meta_info key", actual, message, holds=not choice.ends_with("meta_info"))

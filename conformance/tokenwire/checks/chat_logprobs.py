@@ -33,7 +33,7 @@ _BYTE = range(256)
 
 
 def _tells(stream: Stream) -> bool:
-    """Whether any choice has logprobs objects."""
+    """True if any choice has logprobs objects."""
     return any(FIELD in emission.details for choice in stream.choices for emission in choice.emissions)
 
 
@@ -43,7 +43,7 @@ def _fault_in_bytes(value: object) -> str:
 
 
 def _fault_in_entry(value: object) -> str:
-    """What keeps a value from being a token with its logprob, in words."""
+    """Describe why a value is not a token with its logprob."""
     if not isinstance(value, Mapping):
         return f"is {value!r}, not an object"
     if not isinstance(value.get("token"), str):
@@ -55,7 +55,7 @@ def _fault_in_entry(value: object) -> str:
 
 
 def _fault_in_content(reported: object) -> str:
-    """What keeps a value from being the logprobs of a chat choice, in words; empty for nothing."""
+    """Describe why a value is not the logprobs of a chat choice; empty if it is."""
     if not isinstance(reported, Mapping):
         return f"is {reported!r}, not an object"
     if "content" not in reported:
@@ -91,7 +91,7 @@ def _chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obs
 
 
 def _entries(choice: Choice) -> int:
-    """How many tokens the logprobs of a choice have an entry for, those of its thoughts among them."""
+    """Count the tokens for which the logprobs of a choice have an entry, those of its thoughts among them."""
     thoughts = choice.details("reasoning_logprobs")
     content = joined_series(choice, CONTENT)
     entries = len(content.values) if content else 0
@@ -99,8 +99,8 @@ def _entries(choice: Choice) -> int:
 
 
 def _unlisted(stream: Stream) -> int:
-    """How many of the counted tokens need not have an entry, where the dialect promises entries only for what
-    the content shows: those that stopped a choice, each of a byte at least, and thoughts.
+    """Count the tokens that need not have an entry, if the dialect promises entries only for what the content
+    shows: those that stopped a choice, each of at least a byte, and thoughts.
     """
     if policy_of(stream).hidden_in_logprobs:
         return 0
@@ -133,7 +133,7 @@ def _chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator
 
 
 def _bytes_of(entry: Logprob) -> bytes | None:
-    """The bytes of the token of an entry; None where the entry does not tell them."""
+    """Return the bytes of the token of an entry; None if the entry does not have them."""
     token = entry.text
     if not isinstance(token, str) or type(entry.value) not in {int, float}:
         return None
@@ -149,9 +149,9 @@ def _shown(data: bytes) -> str:
 
 
 def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
-    """Whether tokens spell a text in their order.
+    """True if tokens spell a text in their order.
 
-    A token may be left out as a whole, as special tokens are; so may the end, which a stop cuts off, and a
+    A token may be left out as a whole, as special tokens are. So may the end, which a stop cuts off, and a
     space at the very beginning.
     """
     known = list(tokens)
@@ -163,7 +163,7 @@ def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
 
 
 def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
-    """Whether a text, broken characters as one, is spelled by tokens of which some may be left out."""
+    """True if a text, with broken characters as one, is spelled by tokens of which some may be left out."""
     kept = b""
     for token in tokens:
         at_start = not kept and token[:1] == b" " and wanted[:1] != " "
@@ -227,7 +227,7 @@ def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Targe
 
 
 def parallel_lists(reported: Any) -> dict[str, list[Any]]:
-    """The parallel lists of a completion's logprobs object as they stand on the wire, an echo not cut off."""
+    """Return the parallel lists of a completion's logprobs object as they are on the wire, with an echo."""
     if not isinstance(reported, Mapping):
         return {}
     return {name: value for name, value in reported.items() if name in LISTS and isinstance(value, list)}
@@ -259,8 +259,8 @@ def _is_escaped(token: object) -> bool:
 
 
 def _ends(text: str | None, begin: int, name: str) -> list[int]:
-    """Where a token that begins at an offset may end: behind its name, or where it began if the text does not
-    show it there; a tokenizer may leave out the blank before a single token.
+    """Return where a token that begins at an offset may end: after its name, or where it began if the text
+    does not show it there. A tokenizer may leave out the blank before a single token.
     """
     after = [begin + len(name)]
     if text is not None and text.startswith(f" {name}", begin):
@@ -271,9 +271,11 @@ def _ends(text: str | None, begin: int, name: str) -> list[int]:
 
 
 def _may_follow_a_part(text: str | None, begin: int, position: int | None, name: object) -> bool:
-    """Whether a token may be said to begin at an offset, behind a part of a character that begins at another
-    and has no name: that part has no length, that of its character, or that of all that the text shows of it
-    (several U+FFFD, or what is whole by now), so that the next token stands where the text shows it.
+    """True if a token may begin at an offset, after a part of a character that begins at another and has no
+    name.
+
+    That part has no length, that of its character, or that of all that the text shows of it (several U+FFFD,
+    or characters that are complete by now). So the next token is where the text shows it.
     """
     if position is None or position < begin:
         return False

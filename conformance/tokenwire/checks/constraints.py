@@ -19,7 +19,7 @@ _CHAT = about(finished=True, ended=True, chat=True)
 
 
 def _held(place: Place, constraint: Constraint, *texts: str, cut: bool = False) -> Iterator[Observation]:
-    """Whether one of the texts is a word of a constraint, or begins one; nothing that cannot be told."""
+    """Check that one of the texts is a word of a constraint, or begins one; skip what is not decidable."""
     if not texts:
         yield left_out(place, "nothing tells what was sampled, of which the constraint may speak")
         return
@@ -35,8 +35,8 @@ def _held(place: Place, constraint: Constraint, *texts: str, cut: bool = False) 
 
 
 def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Target) -> list[str]:
-    """The content of a choice, and what was sampled where the constraint may speak of markup; nothing where
-    that is not told. Of an endpoint without text, what its ids say.
+    """Return the content of a choice, and the sampled text if the constraint may be about markup; nothing if
+    that is not known. For an endpoint without text, return the text of the ids.
     """
     if choice.text is None and not is_chat(stream):
         return [*_spelled(choice, stream, target)]
@@ -48,7 +48,9 @@ def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Targe
 
 
 def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
-    """What the ids of a choice say, special ones too: all of them, and those before the one that ended it."""
+    """Yield the text of a choice's ids, special ones too: of all of them, and of those before the one that
+    ended it.
+    """
     ids = choice.output_ids
     if target.tokenizer is None or not ids or not all(type(token) is int for token in ids):
         return
@@ -59,14 +61,14 @@ def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
 
 
 def _constraint(choice: Choice, stream: Stream) -> Constraint | None:
-    """Of what the text of a choice is a word; None where it calls a tool, or shows more than its text."""
+    """Return the constraint on the text of a choice; None if it calls a tool, or shows more than its text."""
     asked = stream.asked
     shows_more = choice.has_calls or asked.echo or not asked.skip_special_tokens
     return asked.constraints[0] if len(asked.constraints) == 1 and not shows_more else None
 
 
 def _cut_by_its_request(choice: Choice, stream: Stream) -> bool:
-    """Whether a stop of the request ended a choice, or may have."""
+    """True if a stop of the request ended a choice, or may have."""
     asked, finish = stream.asked.of(choice.index), choice.finish
     stops = (*asked.stop, *asked.stop_token_ids, *asked.stop_regex)
     return finish is not None and bool(stops) and finish.matched in (None, *stops)
@@ -85,7 +87,7 @@ def _words(choice: Choice, stream: Stream, target: Target, *, reasons: bool) -> 
 
 @check_finished("finished-text-is-a-word", _WHOLE)
 def _finished_text_is_a_word(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """What came to its end is what was asked for."""
+    """Check that a complete text is a word of its constraint."""
     yield from _words(choice, stream, target, reasons=False)
 
 
@@ -97,7 +99,7 @@ def _reasoning_keeps_the_constraint(choice: Choice, stream: Stream, target: Targ
 
 @check_finished("cut-text-begins-a-word", _WHOLE)
 def _cut_text_begins_a_word(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """What the budget cut could have gone on to what was asked for."""
+    """Check that a text that the budget cut begins a word of its constraint."""
     constraint, finish, rule = _constraint(choice, stream), choice.finish, stream.asked.tools
     if constraint is None or finish is None or finish.type != SPENT:
         return
@@ -137,7 +139,7 @@ def _calling(choice: Choice, stream: Stream) -> Channels | None:
 
 @check_finished("one-call-at-most", _CHAT)
 def _one_call_at_most(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Who runs one call at a time gets one at a time."""
+    """Check that a request for one call at a time gets at most one."""
     rule = stream.asked.tools
     if rule is not None and rule.alone and choice.has_calls:
         names = [call.name for call in choice.calls]

@@ -34,10 +34,10 @@ TELLING_GROWTHS = 3
 
 
 def interval_of(stream: Answer, target: Target) -> int | None:
-    """The stream_interval in force: the request's, or the server's; None where it is not known.
+    """Return the stream_interval in force: the request's, or the server's; None if it is not known.
 
-    0 stands for the server's value, a value below 0 for every emission, which nothing can break. In some
-    dialects a request can only raise what the server has.
+    0 means the server's value. A value below 0 means every emission, which cannot be violated. In some
+    dialects a request can only raise the server's value.
     """
     interval = stream.asked.stream_interval or target.stream_interval
     if interval and target.stream_interval and policy_of(stream).stream_interval == "raises":
@@ -46,7 +46,7 @@ def interval_of(stream: Answer, target: Target) -> int | None:
 
 
 def _mode_of_text(emissions: Sequence[Emission]) -> Delivery | None:
-    """What the texts of a choice say of their mode; None where that is not clear."""
+    """Infer the delivery mode from the texts of a choice; None if it is not clear."""
     broken = grown = telling = 0
     for before, after in pairwise(emission for emission in emissions if emission.text):
         if not (after.text or "").startswith(before.text or ""):
@@ -60,15 +60,16 @@ def _mode_of_text(emissions: Sequence[Emission]) -> Delivery | None:
 
 
 def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> bool:
-    """Whether the ids of an emission begin with those of the one before: then its text does, in any mode."""
+    """True if the ids of an emission begin with those of the one before: then its text does, in any mode."""
     return bool(before) and list(before or ()) == list(ids or ())[: len(before or ())]
 
 
 @read_once
 def _modes(choice: Choice) -> list[tuple[Emission, str, Delivery]]:
-    """Which mode each list field of each emission shows, by its length, where it can be told.
+    """Infer the mode of each list field of each emission by its length, if possible.
 
-    Counted against completion_tokens; where there is no counter, against the ids, which then cannot be wrong.
+    It is counted against completion_tokens. Without a counter, it is counted against the ids, which then
+    cannot be wrong.
     """
     emissions = choice.delivered
     names = dict.fromkeys(["output_ids", *(name for emission in emissions for name in emission.series)])
@@ -133,7 +134,7 @@ def _mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]
     "{actual} output ids came while completion_tokens grew by {expected}",
 )
 def _new_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, int]]:
-    """How many ids came, beside what completion_tokens grew by."""
+    """Yield how many ids came, and how much completion_tokens grew."""
     counted = delivered = 0
     for emission in choice.delivered if _carries_ids(choice) else ():
         count = emission.counter("completion_tokens")
@@ -177,7 +178,7 @@ def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterato
 
 @check_each("no-idle-emissions", STREAMED, "the emission brings no new id, no new text and no finish reason")
 def _brought(choice: Choice) -> Iterator[Row]:
-    """Whether each emission brings something; the role that opens a chat choice is enough."""
+    """Check that each emission brings something; the role that opens a chat choice is enough."""
     held = ""
     for emission in choice.delivered if _carries_ids(choice) else ():
         text, finish = emission.text, emission.finish
@@ -208,8 +209,8 @@ def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Itera
 
 
 def _reported_count(stream: Stream, choice: Choice) -> int | None:
-    """How many tokens an answer says that a choice has: beside the choice, or in the usage of a single one
-    that carries ids.
+    """Return how many tokens an answer reports for a choice: beside the choice, or in the usage of a single
+    one that carries ids.
     """
     count = choice.counter("completion_tokens")
     if count is None and len(stream.choices) == 1 and choice.output_ids is not None:
@@ -256,7 +257,7 @@ _TELLING_STREAMS = 4
 
 @fact(Stream)
 def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
-    """Of each choice where its first ids stand, how many they are, and how many there are in the end."""
+    """Return for each choice the place of its first ids, their number, and the number in the end."""
     return tuple(
         (first.at("output_ids"), first.new, choice.delivered[-1].after)
         for choice in stream.delivering_as_begun
@@ -266,10 +267,10 @@ def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
 
 @check_run("first-ids-at-once")
 def _first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """The first emission does not wait for the interval.
+    """Check that the first emission does not wait for the interval.
 
-    Ids may be joined on the way, so one stream tells nothing: that not one of several sends its first ids
-    before the interval is full does. Where some do, each of them is a witness.
+    Ids may be joined on the way, so one stream proves nothing. It is a violation only if none of several
+    streams sends its first ids before the interval is full. If some do, each of them is a witness.
     """
     intervals = ((stream, interval_of(stream, target) or 0) for stream in streams)
     firsts = [
@@ -299,7 +300,7 @@ _SEVERAL = 2
 
 @fact(Stream)
 def _arrival(stream: Stream) -> tuple[int, float, float]:
-    """How many emissions there are, and when the first and the last one came."""
+    """Return how many emissions there are, and when the first and the last one came."""
     emissions = stream.emissions()
     times = (emissions[0].event.place.time, emissions[-1].event.place.time) if emissions else (0.0, 0.0)
     return len(emissions), *times
@@ -307,7 +308,7 @@ def _arrival(stream: Stream) -> tuple[int, float, float]:
 
 @check_run("stream-comes-in-a-burst")
 def _stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Whether all long streams of an endpoint are held back."""
+    """Check that not all long streams of an endpoint are held back."""
     long: dict[str, list[tuple[float, Answer]]] = {}
     for stream in streams:
         count, first, last = _arrival(stream) if streamed(stream) and ended(stream) else (0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Where two values first differ, so that a finding can point there instead of printing both."""
+"""The first difference of two values, so that a finding can point there instead of printing both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same 
 
 
 def _parting(first: str, second: str) -> int:
-    """How many characters two different texts have in common at their beginning."""
+    """Count the characters that two different texts have in common at their beginning."""
     alike, apart = 0, min(len(first), len(second))
     while alike < apart:
         middle = (alike + apart + 1) // 2

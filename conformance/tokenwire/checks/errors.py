@@ -69,7 +69,7 @@ def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observ
 
 @check("stream-errors-replace-the-finish", EVENTS)
 def _stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Where a stream failed, not every choice can have come to its end."""
+    """Check that not every choice of a failed stream finished."""
     errors = stream.error_events
     expected = stream.asked.prompts * stream.asked.n
     good = [c for c in stream.choices if c.finish is not None and c.finish.type in {"stop", "length"}]
@@ -81,7 +81,7 @@ def _stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterat
 
 
 def _asks_for_text(stream: Stream) -> bool:
-    """Whether a request needs the text of ids, or ids of text."""
+    """True if a request needs the text of ids, or ids of text."""
     asked = stream.asked
     return asked.input_ids is None or bool(asked.stop or asked.stop_regex or asked.echo)
 

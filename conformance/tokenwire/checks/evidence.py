@@ -1,5 +1,5 @@
-"""What checks make: observations, each a statement about something that the target wrote and that could have
-been wrong. A check that saw nothing yields nothing, and a requirement without witnesses cannot pass.
+"""Observations: statements about something that the target wrote and that could have been wrong. A check that
+saw nothing yields nothing, and a requirement without witnesses cannot pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tokenwire.requirement import Level
 
 
 class Observation(NamedTuple):
-    """What a check saw at one place: as it should be, or not."""
+    """The observation of a check at one place: as it should be, or not."""
 
     place: Place
     expected: Any
@@ -39,12 +39,12 @@ class Observation(NamedTuple):
 
     @property
     def event(self) -> int:
-        """The index of the event in which it stands; 0 for an answer that is one document."""
+        """The index of its event; 0 for an answer that is one document."""
         return self.place.event or 0
 
 
 def equal(expected: object, actual: object) -> bool:
-    """Whether two values are equal and of one JSON type: 1 is not true."""
+    """True if two values are equal and of one JSON type: 1 is not true."""
     return bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
 
 
@@ -58,8 +58,8 @@ def expect(
     related: tuple[Place, ...] = (),
     by_chance: bool = False,
 ) -> Observation:
-    """Observe what stands at a place: whether it equals what is expected and is of its JSON type; or whether
-    a condition holds, which `expected` says in words.
+    """Observe a place: compare its value with the expected one and its JSON type, or state a condition, which
+    `expected` describes.
     """
     if holds is None:
         holds = equal(expected, actual)
@@ -118,5 +118,5 @@ def witnessed(stream: Stream, observations: Iterable[Observation]) -> Iterator[O
 
 
 def in_wire_order(observations: Iterable[Observation]) -> list[Observation]:
-    """Sort observations by the event in which they stand; those of one event keep their order."""
+    """Sort observations by their events; those of one event keep their order."""
     return sorted(observations, key=attrgetter("event"))

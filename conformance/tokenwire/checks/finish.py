@@ -24,7 +24,7 @@ def _stops(whole: Whole) -> tuple[object, ...]:
 
 
 def _tokens_to_stop(whole: Whole) -> int | None:
-    """After how many sampled tokens a choice stopped; None where it did not stop or does not tell."""
+    """Return after how many sampled tokens a choice stopped; None if it did not stop or does not show it."""
     if whole.choice.finish is None or whole.choice.finish.type != "stop":
         return None
     count = count_of(whole.stream, whole.choice)
@@ -33,10 +33,11 @@ def _tokens_to_stop(whole: Whole) -> int | None:
 
 @check_run("stop-wins-within-the-budget")
 def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Where a choice is known to stop, each budget says which came first: the stop or the end of the budget.
+    """Check that each budget around a known stop ends by the first of both: the stop or the end of the
+    budget.
 
-    The answer with the largest budget tells where it stops, if another one stopped there too or it ends with
-    a stop of its request: one answer alone may have been cut short.
+    The answer with the largest budget shows where the choice stops, if another one stopped there too or it
+    ends with a stop of its request. One answer alone may have been cut short.
     """
     groups: dict[tuple[object, ...], list[tuple[int, int | None, Whole]]] = {}
     for whole in related_streams(streams):
@@ -69,13 +70,13 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
 
 
 def _meets_a_stop(whole: Whole) -> bool:
-    """Whether a choice ends with a stop id of its request, or was ended by one of its stop strings."""
+    """True if a choice ends with a stop id of its request, or was ended by one of its stop strings."""
     asked, ids = whole.stream.asked, whole.ids or ()
     return ids[-1:] in {(stop,) for stop in asked.stop_token_ids} or bool(stop_string_of(asked, whole.choice))
 
 
 def _begins_alike(whole: Whole, other: Whole) -> bool:
-    """Whether two choices are one as far as both go: their ids, or their texts where no ids are known."""
+    """True if two choices are one as far as both go: their ids, or their texts if the ids are not known."""
     if whole.ids is not None and other.ids is not None:
         return all(map(eq, whole.ids, other.ids))
     texts = whole.choice.text, other.choice.text
@@ -83,16 +84,16 @@ def _begins_alike(whole: Whole, other: Whole) -> bool:
 
 
 def _asks_for_more(stream: Answer) -> bool:
-    """Whether a request asks for anything that may be refused for a reason of its own."""
+    """True if a request asks for anything that may be refused for another reason."""
     asked, extras = stream.asked, (*EXTRAS, "logprobs", "stop", "echo", "other_sampling")
     return asked.n * asked.prompts != 1 or any(getattr(asked, name) for name in extras)
 
 
 @check_run("one-length-rule")
 def _one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """What fits the context fits it everywhere: on each endpoint, streamed and whole.
+    """Check that a request that fits the context fits it everywhere: on each endpoint, streamed and whole.
 
-    Chat, which may run its messages instead of the ids beside them, is held against the others.
+    Chat may run its messages instead of the ids beside them, so it is compared with the others.
     """
     context = target.advertised.context_length
     first: dict[tuple[int, int], Answer] = {}

@@ -139,7 +139,7 @@ _OF_CHANNELS = frozenset({"text", "content", "reasoning", "tool_calls"})
 
 
 def _keys_of_all(choice: Choice) -> frozenset[str]:
-    """The bound keys that stand in the first emission of a choice and in its last one."""
+    """Return the bound keys of both the first emission of a choice and its last one."""
     emissions = choice.delivered
     if len(emissions) < _FEWEST:
         return frozenset()
@@ -148,7 +148,7 @@ def _keys_of_all(choice: Choice) -> frozenset[str]:
 
 @check("keys-do-not-come-and-go", about(streamed=True, ended=True))
 def _keys_do_not_come_and_go(stream: Stream, target: Target) -> Iterator[Observation]:
-    """What stands in the first emission of a choice and in its last one stands in all between."""
+    """Check that keys of both the first and the last emission of a choice are in all emissions between."""
     for choice in stream.choices:
         expected = _keys_of_all(choice)
         parsed = choice.parsed or offered(stream) is not None or "channels" in target.capabilities

@@ -1,7 +1,7 @@
 """Checks of gateways: the worker's answer is the baseline, the gateway's answer is judged.
 
-How a stream is cut may differ, and a gateway may add fields of its own. Nothing that the worker told may get
-lost or change.
+The cut of a stream may differ, and a gateway may add its own fields. The worker's fields must not get lost or
+change.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_NAMED = 5
 
 
 def _answered(comparison: Comparison) -> bool:
-    """Whether the worker answered with a whole record, and the gateway with some."""
+    """True if the worker answered with a whole record, and the gateway with some."""
     worker, gateway = comparison.baseline, comparison.other
     return worker.answered and ended(worker) and gateway.answered
 
@@ -64,7 +64,7 @@ def _gateway(comparison: Comparison, _target: Target | None = None) -> Pairs | N
 
 @compare("gateway-keeps-the-status")
 def _gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """What the worker answers is answered, and what it refuses is refused, with the same status.
+    """Check that the gateway answers or refuses with the worker's status.
 
     Access and load are a gateway's own business.
     """
@@ -176,7 +176,7 @@ def _gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterat
 
 @compare("gateway-keeps-the-interval")
 def _gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Where the worker's stream keeps its interval, the gateway's events are no smaller."""
+    """Check that the gateway's events are not smaller than the interval, if the worker's stream keeps it."""
     worker, gateway = comparison.baseline, comparison.other
     interval = worker.asked.stream_interval or 0
     if interval < 2 or not _answered(comparison) or least_inner_step(worker) < interval:

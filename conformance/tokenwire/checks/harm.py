@@ -22,7 +22,7 @@ from tokenwire.wire.exchange import Ending
 
 
 def _was_aborted(stream: Answer, target: Target) -> bool:
-    """Whether an abort named a request while it was under way: what became of it is the abort's doing."""
+    """True if an abort named a request while it was under way, because then the abort explains its end."""
     return any(deed.names(names_of(stream)) for deed in target.deeds.beside(stream.exchange, Action.ABORT))
 
 
@@ -52,8 +52,8 @@ def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[
 
 
 def _failed(stream: Answer) -> bool:
-    """Whether an answer failed as the request itself may have caused, was given up by this suite, or was put
-    off by the target.
+    """True if an answer failed in a way that the request may have caused, was given up by this suite, or was
+    put off by the target.
     """
     given_up = stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
     return given_up or put_off(stream) or any(is_error(choice.finish) for choice in stream.choices)
@@ -61,12 +61,12 @@ def _failed(stream: Answer) -> bool:
 
 @check_run("refused-request-harms-nobody")
 def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """The request after a bad one is answered as the same request was elsewhere in the run.
+    """Check that the request after a bad one is answered as the same request was elsewhere in the run.
 
-    Only a request that the target could answer at another time tells whether harm was done. Results are
-    compared where the target was seen to repeat itself, and where nothing but such requests contradicts it;
-    a difference counts beside an answer that was delivered in the same way.
-    One that goes another way may do so by chance; where most of them do, it is none.
+    Only a request that the target could answer at another time shows if harm was done. Results are compared
+    if the target was seen to repeat itself, and if only such requests contradict it. A difference counts
+    beside an answer that was delivered in the same way. One different answer may be chance; if most of them
+    differ, it is not.
     """
     compared: list[list[Observation]] = []
     controls, good = _after_bad(streams, target)
@@ -118,7 +118,7 @@ _NO_CHANCE = 3
 
 
 def _delivered(stream: Answer) -> tuple[object, ...]:
-    """How an answer was delivered: what a stream loses on its way is no harm done."""
+    """Return the form of an answer's delivery, because losses of a stream on its way are not harm."""
     return stream.delivery, stream.asked.stream_interval
 
 

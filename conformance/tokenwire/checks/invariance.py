@@ -40,7 +40,7 @@ _SLACK_BYTES = tolerance("event_slack")
 
 
 def undisturbed(stream: Answer) -> bool:
-    """Whether an answer is complete, and may be compared with another to the same request."""
+    """True if an answer is complete, and may be compared with another to the same request."""
     choices = finished_choices(stream)
     return (
         ended(stream)
@@ -50,7 +50,9 @@ def undisturbed(stream: Answer) -> bool:
 
 
 def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
-    """Tells how many answered requests with another prompt were under way beside one with a prompt."""
+    """Make a function that counts the answered requests with another prompt that were under way
+    beside one.
+    """
     by_prompt: dict[str, list[ExchangeHead]] = {}
     for stream in streams:
         if stream.answered:
@@ -124,7 +126,7 @@ def _of_same_weights(streams: tuple[Answer, ...], target: Target) -> Iterable[tu
 
 
 def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """What was answered twice alike alone, and the same in a crowd."""
+    """Yield answers that were given twice alike alone, with the same in a crowd."""
     beside = _company(streams)
     for group in beginnings(streams):
         if len(group) < 3:
@@ -187,7 +189,9 @@ def _calm_and_preempted(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | 
 
 
 def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """The whole answer that was asked to tell most, and others; streams are held against one of these."""
+    """Yield the whole answer with the most requested fields, and others; streams are compared with
+    one of these.
+    """
     for beginning in beginnings(streams):
         group = [answer for answer in beginning if not answer.asked.stream]
         if len(group) < 2:

@@ -97,8 +97,8 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
 
 
 def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[str, ...]:
-    """What an echo may put before the output: the text that was sent, or that of the ids, special ones shown
-    or not; nothing where the ids of the prompt are told in its place.
+    """Return what an echo may put before the output: the text that was sent, or that of the ids, with or
+    without special ones; empty if the prompt's ids are reported instead.
     """
     if not stream.asked.echo:
         return ("",)
@@ -113,7 +113,7 @@ def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[s
 
 
 def ids_due(stream: Stream, right: Truth) -> Ids:
-    """The ids that are told: some families leave out the one that ended a choice."""
+    """Return the ids that must be reported. Some families leave out the one that ended a choice."""
     left_out = _ends_by_id(right) and not policy_of(stream).stop_id_in_output_ids
     return right.ids[:-1] if left_out else right.ids
 
@@ -123,7 +123,9 @@ def _ends_by_id(right: Truth) -> bool:
 
 
 def _may_not_count_its_end(stream: Stream, known: Known) -> bool:
-    """Whether the id that ended a choice may be counted or not: servers of endpoints without ids differ."""
+    """True if the id that ended a choice may be counted or not, because servers of endpoints
+    without ids differ.
+    """
     dialect = dialect_of(stream)
     return dialect is not None and not dialect.tells_ids and _ends_by_id(known.right)
 
@@ -226,7 +228,9 @@ def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observatio
 
 @check("script-text-so-far-is-right", STREAMED)
 def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """What was shown by each emission begins the right text, and its ids were delivered before."""
+    """Check that the text shown by each emission begins the right text, and that its ids were
+    delivered before.
+    """
     for known in known_choices(stream, target):
         if taken_apart(stream, known.choice):
             continue

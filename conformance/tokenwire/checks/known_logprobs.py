@@ -75,7 +75,9 @@ class _Right:
         )
 
     def by_text(self, due: list[Entry], reported: list[Entry]) -> bool:
-        """Those of one text share an entry; none is of another id."""
+        """True if entries are right by text: tokens of one text share an entry, and no entry is of
+        another id.
+        """
         of_some = (any(self.number(right[0], entry[0]) for right in due) for entry in reported)
         return 0 < len(reported) <= len(due) and all(of_some)
 
@@ -85,7 +87,9 @@ def _reported(entry: Logprob) -> Entry:
 
 
 def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
-    """What each series of a choice says of its own ids; a value that is no entry says itself."""
+    """Yield the entries of each series of a choice for its own ids; a value that is not an entry is yielded
+    as it is.
+    """
     for name in (SAMPLED, CONTENT, NAMED):
         if (series := joined_series(choice, name)) is not None:
             both = zip(series.values, series.tokens, strict=True)
@@ -104,9 +108,9 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Rig
 
 
 def _due(stream: Stream, known: Known, reported: int, name: str) -> Ids | None:
-    """The ids that a series of so many entries is to tell of; None where that is left to the server.
+    """Return the ids that a series of this length must have entries for; None if that is left to the server.
 
-    Where a dialect promises entries only for what the content shows, those of a stop need not be there.
+    If a dialect promises entries only for what the content shows, those of a stop may be missing.
     """
     ids = ids_due(stream, known.right)
     if not known.finished:
@@ -117,7 +121,7 @@ def _due(stream: Stream, known: Known, reported: int, name: str) -> Ids | None:
 
 
 def _shown(known: Known) -> int:
-    """How many ids it takes to say the final text."""
+    """Count the ids that the final text takes."""
     right = known.right
     sizes = (size for size, text in enumerate(right.texts, 1) if text.startswith(right.text))
     return next(sizes, len(right.ids))
@@ -142,7 +146,7 @@ def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Obser
 
 
 def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
-    """Where each id begins in the text; None of one that the text does not show by itself."""
+    """Yield where each id begins in the text; None for an id that the text does not show by itself."""
     for token, before, after in zip(right.ids, ("", *right.texts), right.texts, strict=False):
         piece = after[len(before) :]
         alone = words.pieces[token].decode("utf-8", "replace").startswith(piece)
@@ -171,7 +175,7 @@ def _script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[O
 
 
 def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
-    """What each series of a choice says of the likeliest at its ids."""
+    """Yield the likeliest ids in each series of a choice, by position."""
     for name in (TOP, CONTENT, NAMED_TOP):
         if (series := joined_series(choice, name)) is not None:
             first = name == CONTENT  # stands before its alternatives
@@ -180,7 +184,9 @@ def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
 
 @dataclass(frozen=True)
 class _Position:
-    """Where the likeliest are asked for: after a text, an id of which is sampled or stands there."""
+    """A position where the likeliest ids are asked for: after a text, with the sampled id or the one in the
+    prompt.
+    """
 
     right: _Right
     sampled: int
@@ -189,7 +195,7 @@ class _Position:
     count: int
 
     def is_right_for(self, entries: Logprobs | None) -> bool:
-        """Whether entries are the likeliest: by value, each with its own id where it has one."""
+        """True if entries are the likeliest: by value, each with its own id if it has one."""
         law, is_right = self.right.law, self.right.number
         if entries is None:
             return False
@@ -217,7 +223,7 @@ class _Position:
 
     @property
     def shown(self) -> list[Entry]:
-        """What is right, for a reader."""
+        """The right entries, for a reader."""
         return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.sampled, self.count)]
 
 
@@ -270,7 +276,9 @@ def _script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterato
 
 
 def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Chosen ids among the top logprobs, behind the sampled one; by value, as their ids are not told."""
+    """Check chosen ids among the top logprobs, after the sampled one; by value, because their ids are not
+    reported.
+    """
     asked = stream.asked.chosen_in_top
     for known, right in _with_logprobs(stream, target) if asked else ():
         law = right.law

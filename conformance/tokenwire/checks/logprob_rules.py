@@ -1,4 +1,4 @@
-"""Of which distribution output logprobs speak: that of the model, or the one that was sampled from."""
+"""The distribution that output logprobs are of: that of the model, or the one that was sampled from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BIASES = (1.0, 20.0)
 
 @dataclass(frozen=True)
 class _Top:
-    """The top logprobs of the first or second output id, by id, or by text where no ids are told."""
+    """The top logprobs of the first or second output id, by id, or by text if ids are not reported."""
 
     dialect: str
     asked: Asked
@@ -55,12 +55,12 @@ class _Top:
 
     @property
     def temperature(self) -> float:
-        """By which the logits were divided: greedy sampling divides by nothing."""
+        """The divisor of the logits: 1 for greedy sampling."""
         return 1.0 if self.asked.greedy else self.asked.temperature or 1.0
 
     @property
     def truncates(self) -> bool:
-        """Whether some ids were left out before sampling: a greedy answer takes the first of all."""
+        """True if some ids were left out before sampling. A greedy answer takes the first of all."""
         return self.asked.truncated and not self.asked.greedy
 
     @property
@@ -69,23 +69,23 @@ class _Top:
         return self.dialect, self.asked.prompt_key
 
     def added(self, token: Any) -> float:
-        """What the request adds to a logit."""
+        """Return what the request adds to a logit."""
         return self.asked.logit_bias.get(token, 0.0) - self.asked.frequency_penalty * self.before.count(token)
 
 
 def _name(entry: Logprob) -> object:
-    """What an entry is known by: its id, or its text where that is whole characters."""
+    """Return the name of an entry: its id, or its text if that is complete characters."""
     return entry.id if type(entry.id) is int else entry.whole_text
 
 
 def _first_top(stream: Answer) -> _Top | None:
-    """The top logprobs of the first output id; None where nothing tells which is whose."""
+    """Return the top logprobs of the first output id; None if they cannot be assigned."""
     reported = _first_top_logprobs(stream)
     return None if reported is None else _Top(stream.dialect, stream.asked, *reported[:3])
 
 
 def _second_top(stream: Answer) -> _Top | None:
-    """Those of the second, where they come with the first."""
+    """Return the top logprobs of the second output id, if they come with the first."""
     place, _, name, known = _first_top_logprobs(stream) or (None, None, None, None)
     return _Top(stream.dialect, stream.asked, place, known, before=(name,)) if place and known else None
 
@@ -122,7 +122,9 @@ def _numbers(reported: ReportedLogprobs, position: int) -> dict[object, float]:
 
 
 def _scale(first_top: _Top, second_top: _Top) -> float | None:
-    """How much further apart the first logprobs lie than the second; None where nothing tells."""
+    """Return the ratio of the distances between first logprobs and between second ones; None if it
+    is not known.
+    """
     common = sorted(
         first_top.by_id.keys() & second_top.by_id.keys(), key=lambda token: -second_top.by_id[token]
     )
@@ -143,8 +145,8 @@ class Seen(NamedTuple):
 
 
 def _kept(base: _Top, asked: Asked) -> tuple[frozenset[Any], float] | None:
-    """The ids that top_k, top_p and min_p leave to sample from, and their probability; None where the
-    alternatives that `base` tells do not reach so far.
+    """Return the ids that top_k, top_p and min_p leave to sample from, with their probability; None if the
+    alternatives of `base` do not reach that far.
     """
     if len(base.by_id) < base.asked.top_logprobs:  # some have no name of their own
         return None
@@ -192,7 +194,9 @@ def _tells_top(stream: Stream) -> bool:
 
 
 def _rule_of_biases(top: _Top, base: _Top) -> str | None:
-    """By how much the logprob of a biased or penalised id lies elsewhere among the others than without."""
+    """Infer the rule of biases from how far the logprob of a biased or penalised id moved among the
+    others.
+    """
     common = top.by_id.keys() & base.by_id.keys()
     shifts = {token: top.by_id[token] - base.by_id[token] for token in common}
     biases = {token: bias for token in common if (bias := top.added(token) - base.added(token))}
@@ -343,7 +347,9 @@ def _logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target
 
 @check_run("logprobs-follow-the-declared-rule")
 def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A trainer computes with what it was told; which rule that is cannot be told from one answer."""
+    """Check the declared rule of logprobs, because a trainer computes with it and one answer does
+    not show it.
+    """
     for name in sorted(_DECLARED.keys() & target.capabilities):
         for dimension, expected in zip(_DIMENSIONS, _DECLARED[name], strict=True):
             for seen in _rules(dimension, streams):

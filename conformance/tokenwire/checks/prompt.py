@@ -53,7 +53,7 @@ def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
 
 
 def _fault_in_prompt_top(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
-    """What is wrong with the alternatives at one prompt position, in words; empty for nothing."""
+    """Describe the fault of the alternatives at one prompt position; empty for none."""
     if entries is None:
         return "is not a list of entries"
     if len(entries) != k:
@@ -71,14 +71,14 @@ def _fault_in_prompt_top(sampled: Logprob, entries: Logprobs | None, k: int) -> 
 
 
 def _legal_and_falling(entries: Logprobs) -> bool:
-    """Whether all entries have logprobs, and these fall."""
+    """True if all entries have logprobs, and these fall."""
     if not all(is_legal(entry.value) for entry in entries):
         return False
     return not any(after.value > before.value for before, after in pairwise(entries))
 
 
 def _fault_in_ranked(token: object, entries: Logprobs | None, k: int) -> str:
-    """What is wrong with the alternatives at a prompt position by id, the prompt's own among them."""
+    """Describe the fault of the alternatives at a prompt position by id, with the prompt's own among them."""
     if entries is None:
         return "is not an object of entries by id"
     if type(token) is int and all(entry.id != token for entry in entries):
@@ -92,9 +92,9 @@ def _fault_in_ranked(token: object, entries: Logprobs | None, k: int) -> str:
 
 
 def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
-    """What is wrong with the alternatives at a position of an echoed prompt that stand by text.
+    """Describe the fault of the alternatives at a position of an echoed prompt, by text.
 
-    Tokens of one text share an entry, and those that are no whole characters have one.
+    Tokens of one text share an entry, and so do those that are not complete characters.
     """
     if entries is None:
         return "is not an object of logprobs by text"
@@ -113,7 +113,7 @@ def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
 
 
 def _count_by_rank(stream: Stream) -> int:
-    """How many alternatives a request asks for at each position of its prompt."""
+    """Return how many alternatives a request asks for at each position of its prompt."""
     stated = stream.asked.sent.get("logprob_start")
     stated_count = integer(stated.values[0]) if stated and stated.values else None
     return stream.asked.top_logprobs if stated_count is None else stated_count
@@ -124,8 +124,8 @@ _BESIDE = ((PROMPT, PROMPT_TOP, _fault_in_prompt_top), (NAMED, NAMED_TOP, _fault
 
 
 def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, list[tuple[int, str]]] | None:
-    """What is wrong with each scored position of the alternatives of a prompt, where and in which series they
-    stand; None where there are none.
+    """Find the faults of each scored position of a prompt's alternatives, with their emission and series;
+    None without alternatives.
     """
     k = stream.asked.top_logprobs
     for own_name, top_name, fault_in in _BESIDE:
@@ -174,7 +174,7 @@ def _undisturbed(stream: Stream) -> dict[int, Choice]:
 
 
 def _reported_of_prompt(stream: Stream) -> tuple[object, ...]:
-    """What a request asks to be told of its prompt."""
+    """Return what a request asks to get about its prompt."""
     asked = stream.asked
     return (asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.echo, asked.uniform)
 
@@ -210,8 +210,8 @@ def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) ->
 
 
 def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, dict[int, Any]] | None:
-    """The logprobs of the tokens of a prompt by position, without the first, which nothing stands before;
-    None where an answer tells none.
+    """Return the logprobs of a prompt's tokens by position, without the first, which has none; None if an
+    answer has none.
     """
     choice, start = facts.load(), stream.asked.logprob_start
     first = start or 0
@@ -288,7 +288,7 @@ _SOME_PROMPTS = 3
 
 
 def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
-    """The greedy answers that tell the logprobs of their prompts."""
+    """Return the greedy answers with logprobs of their prompts."""
     series = {PROMPT, RANKED, NAMED}
     return (
         answer
@@ -301,7 +301,7 @@ def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
 def _prompt_logprobs_independent_of_start(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Where the series begins decides what is told, not what it says."""
+    """Check that the start of the series changes what is reported, but not the values."""
     first: dict[tuple[str, Ids | None], tuple[int | None, Whole]] = {}
     for whole in _scored(streams):
         prompt, start = (whole.stream.dialect, whole.prompt), whole.stream.asked.logprob_start
@@ -405,7 +405,7 @@ def _prompt_text(stream: Answer, choice: int) -> str | None:
 
 
 def _echoes_text(stream: Answer) -> bool:
-    """Whether an echo shows the prompt's text: where ids are asked for, some servers tell these instead."""
+    """True if an echo shows the prompt's text. If ids are asked for, some servers return these instead."""
     beside_ids = policy_of(stream).echo_repeats_text_beside_ids
     return stream.asked.echo and (beside_ids or not stream.asked.return_token_ids)
 
@@ -476,7 +476,9 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
 
 
 def _begins_again(choice: Choice, head: str) -> bool:
-    """Whether several events of a choice begin with its prompt: no model says all of that in one token."""
+    """True if several events of a choice begin with its prompt, because a model cannot output all of that in
+    one token.
+    """
     begun = sum((emission.text or "").startswith(head) for emission in choice.emissions)
     return bool(head) and choice.delivery is Delivery.INCREMENTAL and begun > 1
 

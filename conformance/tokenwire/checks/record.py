@@ -94,7 +94,7 @@ def _one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 def _content(emission: Emission) -> str | None:
-    """What of a choice an emission carries, in words; None for nothing."""
+    """Describe the content of a choice that an emission carries; None for nothing."""
     if emission.finish is not None:
         return "a second finish reason"
     if emission.text:
@@ -154,8 +154,8 @@ def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]]:
-    """The lists that name token ids in the emissions of a choice, without what earlier emissions carried
-    already; None where the key stands without a list.
+    """Yield the lists of token ids in the emissions of a choice, without what earlier emissions carried; None
+    for a key without a list.
     """
     last_prompt: list[Any] | None = None
     for emission in choice.delivered:
@@ -222,7 +222,7 @@ def _counters_before(choice: Choice) -> Iterator[Row]:
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
-    """What is wrong with cached_tokens_details, in words; empty for nothing."""
+    """Describe the fault of cached_tokens_details; empty for none."""
     if not isinstance(details, Mapping):
         return f"cached_tokens_details is {details!r}, not an object"
     counts = {name: details[name] for name in TIERS if details.get(name) is not None}
@@ -264,7 +264,7 @@ def _cached_details(choice: Choice) -> Iterator[Row]:
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
-    """How many tokens a choice may have; None where the request or its dialect does not say."""
+    """Return how many tokens a choice may have; None if the request or its dialect does not set it."""
     budget = stream.asked.budget(choice)
     if budget is None or budget < 0:
         return None
@@ -273,7 +273,7 @@ def _budget_of(stream: Stream, choice: int = 0) -> int | None:
 
 
 def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
-    """How many tokens a choice has, in words that name the field which tells it, and the place of that."""
+    """Describe how many tokens a choice has, with the field that counts them, and return its place."""
     last = choice.emissions[-1]
     if choice.output_ids is not None:
         return f"choice {choice.index} has {count} output ids", last.at("output_ids")
@@ -300,7 +300,7 @@ def _budget_in_words(stream: Stream, budget: int) -> str:
 
 @check("budget-is-kept", ANSWERED)
 def _budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No choice has more output ids than the request allowed."""
+    """Check that a choice does not have more output ids than the request allowed."""
     for choice in stream.choices:
         budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
         if budget is None or count is None or is_error(choice.finish):
@@ -375,7 +375,7 @@ def _request_id(stream: Stream) -> tuple[Place, str] | None:
 
 @check_run("request-ids-are-unique")
 def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """No two answers share an id that the server chose."""
+    """Check that no two answers share an id that the server chose."""
     first: dict[tuple[str, Any], Place] = {}
     for stream in streams:
         if stream.asked.request_id is not None or "request_id" in stream.asked.sent or not stream.answered:
@@ -391,7 +391,7 @@ def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Ite
 
 @check_finished("finish-length-counts-the-ids")
 def _finish_length_counts_the_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Where a finish tells a length, it is that of the choice."""
+    """Check that the length in a finish is that of the choice."""
     ids, finish = choice.output_ids, choice.finish
     if finish is not None and finish.length is not None and ids is not None:
         message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
@@ -400,7 +400,7 @@ def _finish_length_counts_the_ids(choice: Choice, _stream: Stream, _target: Targ
 
 @check("answer-names-its-model", ANSWERED)
 def _answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The model is the one that was asked for, a version of it, or one that the server tells of."""
+    """Check that the model is the requested one, a version of it, or one that the server lists."""
     names, asked = target.advertised.models, stream.asked.model
     models = (emission.details["model"] for emission in stream.emissions() if "model" in emission.details)
     reported = next(models, None) if asked else None

@@ -1,4 +1,4 @@
-"""Checks of refusals: what must be refused, how it is said, and what a refusal does not show."""
+"""Checks of refusals: requests that must be refused, the words of a refusal, and what it must not show."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _holds_nothing(stream: Stream) -> bool:
-    """Whether an input that is to have a result is an empty text, or none is there."""
+    """True if an input for a result is an empty text, or missing."""
     sent = stream.asked.sent.get("text")
     by_text = gives_results(stream) and stream.asked.input_ids is None
     return by_text and sent is not None and any(map(_is_empty, sent.values))
@@ -99,7 +99,7 @@ def _too_long(stream: Stream, target: Target) -> str:
 
 
 def _needs_a_tokenizer(stream: Stream, target: Target) -> str:
-    """What needs a tokenizer, of a server without one."""
+    """Describe the part of a request that needs a tokenizer, for a server without one."""
     asked = stream.asked
     if target.advertised.tokenizer is not False or not asked.sent:
         return ""
@@ -153,7 +153,7 @@ class _RefusedEarly(Relation):
     """If all token ids are asked for beside it, that is another requirement's matter."""
 
     def applies(self, stream: Stream) -> bool:
-        """Whether a request asks for it in vain."""
+        """True if a request asks for it, and must be refused."""
         asked, status = stream.asked, stream.exchange.status
         if not (policy_of(stream).tito_stream_refused and asked.stream and getattr(asked, self.wish)):
             return False
@@ -215,8 +215,8 @@ def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check_run("refusal-names-the-value")
 def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Who reads the refusal finds the mistake. An endpoint that answers prompts as texts, and none as ids,
-    may speak of the ids instead; so may one without streams of the stream, or without batches of the batch.
+    """Check that a refusal names the mistake. An endpoint that answers prompts as texts, and none as ids, may
+    name the ids instead; so may one without streams the stream, or without batches the batch.
     """
     answered: dict[str, set[tuple[str, bool]]] = {}
     refused: list[Answer] = []
@@ -245,7 +245,7 @@ def _ways(stream: Answer) -> tuple[tuple[str, bool], ...]:
 
 
 def _names(stated: str, value: bad.BadValue) -> bool:
-    """Whether a message holds the field's name or its value, as words of their own."""
+    """True if a message contains the field's name or its value, as separate words."""
     name = rf"(?i:(?<!\w){re.escape(value.wire_name)}s?(?!\w))"
     written = {json.dumps(value.value), json.dumps(value.value, separators=(",", ":")), str(value.value)}
     return bool(re.search(name, stated)) or any(
@@ -319,7 +319,7 @@ def _errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("refused-stream-delivers-nothing", about("stream"))
 def _refused_stream_delivers_nothing(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What was not run has no token; one that comes with a refusal was made of nothing."""
+    """Check that a refusal has no tokens, because the request was not run."""
     if not was_refused(stream):
         return
     bearing = [

@@ -19,7 +19,7 @@ from tokenwire.record import Answer, Choice, ChoiceFacts, Place, fact
 
 
 def _under_way(stream: Answer, call: ControlCall) -> bool:
-    """Whether a call was sent while a request was under way."""
+    """True if a call was sent while a request was under way."""
     start, sent, end = began(stream.exchange), began(call.exchange), over(stream.exchange)
     return start is not None and sent is not None and end is not None and start < sent < end
 
@@ -39,7 +39,9 @@ def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answ
 
 @check_run("abort-all-ends-every-request")
 def _abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """What had come to less than a quarter when everything was aborted does not come to its full length."""
+    """Check that a request with less than a quarter of its tokens does not come to its full length after
+    everything was aborted.
+    """
     for stream, call in _aborted(streams, target):
         budget, answered = stream.asked.max_new_tokens, over(call.exchange)
         come = None if answered is None else delivered_at(stream.load(), answered)
@@ -87,7 +89,7 @@ def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterat
 
 
 def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
-    """Whether answers of this dialect in this form tell their ids, as others of the run show."""
+    """True if answers of this dialect in this form have ids, as others of the run show."""
     form = stream.dialect, stream.delivery
     alike = (answer for answer in streams if (answer.dialect, answer.delivery) == form)
     return any(choice.output_ids for answer in alike for choice in answer.choices)
@@ -155,7 +157,7 @@ def _retracted_cache_can_be_flushed(_: tuple[Answer, ...], target: Target) -> It
 
 @fact(Choice)
 def _last_weights(choice: Choice) -> Any:
-    """What the last emission tells of the weights."""
+    """Return the version of the weights in the last emission."""
     return choice.emissions[-1].details.get("weight_version")
 
 

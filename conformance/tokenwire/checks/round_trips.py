@@ -86,16 +86,16 @@ def _hashable(values: Sequence[Any] | None) -> Ids | None:
 
 @once_per_run
 def related_streams(streams: tuple[Answer, ...]) -> list[Whole]:
-    """The greedy answers of a run to one prompt and sample each, which reached their end undisturbed.
+    """Collect the greedy answers of a run to one prompt and sample each, which reached their end undisturbed.
 
-    An answer whose ids are not as many as it counts does not tell what was sampled, one whose finish has no
-    type not how it ended.
+    An answer with another number of ids than its counter does not show what was sampled. A finish without a
+    type does not show how the answer ended.
     """
     return [Whole(stream) for stream in streams if _related(stream) is not None]
 
 
 def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
-    """Of answers to one request that say the same the first, and how many they are."""
+    """Return the first of the answers to one request with the same content, and how many they are."""
     times = Counter(whole.content_group for whole in wholes)
     firsts: dict[int, Whole] = {}
     for first in wholes:
@@ -200,17 +200,17 @@ def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
 
 
 def _room_taken(stream: Answer) -> int:
-    """How many tokens of the context a prompt of ids and its budget take at most."""
+    """Return how many tokens of the context a prompt of ids and its budget take at most."""
     asked = stream.asked
     return max(map(len, asked.input_ids or ()), default=0) + (asked.max_new_tokens or 0)
 
 
 @check_run("own-ids-are-accepted")
 def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Ids that the target made are ids that it takes.
+    """Check that the target accepts the ids that it made.
 
-    A refusal tells only where another prompt that was sent just so was answered, and where the ids fit: well
-    within the context, or in the room that an answer had.
+    A refusal counts only if another prompt of the same form was answered, and if the ids fit: well within the
+    context, or in the room that an answer had.
     """
     made: dict[int, dict[int, Whole]] = {}
     sizes: set[int] = set()
@@ -221,7 +221,7 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterat
             sizes.add(len(answer.prompt))
 
     def goes_on(sent: Ids) -> bool:
-        """Whether a prompt begins with another one and at least the first id of its output."""
+        """True if a prompt begins with another one and at least the first id of its output."""
         return any(
             prompt == sent[:size] and sent[size : size + len(ids)] == ids[: len(sent) - size]
             for size in sizes
@@ -256,7 +256,7 @@ def _turn(whole: Whole) -> Ids:
 
 @check_run("next-turn-begins-with-the-last")
 def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A conversation only grows: a turn stands unchanged before what the next one adds."""
+    """Check that a turn of a conversation is unchanged at the beginning of the next one."""
     wholes = [
         answer for answer in related_streams(streams) if answer.prompt and answer.ids and answer.sent_ids
     ]
@@ -297,9 +297,9 @@ def _of_texts(stream: Stream) -> bool:
 
 @check_run("one-beginning-of-sequence")
 def _one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """The id that stands before every text stands there once.
+    """Check that the id before every text occurs there once.
 
-    It is known by its place: different texts begin with it. Where texts begin differently, none is added.
+    It is known by its place: different texts begin with it. If texts begin differently, none is added.
     """
     reported: dict[str, list[tuple[Answer, Place, list[Any]]]] = {}
     for stream in _of_texts(streams):
@@ -359,14 +359,14 @@ def _null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target)
 
 
 def _sees_media(asked: Whole, wholes: list[Whole]) -> bool:
-    """Whether media made the prompt of an answer longer than its text alone."""
+    """True if media made the prompt of an answer longer than its text alone."""
     text, size = _text_of(asked.stream), len(asked.prompt or ())
     alone = (whole for whole in wholes if not whole.stream.asked.media and _text_of(whole.stream) == text)
     return any(len(whole.prompt) < size for whole in alone if whole.prompt is not None)
 
 
 def _text_of(stream: Answer) -> str:
-    """What was sent as the prompt, without media: empty for ids."""
+    """Return the prompt as it was sent, without media: empty for ids."""
     return stream.asked.prompt_key if stream.asked.input_ids is None else ""
 
 

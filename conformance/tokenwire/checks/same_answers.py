@@ -86,7 +86,9 @@ def _unparsed(pair: LoadedPair) -> LoadedPair:
 
 
 def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place, tuple[Place, ...]]:
-    """Where the other choice brings the entry of a field at a position, and where the first one does."""
+    """Return the place where the other choice brings the entry of a field at a position, and that of the
+    first one.
+    """
     ours, theirs = (bringing(choice, field, position) for choice in pair)
     return theirs, (ours,)
 
@@ -267,7 +269,7 @@ compare_rows(
 
 @compare("customized-info-in-streams")
 def _customized_info_in_streams(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """The keys that a sampler brings stand in the whole answer, and must stand in the stream as well."""
+    """Check that the sampler's keys of the whole answer are in the stream as well."""
     for ours, theirs in found.choices if (found := _with_whole(comparison, target)) else ():
         if not theirs.output_ids:
             continue

@@ -16,7 +16,7 @@ Ids = tuple[int, ...]
 
 @fact(Stream)
 def _names(stream: Stream) -> frozenset[str]:
-    """The ids by which a later turn may name a request: those that its answer tells."""
+    """Return the ids by which a later turn may name a request: those in its answer."""
     return frozenset(
         name
         for choice in stream.choices
@@ -55,7 +55,9 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
 
 @check_run("turns-carry-their-history")
 def _turns_carry_their_history(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """As many prompt tokens as the turn before has ids in prompt and output, and the turn itself."""
+    """Check that a turn has as many prompt tokens as the ids of the turn before, in prompt and output, and
+    its own.
+    """
     for answer, prompt in _turns(streams):
         choice, turn = answer.choices[0], answer.asked.turn
         if (count := choice.counter("prompt_tokens")) is not None and turn is not None:

@@ -45,7 +45,7 @@ def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observ
 
 @check("incomplete-tail-is-shown", _DECODED)
 def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Where all that the ids may say ends within a character, the text ends so, too."""
+    """Check that the text ends within a character if every reading of the ids does."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         tailless = _without_tail(decoding.text)
@@ -57,7 +57,7 @@ def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observ
 
 @check("shown-text-stays", replace(_DECODED, streamed=True))
 def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
-    """What a client holds after each emission is a beginning of what all ids say."""
+    """Check that the text of a client after each emission is a beginning of the text of all ids."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         for emission, shown in running_texts(decoding.choice) if legal else ():
@@ -125,7 +125,7 @@ def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observat
 
 @check("special-tokens-as-asked", _DECODED)
 def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Where ids hold a special token, the text tells whether it was to be shown."""
+    """Check that the text shows or hides the special tokens among the ids as requested."""
     for decoding in decoded(stream, target.tokenizer):
         if isinstance(decoding.stop, str):
             continue
@@ -143,7 +143,9 @@ def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observa
 
 
 def _spellings(decoding: Decoded, count: int) -> list[str]:
-    """What the first ids say, with special tokens and without them; empty if that is not known."""
+    """Return the texts of the first ids, with special tokens and without them; empty if they are
+    not known.
+    """
     texts = [decoding.decode(decoding.ids[:count], skip_special_tokens=skip) for skip in (True, False)]
     return [text for text in texts if text is not None]
 

@@ -28,13 +28,13 @@ REQUEST = "the input_ids of the request"
 
 
 def _ran(stream: Stream, choice: Choice) -> bool:
-    """Whether the prompt of a choice ran: one that is aborted while it waits may count no tokens."""
+    """True if the prompt of a choice ran. One that is aborted while it waits may count no tokens."""
     aborted = choice.finish is not None and choice.finish.type == "abort"
     return not aborted or count_of(stream, choice) != 0
 
 
 def told_once_for_all(stream: Answer) -> bool:
-    """Whether a stream told the prompt's ids once for all its samples, as some dialects do."""
+    """True if a stream reported the prompt's ids once for all its samples, as some dialects do."""
     once = streamed(stream) and policy_of(stream).prompt_ids_once
     return once and any(told_prompt(choice) is not None for choice in stream.choices)
 
@@ -56,9 +56,10 @@ def _prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[O
 
 @check("prompt-tokens-count-the-input-ids", about("input_ids", unasked=("media",)))
 def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Nothing was added to the ids that were sent, and nothing cut, as each choice or the usage counts.
+    """Check that nothing was added to the ids that were sent, and nothing cut, by the count of each choice or
+    the usage.
 
-    What stands for media may be counted as it is run, and not as it is told.
+    Placeholders for media may be counted as they are run, and not as they are reported.
     """
     counted = False
     if stream.asked.n < 1 or not all(_ran(stream, choice) for choice in stream.choices):
@@ -86,7 +87,7 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
 
 @check_finished("prompt-ids-match-their-count")
 def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """As many prompt ids as prompt_tokens says."""
+    """Check that there are as many prompt ids as prompt_tokens."""
     if stream.asked.n < 1:
         return
     reported = first_prompt_ids(choice)
@@ -103,7 +104,7 @@ def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Targe
 
 @check("prompt-ids-in-every-choice", about("return_prompt_token_ids", ended=True))
 def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No choice of a batch, and no sample of a prompt, goes without the ids of its prompt."""
+    """Check that every choice of a batch, and every sample of a prompt, has the ids of its prompt."""
     asked = stream.asked
     if asked.prompts * asked.n <= 1:
         return
@@ -144,7 +145,7 @@ def _prompt_ids_only_on_request(choice: Choice, stream: Stream, _target: Target)
 
 @check("prompt-ids-come-first", about("return_prompt_token_ids", streamed=True))
 def _prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Who reads a stream knows the prompt before the first output."""
+    """Check that a stream reports the prompt before its first output."""
     for choice in stream.choices:
         reported = first_prompt_ids(choice)
         if reported is not None:
@@ -155,7 +156,7 @@ def _prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("input-ids-beat-text", about("input_ids", "text_prompt"))
 def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Of a text and ids, the ids are run, or neither."""
+    """Check that a request with a text and ids runs the ids, or is refused."""
     asked = stream.asked
     if not (asked.text_prompt and asked.input_ids and all(asked.input_ids)):
         return
@@ -182,9 +183,9 @@ def _sent_text(stream: Stream) -> str | None:
 
 @check_finished("prompt-ids-spell-the-text", about(unasked=("input_ids",)))
 def _prompt_ids_spell_the_text(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """What a text became says that text: nothing was cut off and nothing left out.
+    """Check that the ids of a text spell that text, with nothing cut off or left out.
 
-    Only plain ASCII is looked at; a tokenizer may bring other text into a normal form first.
+    Only plain ASCII is judged, because a tokenizer may normalise other text first.
     """
     tokenizer, text = target.tokenizer, _sent_text(stream)
     if tokenizer is None or text is None:

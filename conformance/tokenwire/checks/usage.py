@@ -62,12 +62,12 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def reasoning_tokens(stream: Stream) -> int | None:
-    """How many tokens of reasoning the usage of an answer counts."""
+    """Return how many tokens of reasoning the usage of an answer counts."""
     return integer(_part_of(stream.usage or {}, "completion_tokens", "reasoning_tokens"))
 
 
 def _part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
-    """A part of a count: beside it, or among its details; None where the usage does not tell it."""
+    """Return a part of a count: beside it, or among its details; None if the usage lacks it."""
     details = counts.get(f"{whole}_details")
     nested = details.get(part) if isinstance(details, Mapping) else None
     return counts.get(part) if nested is None else nested
@@ -115,7 +115,9 @@ check_rows(
 
 
 def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
-    """What each counter of drafts has to be, by its name: expected and actual are equal where it is."""
+    """Yield what each counter of drafts has to be, by its name; expected and actual are equal if it
+    is right.
+    """
     counted, tokens = last.details, last.counter("completion_tokens")
     names = ("draft_rounds", "drafts_proposed", "drafts_right")
     rounds, proposed, right = (integer(counted.get(name)) for name in names)
@@ -139,7 +141,7 @@ def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
 
 
 def _rounded(due: float, actual: Any) -> tuple[float, Any]:
-    """A quotient and what is told of it, both to the digits in which it is told; to four at most."""
+    """Round a quotient and its reported value to the reported digits, at most four."""
     if not isinstance(actual, (int, float)):
         return due, actual
     digits = min(4, len(f"{actual:.4f}".rstrip("0").partition(".")[2]))
@@ -148,7 +150,7 @@ def _rounded(due: float, actual: Any) -> tuple[float, Any]:
 
 @check_finished("draft-counts-add-up", FINISHED)
 def _draft_counts_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What is told of drafts fits together, and the tokens."""
+    """Check that the counters of drafts fit together, and the tokens."""
     last = choice.emissions[-1]
     if integer(last.details.get("draft_rounds")) is None:
         return
@@ -176,7 +178,7 @@ def _last_place(stream: Stream) -> Place | None:
 
 @check("usage-comes-last", about("stream", "usage", answered=True, ended=True, items=False))
 def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The usage that was asked for stands in the last event."""
+    """Check that the requested usage is in the last event."""
     last, events = _last_place(stream), [usage.place.event for usage in stream.usages]
     message = "usage was asked for, and the last event has none"
     holds = last is not None and last.event in events
@@ -185,7 +187,7 @@ def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("usage-comes-once", about("stream", "usage", answered=True, ended=True, unasked=("continuous_usage",)))
 def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No event before the last one carries the usage, unless every event was asked for it."""
+    """Check that only the last event has the usage, unless every event was asked for it."""
     if not stream.usages:
         return
     last = _last_place(stream)

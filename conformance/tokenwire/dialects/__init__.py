@@ -1,1 +1,1 @@
-"""How server families write the abstract record: bindings between their wire shapes and ours."""
+"""Server families' forms of the abstract record: bindings between their wire shapes and ours."""

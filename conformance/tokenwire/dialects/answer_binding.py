@@ -51,7 +51,7 @@ _KNOWN = {
 
 
 class Delivered(NamedTuple):
-    """What one event delivers."""
+    """The content of one event."""
 
     event: Event
     emissions: Sequence[Emission]
@@ -78,7 +78,7 @@ class _Field:
 
 
 def _as_sets(entries: Any) -> Any:
-    """Lists of ids, each in the order of the ids; what is none of these stays as it stands."""
+    """Sort lists of ids; anything else stays as it is."""
     if not isinstance(entries, list):
         return entries
     return [
@@ -113,7 +113,7 @@ class _Parent:
     # Bounded: the pointer holds the position of the choice, and a server may write any number of choices.
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
     def placed(self, pointer: str) -> Mapping[str, tuple[tuple[int, str, str], ...]]:
-        """By key, the slots and names of the fields, and where they stand in a choice at a pointer."""
+        """Map each key to the slots and names of its fields, and to their places in a choice at a pointer."""
         return {
             key: tuple((field.slot, field.name, intern(pointer + field.pointer)) for field in bound)
             for key, bound in self.fields.items()
@@ -122,7 +122,7 @@ class _Parent:
 
 @dataclass(frozen=True, eq=False)
 class AnswerBinding:
-    """Where an answer says what. Made from `answer.whole` or `answer.stream` of a dialect."""
+    """The places of an answer's fields. Made from `answer.whole` or `answer.stream` of a dialect."""
 
     choices: Keys
     index: Keys | None
@@ -198,13 +198,14 @@ class AnswerBinding:
 
     @property
     def names_stops(self) -> bool:
-        """Whether a finish tells what stopped the choice."""
+        """True if a finish names what stopped the choice."""
         return "matched" in self.finish
 
     def deliveries(self, events: Iterable[Event], *, of_all: bool = False) -> Iterator[Delivered]:
-        """What each event delivers, choice by choice, and its usage.
+        """Yield what each event delivers, choice by choice, and its usage.
 
-        `of_all`: counters that stand beside the choices count all of them together, so they are no choice's.
+        `of_all`: counters beside the choices count all of them together, so they do not belong to a single
+        choice.
         """
         pointer = join(*self.usage) if self.usage is not None else ""
         pointers: Mapping[str, str] = {}
@@ -222,7 +223,7 @@ class AnswerBinding:
         return join(*self.choices)
 
     def emissions(self, event: Event, *, of_all: bool = False) -> Iterator[Emission]:
-        """What the data of an event delivers, choice by choice; nothing where it holds no bound field."""
+        """Yield what the data of an event delivers, choice by choice; nothing without a bound field."""
         found = find(event.data, self.choices)
         if isinstance(found, list):
             items = [(position, f"{self._pointer}/{position}", item) for position, item in enumerate(found)]
@@ -243,14 +244,14 @@ class AnswerBinding:
                     yield emission
 
     def _is_nothing(self, value: Any, name: str) -> bool:
-        """Whether a field says nothing."""
+        """True if the value of a field means nothing."""
         if value is None:
             # A finish that is null keeps its pointer: one that never comes is reported there.
             return self.nulls_are_absent and name != "finish"
         return value == [] and name in self.empty_is_absent
 
     def _says_nothing(self, item: dict[str, Any], values: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether a choice stands in an event only for what no field of the record is bound to."""
+        """True if the event carries only unbound fields for this choice."""
         if self.carrier is None or find(item, self.carrier) is not ABSENT:
             return False
         return all(value is None for fields in values for value in fields.values())
@@ -260,7 +261,7 @@ class AnswerBinding:
         return data.get("error") if isinstance(data, dict) else None
 
     def index_of(self, item: Any, position: int = 0) -> int:
-        """The index that a choice says it has; else the position where it stands."""
+        """Return the index of a choice; its position if it has none."""
         index = find(item, self.index) if self.index else ABSENT
         return index if type(index) is int and index >= 0 else position
 

@@ -24,7 +24,7 @@ _FORMATS = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i
 
 
 class Rows(StrEnum):
-    """What has a row."""
+    """Kinds of tokens that have a row in an array."""
 
     RUN = "run"
     """Each token that was run from a position on: all but the last, which nothing follows."""
@@ -35,7 +35,7 @@ class Rows(StrEnum):
 
 
 class Encoding(StrEnum):
-    """How an array is written."""
+    """Encodings of an array."""
 
     LISTS = "lists"
     BASE64_INT32 = "base64-int32"
@@ -58,8 +58,8 @@ class ArrayRule:
     """What its numbers lie below: ids of experts do, and two of 16 bits that are read as one of 32 do not."""
 
     def due(self, body: Any, prompt_tokens: int, output_ids: int, cached_tokens: int | None) -> int | None:
-        """How many rows a choice of so many tokens has to have; None where the request asks for none, or
-        where that depends on what was cached, which is not known.
+        """Return how many rows a choice must have; None if the request asks for none, or if that depends on
+        cached tokens that are not known.
         """
         if self.rows is Rows.OUTPUT:
             return output_ids
@@ -103,7 +103,9 @@ class Array:
     shaped: bool = True
 
     def cut(self, count: int) -> Array | None:
-        """With so many rows, where it has no shape; None where its numbers make no such rows."""
+        """Return the array with `count` rows, if it has no shape; None if its numbers do not fit
+        into them.
+        """
         if self.shaped:
             return self
         (numbers,) = self.rows
@@ -114,7 +116,7 @@ class Array:
 
 
 def _rows(value: Any) -> list[Any]:
-    """The rows in a list of an array: itself, or those of the prompt, where they stand in one list."""
+    """Return the rows in a list of an array: itself, or those of the prompt, if they are in one list."""
     return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
 
 

@@ -25,7 +25,7 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)", re.MU
 
 
 class Action(StrEnum):
-    """What a call asks a server to do."""
+    """Actions of a control call."""
 
     ABORT = "abort"
     FLUSH = "flush"
@@ -41,7 +41,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Load:
-    """How busy a server says that it is."""
+    """The load that a server reports."""
 
     live: int
     """Requests that run or wait."""
@@ -70,24 +70,24 @@ class ControlCall:
 
     @property
     def aborts(self) -> bool:
-        """Whether it aborts any request."""
+        """True if it aborts any request."""
         return self.everything or self.action is Action.ABORT
 
     @property
     def done(self) -> bool:
-        """Whether the server answered that it did what it was told."""
+        """True if the server answered that it did what was asked."""
         status = self.exchange.status
         return self.exchange.ending is Ending.COMPLETE and status is not None and 200 <= status < 300
 
     @property
     def refused(self) -> bool:
-        """Whether the server answered that it did not do it."""
+        """True if the server answered that it did not do it."""
         return self.exchange.status is not None and 400 <= self.exchange.status < 500
 
 
 @dataclass(frozen=True)
 class _LoadEndpoint:
-    """One endpoint that tells the load."""
+    """An endpoint that reports the load."""
 
     path: str
     items: Keys | None
@@ -148,11 +148,13 @@ class Control:
 
     @property
     def load_requests(self) -> tuple[HttpRequest, ...]:
-        """The requests that may tell the load, best first."""
+        """The requests that may return the load, best first."""
         return tuple(HttpRequest("GET", row["path"]) for row in self.table.get("load", ()))
 
     def idle(self, request: HttpRequest) -> bytes | None:
-        """What a server answers to one of `load_requests` while nothing runs or waits; None for any other."""
+        """Make a server's answer to one of `load_requests` while nothing runs or waits; None for
+        any other.
+        """
         row = next((row for row in self.table.get("load", ()) if row["path"] == request.path), None)
         if row is None:
             return None
@@ -259,7 +261,7 @@ def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
 
 
 def _effect(row: Mapping[str, Any], body: object, query: str) -> str:
-    """What a pause does with what runs, by the mode that its body or its query names."""
+    """Return what a pause does with running requests, by the mode in its body or its query."""
     if "mode" in row:
         named = find(body, parse(row["mode"]))
     else:

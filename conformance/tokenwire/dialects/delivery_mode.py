@@ -39,11 +39,11 @@ def _extended(emissions: Sequence[Emission]) -> Iterator[Delivery]:
 
 
 def infer_delivery(choices: Iterable[Sequence[Emission]], advertised: Delivery | None = None) -> Delivery:
-    """The delivery mode that fits most pairs of neighbouring emissions of a stream's choices.
+    """Return the delivery mode that fits most pairs of neighbouring emissions of a stream's choices.
 
-    The ids of each pair are held against completion_tokens, and ids and text against those before; what only
-    looks like a mode counts for nothing against what is counted. What the server says of its mode stands,
-    unless all votes are against it: a server that says the wrong mode is not to blame for ids that it never
+    The ids of each pair are compared with completion_tokens, and ids and text with those before. Votes by
+    appearance do not count against votes by counters. The mode that the server declares wins, unless all
+    votes are against it, because a server with a wrong declaration is not to blame for ids that it never
     sent. A stream without evidence, such as a single emission, counts as incremental: both modes read it
     alike.
     """

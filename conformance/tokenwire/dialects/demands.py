@@ -1,4 +1,4 @@
-"""What a request demands of a text: calls of tools, a language, or the very words. Written, and read back."""
+"""Demands of a request on a text: calls of tools, a language, or the exact words. Written, and parsed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, put
 
 @dataclass(frozen=True)
 class Says:
-    """How the model is made to say a text that a grammar admits alone."""
+    """A way to make the model output a text that alone fits a grammar."""
 
     pattern: Pointer
     """Where the expression stands that the output has to match."""
@@ -27,7 +27,7 @@ class Says:
     """What it says so that the model reasons first; empty where nothing does."""
 
     def body(self, text: str, way: int) -> dict[str, Any]:
-        """What a body says so that the output is this text."""
+        """Make the fields of a body so that the output is this text."""
         body = copy.deepcopy(dict(self.beside[way]))
         put(body, self.pattern, re.sub(r"[][\\^$.|?*+(){}/-]", r"\\\g<0>", text))
         return body
@@ -42,7 +42,7 @@ class Says:
 
 @dataclass(frozen=True)
 class ToolBinding:
-    """How the functions that may be called are written."""
+    """The writing of the functions that may be called."""
 
     at: Pointer
     as_: Mapping[str, Any]
@@ -66,13 +66,13 @@ class ToolBinding:
         return written
 
     def choosing(self, choice: str, name: str = "") -> dict[str, Any]:
-        """What a body says for `none`, `required` or `named` calls."""
+        """Make the fields of a body for `none`, `required` or `named` calls."""
         body: dict[str, Any] = {}
         put(body, self.choice, _filled_in(self.chooses[choice], {"NAME": name}))
         return body
 
     def one_at_most(self) -> dict[str, Any]:
-        """What a body says for one call at most."""
+        """Make the fields of a body for one call at most."""
         body: dict[str, Any] = {}
         for keys, value in self.alone.items():
             put(body, keys, value)
@@ -87,7 +87,7 @@ class ToolBinding:
         return tuple(name for name in found if isinstance(name, str))
 
     def rule(self, body: Any) -> ToolRule | None:
-        """What a body says of calls; None where it neither offers tools nor chooses any."""
+        """Parse the demands of a body on calls; None if it neither offers tools nor chooses any."""
         choice, names = find(body, self.choice), self.names(body)
         if names is None and choice in (ABSENT, None):
             return None
@@ -126,7 +126,7 @@ _FORMAT = "format"
 
 @dataclass(frozen=True)
 class SchemaPlace:
-    """Where a schema is written, and how, with SCHEMA in its place."""
+    """The place of a schema, and its form with SCHEMA in its place."""
 
     at: Pointer
     as_: Any
@@ -134,7 +134,7 @@ class SchemaPlace:
 
 @dataclass(frozen=True)
 class ConstraintBinding:
-    """Where requests say of what language the text of a choice has to be."""
+    """The places of the language that the text of a choice must belong to."""
 
     places: Mapping[Keys, str]
     """By kind."""
@@ -149,7 +149,7 @@ class ConstraintBinding:
         )
 
     def written(self, kind: str, value: Any) -> dict[str, Any] | None:
-        """What a body says for a constraint; None where the endpoint has no place for it."""
+        """Make the fields of a body for a constraint; None if the endpoint has no place for it."""
         body: dict[str, Any] = {}
         if kind == "json_schema" and self.schema_as is not None:
             put(body, self.schema_as.at, _filled_in(self.schema_as.as_, {"SCHEMA": value}))

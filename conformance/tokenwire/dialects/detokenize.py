@@ -1,4 +1,4 @@
-"""How a server is asked for the text of token ids, and what it answers."""
+"""Requests for the text of token ids, and their answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Detokenize:
-    """How a server family is asked for the text of ids. Made from the `detokenize` part of a dialect."""
+    """A server family's request for the text of ids. Made from the `detokenize` part of a dialect."""
 
     name: str
     """The family."""
@@ -37,12 +37,12 @@ class Detokenize:
         return HttpRequest("POST", self.path, body)
 
     def is_asked_by(self, request: RequestHead) -> bool:
-        """Whether a request is one of these; the path may begin with a version, as in `/v1/detokenize`."""
+        """True if a request is one of these; the path may begin with a version, as in `/v1/detokenize`."""
         path = request.path.partition("?")[0]
         return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
 
     def texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """The texts that an answer tells; none where it is none."""
+        """Return the texts in an answer; empty if it has none."""
         if not self.is_asked_by(head.request) or head.status != 200:
             return {}
         exchange = head.load()

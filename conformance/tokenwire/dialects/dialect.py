@@ -88,9 +88,10 @@ class Endpoint:
 
 
 def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
-    """What is wrong, as `pointer: words`; where all of several shapes are missed, with the one that is meant.
+    """Yield the errors as `pointer: words`; if a value fits none of several shapes, those of the intended
+    one.
 
-    That is the first that the value itself has, with a fault further in, or else the first of all.
+    That is the first shape that the value itself has, with a fault further in, or else the first of all.
     """
     if isinstance(error.kind, _SHAPES):
         position = list(error.instance_path)
@@ -108,7 +109,7 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Mark:
-    """What tells an answer of one dialect from those of others: keys that it holds, or lacks."""
+    """A mark that distinguishes an answer of one dialect from others: keys that it has, or lacks."""
 
     all: tuple[Keys, ...]
     none: tuple[Keys, ...] = ()
@@ -120,12 +121,12 @@ class Mark:
         return cls(tuple(map(parse, row["all"])), tuple(map(parse, row.get("none", ()))))
 
     def may_stand_in(self, body: bytes) -> bool:
-        """Whether a body may hold the keys: they stand there as they are, or something is escaped."""
+        """True if a body may contain the keys: they occur as they are, or something is escaped."""
         names = (key for keys in self.all for key in keys if not key.isdecimal())
         return b"\\u" in body or all(b'"%b"' % name.encode() in body for name in names)
 
     def seen_in(self, data: Any) -> bool:
-        """Whether a document or event has it."""
+        """True if a document or event has it."""
         there = all(find(data, keys) is not ABSENT for keys in self.all)
         return there and all(find(data, keys) is ABSENT for keys in self.none)
 
@@ -165,7 +166,9 @@ class _Schemas:
         return self._validators[name]
 
     def errors(self, kind: str, data: Any) -> tuple[str, ...]:
-        """What the schema refuses, each as `pointer: words`. Raises FileNotFoundError without a schema."""
+        """Return what the schema refuses, each as `pointer: words`. Raises FileNotFoundError
+        without a schema.
+        """
         validator = self.validator(kind)
         try:
             if validator.is_valid(data):
@@ -177,7 +180,7 @@ class _Schemas:
 
 
 class _Places:
-    """Where the events of a body stand, and when they came."""
+    """The places and times of the events of a body."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._name = exchange.name
@@ -261,28 +264,28 @@ class Dialect:
 
     @property
     def chat(self) -> bool:
-        """Whether the endpoint talks in messages."""
+        """True if the endpoint takes messages."""
         return "messages" in self.request.prompt
 
     @property
     def takes_ids(self) -> bool:
-        """Whether a prompt may be token ids."""
+        """True if a prompt may be token ids."""
         return "input_ids" in self.request.prompt
 
     @property
     def names_stops(self) -> bool:
-        """Whether answers have a field for what stopped a choice."""
+        """True if answers have a field for what stopped a choice."""
         return self._whole.names_stops and self._stream.names_stops
 
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
 
     def can_say(self, ask: Ask, model: str = "") -> bool:
-        """Whether there is a request for all that an ask wants."""
+        """True if there is a request for all that an ask wants."""
         return not isinstance(self.render(ask, model), Unsupported)
 
     def limited(self, name: str, count: int) -> dict[str, Any]:
-        """What a body says so that inputs are truncated, or the best are told; nothing without a field."""
+        """Make the fields of a body that truncate inputs, or limit the results; empty without a field."""
         keys = self.request.limits.get(name)
         return {str(keys[-1]): count} if keys else {}
 
@@ -298,9 +301,9 @@ class Dialect:
         return HttpRequest(self.endpoint.methods[0], self.endpoint.path, body)
 
     def as_wanted(self, refusal: str) -> tuple[Dialect, str] | None:
-        """The dialect as a server wants it that refuses in these words, and what is other about it.
+        """Return the dialect as a server wants it that refuses in these words, and what differs.
 
-        None where the words name nothing that could be said otherwise.
+        None if the words name nothing that could be changed.
         """
         wanted = self.request.as_wanted(refusal)
         if wanted is None:
@@ -319,7 +322,7 @@ class Dialect:
         return other
 
     def read_asked(self, request: HttpRequest) -> Asked:
-        """What a request asked for, read back from the request itself."""
+        """Parse what a request asked for, from the request itself."""
         return self.request.read(request)
 
     def read(
@@ -454,7 +457,9 @@ class Dialect:
     def _delivered(
         self, binding: Binding, events: Iterable[Event], asked: Asked
     ) -> tuple[list[Emission], tuple[Usage, ...]]:
-        """What events deliver to the choices, and the usage objects beside that, each with its place."""
+        """Return what events deliver to the choices, and the usage objects beside that, each with
+        its place.
+        """
         emissions: list[Emission] = []
         usages: list[Usage] = []
         # With usage in every event, the usage of an event counts its own choice alone.
@@ -475,7 +480,7 @@ def _begins_as_json(body: bytes) -> bool:
 
 
 def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
-    """Whether a 200 is to be read as events: by what the body is, then by what was asked and said."""
+    """True if a 200 is to be read as events: by its body, then by the request and the media type."""
     if _begins_as_json(exchange.begin(_HEAD)):
         return False
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
@@ -531,31 +536,33 @@ def family_of(dialect: str) -> str:
 
 
 def is_chat(stream: Answer) -> bool:
-    """Whether a stream belongs to an endpoint that talks in messages; false if its dialect is unknown."""
+    """True if a stream belongs to an endpoint that takes messages; False if its dialect is unknown."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.chat
 
 
 def has_items(stream: Answer) -> bool:
-    """Whether a stream belongs to an endpoint whose answers are typed items."""
+    """True if a stream belongs to an endpoint whose answers are typed items."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.has_items
 
 
 def gives_results(stream: Answer) -> bool:
-    """Whether a stream belongs to an endpoint that samples nothing, and answers with results."""
+    """True if a stream belongs to an endpoint that samples nothing, and answers with results."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.gives_results
 
 
 def is_ranked(stream: Answer) -> bool:
-    """Whether a stream belongs to an endpoint that answers with the best results first."""
+    """True if a stream belongs to an endpoint that answers with the best results first."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.is_ranked
 
 
 def policy_of(stream: Answer) -> Policy:
-    """What the dialect of a stream chose where the specification leaves a choice; or else the usual."""
+    """Return the choices of a stream's dialect where the specification allows several; or else the
+    usual ones.
+    """
     dialect = dialect_of(stream)
     return dialect.policy if dialect is not None else _USUAL
 
@@ -579,9 +586,9 @@ def names_of(stream: Answer) -> frozenset[str]:
 
 
 def vocabulary_told(streams: Iterable[Answer]) -> int | None:
-    """How many ids a server has by its own words in a refusal; None where no refusal says it.
+    """Return how many ids a server has by its own words in a refusal; None if no refusal contains it.
 
-    How a family words that is told in its policy.
+    The policy of a family has the pattern of its words.
     """
     for stream in streams:
         words = policy_of(stream).vocabulary_told
@@ -611,7 +618,7 @@ def named_dialects(names: Iterable[str]) -> set[str]:
 
 
 def _is_dialect_file(name: str) -> bool:
-    """Whether a name is that of a file, not of a dialect."""
+    """True if a name is that of a file, not of a dialect."""
     return name.endswith((".yaml", ".yml"))
 
 

@@ -1,7 +1,7 @@
 """The prompt at the head of an answer: an echo puts the prompt's entries before those of the output.
 
-They are told apart by the length of the prompt, so that a series of the record has one entry for each output
-id on every endpoint.
+The length of the prompt separates them, so that a series of the record has one entry for each output id on
+every endpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from tokenwire.record import Emission
 
 @dataclass(frozen=True)
 class Echoed:
-    """Which series begin with the prompt's entries, in the first emission of a choice that carries them."""
+    """The series that begin with the prompt's entries, in the first emission of a choice that
+    carries them.
+    """
 
     series: tuple[str, ...]
     from_top_logprobs: int
@@ -29,7 +31,7 @@ _TOKENS = "tokens"
 
 
 def _spelled(emission: Emission, text: str) -> list[int]:
-    """How many tokens at the head of an emission spell a text; several where a token has no text."""
+    """Return how many tokens at the head of an emission spell a text; several if a token has no text."""
     tokens = emission.series.get(_TOKENS)
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         return []
@@ -38,8 +40,8 @@ def _spelled(emission: Emission, text: str) -> list[int]:
 
 
 def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | None) -> int | None:
-    """How many tokens the prompt of a choice has: by the ids that were sent or came back, by the text that
-    tokens spell, and only then by what the answer counts, which may be wrong; None where nothing tells.
+    """Return how many tokens the prompt of a choice has: by the ids that were sent or came back, by the text
+    that tokens spell, and only then by the answer's counter, which may be wrong; None if it is not known.
     """
     prompt = emission.choice // max(asked.n, 1)
     if asked.input_ids is not None and prompt < len(asked.input_ids):
@@ -67,9 +69,9 @@ def _cut(emission: Emission, names: Sequence[str], length: int | None) -> Emissi
 def without_echo(
     emissions: Iterable[Emission], asked: Asked, echoed: Echoed | None, usage: Mapping[str, Any] | None
 ) -> Iterator[Emission]:
-    """The emissions of an answer with the prompt's entries moved from `series` to `prompt_series`.
+    """Yield the emissions of an answer with the prompt's entries moved from `series` to `prompt_series`.
 
-    If nothing tells how long the prompt is, the series of that emission are left out of the record.
+    If the length of the prompt is not known, the series of that emission are left out of the record.
     """
     wanted = asked.echo and asked.logprobs and echoed and asked.top_logprobs >= echoed.from_top_logprobs
     seen: set[int] = set()

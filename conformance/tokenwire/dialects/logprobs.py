@@ -55,7 +55,7 @@ class Logprob(NamedTuple):
 
     @property
     def names_id(self) -> bool:
-        """Whether it names its token by an id, or should: it has no text either."""
+        """True if it names its token by an id, or should because it has no text either."""
         return self.id is not None or self.text is None
 
     @property
@@ -193,7 +193,7 @@ class LogprobSeries(NamedTuple):
 
     @property
     def ids(self) -> list[Any]:
-        """What stands for an id, in each entry that names its token by one or should."""
+        """The ids, or what is in their place, of each entry that names its token by one or should."""
         return [
             token
             for position in self.positions
@@ -203,7 +203,7 @@ class LogprobSeries(NamedTuple):
 
 
 def read_series(name: str, values: list[Any], texts: object = None) -> LogprobSeries:
-    """Read a logprob series; `texts` are those of its tokens, where they stand in a list of their own."""
+    """Read a logprob series; `texts` are those of its tokens, if they are in a separate list."""
     if name == NAMED and isinstance(texts, list):
         named = zip_longest(values, texts[: len(values)])
         return LogprobSeries(name, values, [[_named(value, text)] for value, text in named])
@@ -211,7 +211,7 @@ def read_series(name: str, values: list[Any], texts: object = None) -> LogprobSe
 
 
 class Position(NamedTuple):
-    """What an emission tells of the logprobs at one output id."""
+    """An emission's logprobs at one output id."""
 
     sampled: Logprob | None
     """None for a value that is no entry."""
@@ -222,7 +222,7 @@ class Position(NamedTuple):
 
 
 class ReportedLogprobs(NamedTuple):
-    """One way in which an emission tells the logprobs of its new output ids."""
+    """One way in which an emission has the logprobs of its new output ids."""
 
     series: str
     """The series of the sampled entries."""
@@ -268,7 +268,7 @@ def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator
 
 
 class _EmittedLogprobs(NamedTuple):
-    """All that an emission tells of the logprobs of the output ids that it is the first to carry."""
+    """All logprobs of the output ids that an emission carries first."""
 
     series: Sequence[LogprobSeries]
     """In the order of their names; none is empty."""
@@ -279,7 +279,9 @@ _NO_LOGPROBS = _EmittedLogprobs((), ())
 
 
 def logprobs_of(choice: Choice) -> list[_EmittedLogprobs]:
-    """What each emission of a choice tells of logprobs; read once, as nearly all checks of logprobs ask."""
+    """Return the logprobs in each emission of a choice; read once, because nearly all checks of logprobs need
+    them.
+    """
     if logprobs_of not in choice.cache:
         names = sorted(_SHAPES.keys() & choice.series_names)
         choice.cache[logprobs_of] = [_emitted(emission, names) for emission in choice.emissions]
@@ -309,7 +311,7 @@ def series_along(choice: Choice) -> Iterator[tuple[Emission, LogprobSeries]]:
 
 
 def reported_along(choice: Choice) -> Iterator[tuple[Emission, ReportedLogprobs]]:
-    """All that the emissions of a choice tell of the logprobs of its new ids."""
+    """Yield all logprobs of new ids in the emissions of a choice."""
     every = logprobs_of(choice)
     return (
         (emission, reported)
@@ -331,7 +333,7 @@ def joined_series(choice: Choice, name: str) -> LogprobSeries | None:
 
 
 def sampled_entries(choice: Choice) -> list[Logprob | None]:
-    """The entries of the output ids of a choice, by position, in the first shape that tells them."""
+    """Return the entries of the output ids of a choice, by position, in the first shape that has them."""
     every = logprobs_of(choice)
     first = (reported for emission in choice.delivered for reported in every[emission.position].reported[:1])
     return [position.sampled for reported in first for position in reported.positions]
@@ -346,12 +348,12 @@ def prompt_series(choice: Choice, name: str) -> tuple[Emission, LogprobSeries] |
 
 
 def is_logprob_series(name: str) -> bool:
-    """Whether a series of the server holds logprobs of the model, not of the sampler's own distribution."""
+    """True if a series of the server has logprobs of the model, not of the sampler's own distribution."""
     return "logprob" in name and "sampling" not in name
 
 
 def is_legal(value: object) -> bool:
-    """Whether a value is a logprob: a finite JSON number that is not above 0."""
+    """True if a value is a logprob: a finite JSON number that is not above 0."""
     if type(value) is float:
         return -math.inf < value <= 0
     return type(value) is int and value <= 0

@@ -37,7 +37,7 @@ _UNREADABLE = (ValueError, RecursionError)
 
 @dataclass(frozen=True)
 class Thoughts:
-    """How reasoning is marked."""
+    """The markers of reasoning."""
 
     opens: str
     closes: str
@@ -45,7 +45,7 @@ class Thoughts:
 
 @dataclass(frozen=True)
 class Form:
-    """How tool calls are written."""
+    """A form of tool calls."""
 
     name: str
     holds: str
@@ -108,7 +108,7 @@ class _WrittenCall:
     """Whether the texts may stand for values of another type: the tags do not tell."""
 
     def is_told_by(self, arguments: str) -> bool:
-        """Whether the arguments of an answer are these."""
+        """True if the arguments of an answer are these."""
         reported = as_object(arguments)
         if reported is None or reported.keys() != self.arguments.keys():
             return False
@@ -138,7 +138,7 @@ def _is_of(value: Any, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a text says, taken apart."""
+    """A text, taken apart."""
 
     reasoning: str = ""
     contents: tuple[str, ...] = ("",)
@@ -165,7 +165,7 @@ def load_markup() -> tuple[Mapping[str, Thoughts], Mapping[str, Form]]:
 
 
 def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None) -> Reading:
-    """What a parser has to make of a text. `tools` are the names of those that the request offers."""
+    """Take a text apart as a parser must. `tools` are the names of those that the request offers."""
     reasoning, rest, disputed = "", text, ""
     if markup.thoughts is not None:
         opens, closes = markup.thoughts.opens, markup.thoughts.closes
@@ -193,7 +193,7 @@ def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None)
 
 
 def _first_call(form: Form, text: str, start: int) -> int:
-    """Where the next call begins; -1 where there is none."""
+    """Return where the next call begins; -1 if there is none."""
     if form.opens:
         return text.find(form.opens, start)
     found = re.compile(form.begins).search(text, start)

@@ -1,8 +1,8 @@
-"""Recognition: which dialect an endpoint speaks, where several families share it.
+"""Recognition of the dialect of an endpoint that several families share.
 
-A family is told by what only its own answers hold: the marks of its dialect. A dialect without marks takes
-every answer that its endpoint can give, and is what is left where no mark is seen. Where all have marks and
-none is seen, what the endpoint speaks is not known.
+The marks of a dialect are fields that only its own answers have. A dialect without marks fits every answer of
+its endpoint, and is chosen if no mark is seen. If all have marks and none is seen, the dialect of the
+endpoint is not known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENOUGH_EVENTS = 16
 
 @dataclass(frozen=True)
 class _Recognised:
-    """A dialect among those of one endpoint, and how it was told from the others."""
+    """A dialect among those of one endpoint, and the reason for it."""
 
     dialect: Dialect | None
     """None where the endpoint speaks none of them."""
@@ -38,11 +38,11 @@ def dialects_at(request: RequestHead) -> tuple[Dialect, ...]:
 
 
 def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) -> _Recognised:
-    """The one of some dialects of one endpoint that its answers are written in.
+    """Recognize the dialect of one endpoint's answers.
 
-    A mark in any answer tells; without one, the name that the server goes by does, if it is a family's; else
-    it is the dialect without marks, if there is one. Where no answer could hold a mark, it is the likeliest.
-    Raises ValueError where there is no candidate.
+    A mark in any answer decides. Without one, the name of the server decides, if it is a family's. Otherwise
+    it is the dialect without marks, if there is one. If no answer could have a mark, it is the likeliest.
+    Raises ValueError without a candidate.
     """
     if not candidates:
         raise ValueError("no dialect to choose from; an endpoint that no dialect knows speaks none")
@@ -91,7 +91,7 @@ def _marks_seen(dialects: Sequence[Dialect], exchange: ExchangeHead) -> Iterator
 
 
 class DialectResolver:
-    """Which dialect each exchange of one server is read by, and why."""
+    """The dialect that each exchange of one server is read by, and the reason."""
 
     def __init__(self, exchanges: Sequence[ExchangeHead]) -> None:
         self._exchanges = exchanges
@@ -100,9 +100,9 @@ class DialectResolver:
         """How each dialect was told, by its name, in words; of those that were needed so far."""
 
     def dialect_of(self, exchange: ExchangeHead) -> Dialect | None:
-        """The dialect that asked, where the exchange's name tells; else the one that its endpoint speaks.
+        """Return the dialect that asked, if the exchange's name has it; else the one of its endpoint.
 
-        None for an endpoint that no dialect knows, or whose answers hold no dialect's marks.
+        None for an endpoint that no dialect knows, or whose answers have no dialect's marks.
         """
         candidates = dialects_at(exchange.request)
         if not candidates:
@@ -125,14 +125,16 @@ class DialectResolver:
 
 @dataclass(frozen=True)
 class Detected:
-    """Of dialects that were each answered with a record: which are spoken, which are not, and why."""
+    """Dialects that were each answered with a record: those that are spoken, those that are not, and why."""
 
     taken: Mapping[str, str]
     left_out: Mapping[str, str]
 
 
 def detect(answers: Mapping[Dialect, Exchange]) -> Detected:
-    """Tell the dialects that a server speaks from those that its endpoints do not; one for each endpoint."""
+    """Separate the dialects that a server speaks from those that its endpoints do not; one for each
+    endpoint.
+    """
     taken: dict[str, str] = {}
     left_out: dict[str, str] = {}
     shared: dict[str, list[Dialect]] = {}

@@ -65,7 +65,7 @@ def _places(value: Any) -> tuple[Keys, ...]:
 
 @dataclass(frozen=True)
 class _Count:
-    """Where a number of top logprobs stands that asks for them, and the least that asks for anything."""
+    """The place of a number of top logprobs that asks for them, and the least number that does."""
 
     at: Pointer
     least: int = 0
@@ -77,7 +77,7 @@ class _Count:
 
 @dataclass(frozen=True)
 class _Listed:
-    """A flag that a word in a list says: where the list stands, and the word."""
+    """A flag that is a word in a list: the place of the list, and the word."""
 
     in_: Pointer
     word: str
@@ -89,7 +89,7 @@ def _nothing() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBinding:
-    """Where the request of one endpoint says what. Made from the `request` part of a dialect."""
+    """The places of a request's fields at one endpoint. Made from the `request` part of a dialect."""
 
     dialect: str
     model: Pointer | None = None
@@ -171,19 +171,19 @@ class RequestBinding:
 
     @cached_property
     def limits(self) -> Mapping[str, Keys]:
-        """Where a request says how much of an input is kept, and how many results are answered."""
+        """The places of the truncation of inputs, and of the number of results."""
         places = {"truncate": self.truncate, "most": self.most}
         return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
     def penalties(self) -> Mapping[str, Keys]:
-        """Where the fields of `PENALTIES` stand."""
+        """The places of the fields of `PENALTIES`."""
         places = {name: getattr(self, name) for name in PENALTIES}
         return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
     def wanted(self) -> Mapping[Keys, Wanted]:
-        """What the fields of `asks` ask for."""
+        """The answer fields that the fields of `asks` ask for."""
         return {keys: _wanted(keys, names) for keys, names in self.asks.items()}
 
     @cached_property
@@ -260,9 +260,9 @@ class RequestBinding:
         put(body, self.prompt["messages"], others)
 
     def as_wanted(self, refusal: str) -> tuple[RequestBinding, str] | None:
-        """The binding that a server wants which refuses in these words, and what is other about it.
+        """Return the binding that a server wants which refuses in these words, and what differs.
 
-        None where the words name nothing that could be said otherwise.
+        None if the words name nothing that could be changed.
         """
         words = set(re.findall(r"\w+", refusal.lower()))
         for name, places in self.fields.items():
@@ -284,7 +284,7 @@ class RequestBinding:
         return dataclasses.replace(self, prompt=prompt)
 
     def read(self, request: HttpRequest) -> Asked:
-        """What a request asked for. A request that cannot be read asks for nothing and has no key."""
+        """Parse what a request asked for. A request that cannot be parsed asks for nothing and has no key."""
         body = _json_body(request)
         if not isinstance(body, dict):
             return Asked()
@@ -373,7 +373,7 @@ class RequestBinding:
         return dataclasses.replace(asked, by_prompt=by_prompt) if by_prompt else asked
 
     def _adapter(self, body: Mapping[str, Any]) -> SentField | None:
-        """What a body says of adapters; None where that is nothing."""
+        """Return the adapter of a body; None if it has none."""
         named = find(body, self.adapter) if self.adapter is not None else None
         if self.adapter and named not in _NO_KEY:
             return SentField(str(self.adapter[-1]), (named,))
@@ -384,7 +384,7 @@ class RequestBinding:
         return SentField("model", (name,)) if name else None
 
     def _turn(self, request: HttpRequest, body: Mapping[str, Any], history: Keys) -> Asked:
-        """What a turn of a session asked for: what is run is not what was sent."""
+        """Parse a session turn; the engine runs the history and this prompt."""
         session = find(body, history)
         alone = copy.deepcopy(dict(body))
         remove(alone, history)
@@ -397,7 +397,9 @@ class RequestBinding:
         return dataclasses.replace(asked, turn=turn, key=key, ids_key="", prompt_key="", **unknown)
 
     def _form_and_sampling(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What shapes how tokens are told, by its name, and what shapes the tokens."""
+        """Split the rest of a body into fields that shape how tokens are reported, by name, and fields that
+        shape the tokens.
+        """
         sampling = copy.deepcopy(dict(rest))
         form = {str(keys[-1]): value for keys in self.forms if (value := find(rest, keys)) is not ABSENT}
         for keys in self.forms:
@@ -405,7 +407,7 @@ class RequestBinding:
         return form, sampling
 
     def _is_constrained(self, rest: Mapping[str, Any]) -> bool:
-        """Whether more shapes the tokens than biases and the frequency penalty."""
+        """True if more than biases and the frequency penalty shapes the tokens."""
         more = copy.deepcopy(dict(rest))
         for keys in self.penalties.values():
             remove(more, keys)
@@ -413,7 +415,7 @@ class RequestBinding:
 
     @cached_property
     def written(self) -> dict[str, Keys]:
-        """Where each prompt and field is written that an endpoint has, by its name."""
+        """The place of each prompt and field of an endpoint, by its name."""
         named = {} if self.model is None else {"model": self.model}
         listed = {name: row.in_ for name, row in self.listed.items()}
         counted = {"top_logprobs": self.counts["logprobs"].at} if "logprobs" in self.counts else {}
@@ -421,14 +423,18 @@ class RequestBinding:
         return {**self.prompt, **named, **fields, **self.penalties, **counted, **listed}
 
     def _places(self, name: str) -> tuple[Keys, ...]:
-        """Where a prompt or a field stands, the place to write first; nowhere where the endpoint lacks it."""
+        """Return the places of a prompt or a field, the one to write first; empty if the endpoint
+        lacks it.
+        """
         if name in self.prompt:
             return (self.prompt[name],)
         counted = self.counts.get("logprobs" if name == "top_logprobs" else name)
         return self.fields.get(name, (counted.at,) if counted else ())
 
     def _stated(self, body: Mapping[str, Any]) -> dict[str, tuple[str, list[Any]]]:
-        """By field its wire name and its values, one for each item of a batch, where it is said first."""
+        """Map each field to its wire name and its values, one for each item of a batch, at the first place
+        that has it.
+        """
         stated: dict[str, tuple[str, list[Any]]] = {}
         for name, places in self.fields.items():
             for keys in places:
@@ -455,9 +461,9 @@ class RequestBinding:
         return sent_fields
 
     def _prompts_found(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The prompts that stand in a body, by their form.
+        """Return the prompts in a body, by their form.
 
-        Where one field takes text and ids, what is neither a text nor texts is read as ids.
+        If one field takes text and ids, everything but text is read as ids.
         """
         # In this order: the endpoint's own place wins over that of another family.
         places = (*self.prompt_else.items(), *self.prompt.items())
@@ -479,7 +485,7 @@ class RequestBinding:
         return {name: sent[header] for name, header in names.items() if header in sent}
 
     def _counted(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """What numbers of top logprobs ask for: the flag, the start and the number that an ask would say."""
+        """Return what numbers of top logprobs ask for: the flag, the start and the number of an ask."""
         numbers = {name: find(body, count.at) for name, count in self.counts.items()}
         asked = {
             name: number
@@ -546,7 +552,7 @@ class RequestBinding:
 
     @cached_property
     def _bound(self) -> tuple[Keys, ...]:
-        """The places that say nothing of the result beyond what `Asked` tells."""
+        """The request fields that are already parsed into `Asked`."""
         fields = (keys for places in self.fields.values() for keys in places)
         named = (self.model,) if self.model is not None else ()
         return (
@@ -563,7 +569,7 @@ class RequestBinding:
         )
 
     def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """What the body says beyond the fields that the dialect binds, and that may shape the result."""
+        """Return the rest of the body that may shape the result: fields that the dialect does not bind."""
         rest = _with_own_objects(body)
         for keys in self._bound:
             if keys[0] in rest:
@@ -580,7 +586,7 @@ def _headers_of(request: HttpRequest) -> dict[str, str]:
 
 
 def _wanted(keys: Keys, names: str | list[str]) -> Wanted:
-    """What a field asks for. What begins with "/" stands beside the choices."""
+    """Return what a field asks for. A name that begins with "/" is beside the choices."""
     places = [names] if isinstance(names, str) else names
     pointers = tuple(place for place in places if place.startswith("/"))
     return Wanted(keys[-1], tuple(place for place in places if place not in pointers), pointers)
@@ -620,7 +626,7 @@ def _json_body(request: HttpRequest) -> Any:
 
 
 def _gather(body: Any, keys: Keys) -> list[Any]:
-    """The values at a place, one for each item where a list of objects stands on the way."""
+    """Collect the values at a place, one for each item of a list of objects on the way."""
     for position, key in enumerate(keys):
         if isinstance(body, list):
             return [value for item in body for value in _gather(item, keys[position:])]

@@ -1,4 +1,4 @@
-"""What the fields of a request say, read from untrusted JSON: a value of another kind says nothing."""
+"""Values of request fields, read from untrusted JSON: a value of another kind counts as unset."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _any_true(value: Any) -> bool:
 
 
 def is_uniform(by_field: Mapping[str, Any]) -> bool:
-    """Whether all prompts of a batch were asked for the same metadata; a flat list of ids is for all."""
+    """True if all prompts of a batch were asked for the same metadata; a flat list of ids is for all."""
     chosen = by_field.get("chosen_ids")
     nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
     return not nested and not any(isinstance(by_field.get(name), list | tuple) for name in _PER_PROMPT)

@@ -1,17 +1,17 @@
-"""One cause, one failure: which violations follow from others.
+"""Causes of failures: which violations follow from others.
 
-A fault on the wire seldom breaks one sentence alone: a doubled id breaks the counters, the budget, the
-equality with the whole answer, and all that is compared with it. A report tells such a fault once: a
+A fault on the wire seldom breaks one sentence alone. A doubled id breaks the counters, the budget, the
+equality with the whole answer, and all that is compared with it. A report shows such a fault once: a
 violation is folded under another one if that explains every finding of it.
 
 * by the row: `implied_by` names the other requirement, at any distance, and the same answer violates it. What
   compares answers is explained as well by a violation in the same field of any answer of their endpoints;
-* by the place: the other stands at the same pointer of the same event, or of the one that the finding was
-  held against, and is more specific.
+* by the place: the other is at the same pointer of the same event, or of the one that the finding was
+  compared with, and is more specific.
 
 A FAIL is folded only if an answer violates both; and by the place alone, only if the one that is shown does.
 
-No verdict changes.
+Verdicts do not change.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _exchanges(seen: Sequence[Observation]) -> set[str]:
 
 
 class _Violations:
-    """Where the judgements of a run violate something, by their positions."""
+    """The places where the judgements of a run violate something, by their positions."""
 
     def __init__(self, judgements: Sequence[Judgement]) -> None:
         self._judgements = judgements
@@ -125,7 +125,7 @@ class _Violations:
         return found - {n}
 
     def shown_with(self, n: int, m: int) -> bool:
-        """Whether a judgement may be folded under another: a FAIL shares an answer with it."""
+        """True if a judgement may be folded under another: a FAIL must share an answer with it."""
         first, other = self._judgements[n], self._judgements[m]
         implied = other.requirement.id in (
             *first.requirement.implied_by,
@@ -155,7 +155,7 @@ class _Violations:
 
 @dataclass(frozen=True)
 class Causes:
-    """Which violations follow from others."""
+    """Violations that follow from others."""
 
     folded: Mapping[int, int]
     """The positions of the judgements that follow from others, each with that of its cause."""

@@ -1,7 +1,7 @@
-"""Why a requirement was not judged: what it applies to, and the funnel of answers that might have shown it.
+"""Reasons why a requirement was not judged: the answers that it applies to, as a funnel.
 
-Each reason is counted in the run: how many exchanges asked for what the requirement is about, and how many of
-these were answered, undisturbed and comparable. A reason says where the funnel became empty.
+Each reason is counted in the run: how many exchanges asked for the subject of the requirement, and how many
+of these were answered, undisturbed and comparable. A reason names the stage at which the funnel became empty.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def scenarios_for() -> Mapping[str, tuple[str, ...]]:
 
 
 class _Stage(NamedTuple):
-    """What came so far on the way to a verdict, in words, how many of them, and of what."""
+    """A stage on the way to a verdict: its words, its number and its unit."""
 
     words: str
     size: int
@@ -63,7 +63,7 @@ class _Stage(NamedTuple):
 
 
 class _Funnel(NamedTuple):
-    """How much of a run came how far on the way to a verdict on one requirement."""
+    """The numbers of a run's answers at each stage on the way to a verdict on one requirement."""
 
     stages: tuple[_Stage, ...]
     """The first are the exchanges that asked. An answer is in several pairs: only counts of one unit fall."""
@@ -73,7 +73,7 @@ class _Funnel(NamedTuple):
     """What was judged, and was not enough."""
 
     def words(self, condition: str | None) -> str:
-        """Where it became empty, with what came so far."""
+        """Describe where it became empty, and the stages before."""
         counts = [stage.size for stage in self.stages]
         end = counts.index(0) + 1 if 0 in counts else len(counts)
         alike = groupby(self.stages[:end], key=itemgetter(1, 2))
@@ -140,7 +140,7 @@ def _stages(requirement: Requirement, run: Run) -> Iterator[_Stage]:
 
 
 def not_asked(requirement: Requirement, run: Run) -> str:
-    """Which scenarios of a requirement the run has no answer of, in words; empty where it has all.
+    """Describe the scenarios of a requirement that the run has no answer of; empty if it has all.
 
     Once the ordinary scenarios are through, a death cuts off only requests that are to be refused.
     """
@@ -160,7 +160,7 @@ def not_asked(requirement: Requirement, run: Run) -> str:
 
 
 def too_little(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> str:
-    """Why nothing was observed, or too little, in words. The tallies are those of scenarios by name."""
+    """Explain why nothing was observed, or too little. The tallies are those of scenarios by name."""
     counted = _funnel(requirement, run, tallies)
     missing = not_asked(requirement, run)
     if missing and not counted.stages[0][1]:
@@ -219,7 +219,9 @@ def _searched(requirement: Requirement, run: Run) -> str:
 
 
 def _broken_promise(capability: Capability) -> Observation:
-    """What was declared has to be shown: no requirement on it can be examined otherwise."""
+    """Make the violation of a declared capability that was not shown: no requirement on it can be judged
+    otherwise.
+    """
     message = f"{capability.name} is declared, but {capability.established}"
     expected = f"{capability.name}, as declared"
     place = Place(WHOLE_RUN, pointer=f"/{capability.name}")  # what lacks the same has the same cause

@@ -1,4 +1,4 @@
-"""The eight verdicts, and what a run as a whole tells its caller."""
+"""The eight verdicts, and the exit status of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokenwire.requirement import Level
 
 
 class Verdict(StrEnum):
-    """What can be said of one requirement in one scenario, worst last."""
+    """Verdicts on one requirement in one scenario, worst last."""
 
     PASS = "PASS"
     """Observed often enough, never violated."""
@@ -63,7 +63,7 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def exit_status(verdicts: Iterable[Verdict]) -> int:
-    """The exit status that a set of verdicts stands for; without a PASS nothing was shown to hold."""
+    """Return the exit status for a set of verdicts. Without a PASS, nothing was evaluated."""
     seen = set(verdicts)
     if Verdict.HARNESS_ERROR in seen:
         return ExitStatus.HARNESS_ERROR

@@ -31,7 +31,7 @@ async def abort_after(
     slow_reader: SlowReader | None = None,
     as_sent: bool = False,
 ) -> None:
-    """Ask for a stream, and abort it as soon as so many of its events have come."""
+    """Ask for a stream, and abort it as soon as `events` of its events have come."""
     request_id = f"{ask.request_id}-{label}"
     await ask_and_then(
         talk,

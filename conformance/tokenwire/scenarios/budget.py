@@ -94,7 +94,7 @@ async def _no_budget(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD)
 def _context_border(talk: Conversation) -> Steps:
-    """Prompts whose length lies around the end of the context that the target tells, with a budget of one:
+    """Prompts whose length is around the end of the context that the target reports, with a budget of one:
     each is refused or run whole, alike on every endpoint, streamed or not.
     """
     context = talk.advertised.context_length

@@ -118,9 +118,8 @@ async def _flushed_cache(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _updated_weights(talk: Conversation) -> None:
-    """A prompt that nobody has sent, twice, and once more when the server was told to load the weights anew
-    that it has, and under a salt, where the endpoint has any; only of a server that is declared to take
-    updates of its weights.
+    """A prompt that nobody has sent, twice, and once more after the server loaded the same weights again, and
+    under a salt, if the endpoint has one; only for a server that is declared to take updates of its weights.
     """
     weights = talk.advertised.weights if WEIGHT_UPDATES in talk.declared else ""
     update = talk.control.update_request(weights) if weights else None

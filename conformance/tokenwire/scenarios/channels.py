@@ -52,7 +52,7 @@ _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 4, 20, 50), Budget.SOAK
 
 @dataclass(frozen=True)
 class _Script:
-    """How a target is made to say a text."""
+    """A way to make a target output a text."""
 
     talk: Conversation
     way: int | None = None
@@ -61,7 +61,7 @@ class _Script:
     """The server gives logprobs beside texts that its parsers take apart."""
 
     def ask(self, text: str, *, in_bytes: bool = False) -> Ask | None:
-        """A request that is answered with a text; None if this one cannot be said. A parrot says it in the
+        """Make a request whose answer is a text; None if that is not possible. A parrot outputs it in the
         tokens of its tokenizer, or one for each byte.
         """
         says = self.talk.dialect.request.says
@@ -81,7 +81,7 @@ class _Script:
 
 
 async def _scripted(talk: Conversation) -> _Script | None:
-    """How the target is made to say a text, found out by asking; None if there is no way."""
+    """Find by asking how the target can be made to output a text; None if there is no way."""
     if talk.parrot is not None:
         script = _Script(talk)
         ask = script.ask(_HELLO)
@@ -166,10 +166,10 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 @scenario(chat=True)
 async def _channels(talk: Conversation) -> None:
-    """Texts with reasoning and tool calls, which a parrot says or a grammar admits alone: content, reasoning,
-    one call and two, before, behind and between content, nested and empty arguments, arguments that hold a
-    marker or stand before the name, cut by the budget or a stop, malformed, in an answer without tools or to
-    a prompt with a marker, look-alikes of markers, stop strings that do not match, two samples; whole, and
+    """Texts with reasoning and tool calls, which a parrot outputs or a grammar admits alone: content,
+    reasoning, one call and two, before, after and between content, nested and empty arguments, arguments with
+    a marker or before the name, cut by the budget or a stop, malformed, in an answer without tools or to a
+    prompt with a marker, look-alikes of markers, stop strings that do not match, two samples; whole, and
     streamed at several intervals.
     """
     script = await _scripted(talk)

@@ -36,7 +36,7 @@ def _chat_samples(_: Conversation) -> Steps:
 
 @scenario(chat=True)
 def _null_content(_: Conversation) -> Steps:
-    """A conversation with a turn that said nothing, as null and as empty content, with the ids of both."""
+    """A conversation with an empty turn, as null and as empty content, with the ids of both."""
     question, again = ({"role": "user", "content": words} for words in ("Name a river.", "And a lake?"))
     for label, content in (("null", None), ("empty", "")):
         silent = {"role": "assistant", "content": content}

@@ -19,8 +19,8 @@ def _greedy_stream(talk: Conversation) -> Steps:
 
 @scenario(chat=False)
 def _natural_end(_: Conversation) -> Steps:
-    """Two text prompts run until the model ends by itself or the budget does: the finish reason tells
-    which.
+    """Two text prompts run until the model ends by itself or the budget does: the finish reason
+    shows which.
     """
     yield forms(Ask(text=("Who are you?",), max_new_tokens=64), "question")
     yield forms(Ask(text=("One, two, three, four,",), max_new_tokens=64), "counting")

@@ -48,7 +48,7 @@ class _LoadReader:
 
 
 async def _load_reader(talk: Conversation) -> _LoadReader | None:
-    """At the first endpoint that tells the load; None if there is no such endpoint."""
+    """Make the reader of the first endpoint that reports the load; None if there is no such endpoint."""
     for request in talk.control.load_requests:
         call = await talk.call(f"door{request.path.replace('/', '-')}", request)
         if call is not None and call.load is not None:

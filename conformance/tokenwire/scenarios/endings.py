@@ -25,8 +25,8 @@ _MOST_RUNNING = {Budget.QUICK: 64, Budget.STANDARD: 128, Budget.SOAK: 1024}
 
 
 def _lasting(talk: Conversation, measured: Stream) -> int:
-    """How many tokens last as long as such timers run, as fast as they came in an answer; at most as many as
-    the context holds and the recorder reads.
+    """Return how many tokens last as long as such timers run, at the speed of a measured answer; at most as
+    many as the context holds and the recorder reads.
     """
     rate = (measured.asked.max_new_tokens or _MEASURED) / max(measured.exchange.duration, 0.001)
     return talk.fitting(min(1 + int(rate * _TIMERS_S[talk.budget]), talk.readable()), 64)

@@ -1,4 +1,4 @@
-"""What many scenarios share: the plainest request of an endpoint, and the forms in which an ask is sent."""
+"""Shared parts of scenarios: the plainest request of an endpoint, and the forms in which an ask is sent."""
 
 import asyncio
 import secrets
@@ -97,7 +97,7 @@ async def ask_and_then(
     *,
     slow_reader: SlowReader | None = None,
 ) -> None:
-    """Ask, and act as soon as so many events of the answer have come; not where it ends before."""
+    """Ask, and act as soon as `events` events of the answer have come; not if it ends before."""
     tap = Tap()
 
     async def wait_and_act() -> None:

@@ -19,7 +19,7 @@ _BIAS = 20.0
 
 
 async def _pieces(talk: Conversation) -> list[int]:
-    """Ids that are no whole characters by themselves, by a local tokenizer or by what the server tells."""
+    """Find ids that are not complete characters by themselves, by a local tokenizer or by the server's."""
     singles: list[Ids] = [(token,) for token in range(_ASKED)]
     local, way = talk.transcript.tokenizer, talk.dialect.detokenize
     if local is not None:

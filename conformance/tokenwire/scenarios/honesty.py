@@ -1,4 +1,4 @@
-"""How far answers can be believed: does the target repeat itself, and honour or refuse what it is asked?"""
+"""Honesty: does the target repeat itself, and honour or refuse what it is asked?"""
 
 import secrets
 from dataclasses import replace

@@ -53,8 +53,8 @@ def _long_stream(talk: Conversation) -> Steps:
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
 async def _preempted(talk: Conversation) -> None:
     """Eight requests at once, whole and streamed by turns. A server that is made to preempt preempts some of
-    them, and num_retractions tells which. They are asked again, in another order, until one of each kind
-    was preempted once and spared once.
+    them, and num_retractions shows which. They are asked again, in another order, until one of each kind was
+    preempted once and spared once.
     """
     ask = Ask(ignore_eos=True, logprobs=True)
     hit: set[int] = set()

@@ -13,7 +13,9 @@ _TOKENS = 12
 
 
 def _given(first: Stream | None) -> list[dict[str, Any]]:
-    """What the next input repeats of an answer: its items, or a turn of the assistant with its blocks."""
+    """Return the part of an answer that the next input repeats: its items, or a turn of the assistant with
+    its blocks.
+    """
     document = first.events[0].data if first is not None and first.answered and first.events else {}
     if document.get("content"):
         return [{"role": "assistant", "content": document["content"]}]

@@ -57,10 +57,9 @@ async def _rescored_output(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _logprobs_at_a_temperature(talk: Conversation) -> None:
-    """Top logprobs after one prompt, greedy, at temperature 0.5, at 1 with top_k, and with a bias that
-    brings another id, whole and streamed, and with a penalty, too: how far apart they lie tells whether
-    logits are divided by the temperature first and biases added, and how high they are whether what
-    truncation leaves out counts.
+    """Top logprobs after one prompt, greedy, at temperature 0.5, at 1 with top_k, and with a bias that brings
+    another id, whole and streamed, and with a penalty, too: their distances show whether logits are divided
+    by the temperature first and biases added, and their height whether truncation removes ids first.
     """
     greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=5)
     warm = replace(greedy, temperature=0.5, seed=7)
@@ -78,7 +77,9 @@ async def _logprobs_at_a_temperature(talk: Conversation) -> None:
 
 
 def _second_likeliest(answer: Stream | None) -> tuple[int, ...]:
-    """The second likeliest first id of an answer; the one that it brought where no others are told."""
+    """Return the second likeliest first id of an answer; the one that it brought if others are not
+    reported.
+    """
     choice = only_choice(answer)
     positions = next((series.positions for _, series in reported_along(choice)), ()) if choice else ()
     top = positions[0].top if positions else None
@@ -90,7 +91,8 @@ def _second_likeliest(answer: Stream | None) -> tuple[int, ...]:
 @scenario(chat=False)
 async def _echoed_prompt(talk: Conversation) -> None:
     """A text and ids with and without an echo, with and without logprobs, whole and streamed, and echoed with
-    no new token. Ids are not asked for beside a text: some servers tell them in the place of the echoed text.
+    no new token. Ids are not requested beside a text, because some servers return them instead of the echoed
+    text.
     """
     text = Ask(text=("The sea is",), max_new_tokens=6, ignore_eos=True, raw={"return_token_ids": False})
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, return_token_ids=True)

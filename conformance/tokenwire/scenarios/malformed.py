@@ -85,9 +85,9 @@ def _plain(talk: Conversation) -> Ask:
 
 @scenario(budget=Budget.STANDARD, perilous=2)
 def _unknown_ids(talk: Conversation) -> Steps:
-    """The id that equals the size of the vocabulary, where that is known; ids that no vocabulary has: among
-    stop ids, biased ids and ids whose logprobs are asked for, and in the prompt; more top logprobs than any
-    vocabulary has ids. None of them is run.
+    """The id that equals the size of the vocabulary, if that is known; ids that no vocabulary has: among stop
+    ids, biased ids and ids whose logprobs are requested, and in the prompt; more top logprobs than any
+    vocabulary has ids. These requests must not run.
     """
     ask = _plain(talk)
     size = talk.vocabulary_size
@@ -181,7 +181,7 @@ def _unreadable_bodies(talk: Conversation) -> Steps:
 
 @scenario()
 def _text_features(talk: Conversation) -> Steps:
-    """What needs a tokenizer: a text prompt, messages, a stop string, a pattern. A server without one
+    """Requests that need a tokenizer: a text prompt, messages, a stop string, a pattern. A server without one
     refuses them.
     """
     ask = _plain(talk)

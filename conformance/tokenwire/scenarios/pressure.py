@@ -24,8 +24,8 @@ def _concurrency(_: Conversation) -> Steps:
 async def _slow_reader(talk: Conversation) -> None:
     """Readers that stop early and drain late: events with more ids than the interval show coalescing.
 
-    Prompt logprobs stand in every event and make it large, so that buffers on the way fill up soon; they are
-    not asked for where streams refuse them. A gateway reads ahead, and joins nothing: its whole stream has to
+    Prompt logprobs are in every event and make it large, so that buffers on the way fill up soon; they are
+    not requested if streams refuse them. A gateway reads ahead, and joins nothing: its whole stream has to
     fit the recorder.
     """
     refused = talk.dialect.policy.prompt_logprobs_in_streams == "refused"

@@ -1,4 +1,4 @@
-"""What becomes of the prompt: token-in-token-out."""
+"""The way of the prompt: token-in-token-out."""
 
 import base64
 import random
@@ -39,8 +39,8 @@ def _ids_of_prompt(stream: Stream | None) -> tuple[int, ...]:
 
 @scenario()
 async def _text_prompt(talk: Conversation) -> None:
-    """A text or a message, then the prompt_token_ids that it yielded, sent back as input_ids: the output
-    must be the same. And another text, of which only what stands before every text is the same.
+    """A text or a message, then the prompt_token_ids that it yielded, sent back as input_ids: the output must
+    be the same. And another text, which shares only what comes before every text.
     """
     ask = Ask(max_new_tokens=16, ignore_eos=True, return_prompt_token_ids=True, return_token_ids=talk.chat)
 

@@ -51,8 +51,8 @@ def _refused_in_stream(_: Conversation) -> Steps:
 
 @scenario(perilous=True)
 def _refused_late(talk: Conversation) -> Steps:
-    """Streams that a server may refuse only when it is their turn: a pattern that is none, as a stop and as a
-    grammar, and prompt logprobs from beyond the prompt. None of them delivers anything.
+    """Streams that a server may refuse only when it is their turn: an invalid pattern, as a stop and as a
+    grammar, and prompt logprobs from beyond the prompt. They must deliver nothing.
     """
     control = replace(plain_ask(talk), max_new_tokens=8)
     streamed = replace(control, stream=True)

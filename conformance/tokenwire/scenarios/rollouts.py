@@ -1,4 +1,6 @@
-"""What trainers ask beside logprobs: sampling masks, arrays with a row for each token, partial rollouts."""
+"""Requests of trainers beside logprobs: sampling masks, arrays with a row for each token, partial
+rollouts.
+"""
 
 from dataclasses import replace
 from functools import partial

@@ -30,7 +30,7 @@ _Scripted = Callable[[Conversation, Speaker], Awaitable[None]]
 
 
 def _scripts(*, budget: Budget = Budget.QUICK) -> Callable[[_Scripted], _Scripted]:
-    """Make a coroutine that tells a parrot what to say a scenario, as `scenario` does."""
+    """Make a scenario of a coroutine that scripts a parrot, as `scenario` does."""
 
     def register(given: _Scripted) -> _Scripted:
         @wraps(given)
@@ -68,8 +68,8 @@ async def _ask_scripts(
     intervals: tuple[int, ...] = (),
     endings: Mapping[str, Ids] = MappingProxyType({}),
 ) -> None:
-    """Tell scripts, whole and streamed, and at each of some intervals. The budget of `asked` is that of the
-    longest script and one more, if it says none. `endings` are the last ids of prompts.
+    """Ask for scripts, whole and streamed, and at each of some intervals. The default budget of `asked` is
+    that of the longest script and one more. `endings` are the last ids of prompts.
     """
     asked = asked or Ask()
     placed = {name: speaker.ask(talk.dialect, ids, endings.get(name, ())) for name, ids in scripts.items()}
@@ -229,7 +229,7 @@ async def _script_budgets(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts()
 async def _script_logprobs(talk: Conversation, speaker: Speaker) -> None:
-    """Logprobs of what is said, the likeliest and chosen ids, at every id: of words, of bytes that share one
+    """Logprobs of the output, the likeliest and chosen ids, at every id: of words, of bytes that share one
     text, of hidden ids, of text that is held back, of the id or the string that ends the answer. And of the
     prompt.
     """
@@ -271,7 +271,7 @@ async def _script_long(talk: Conversation, speaker: Speaker) -> None:
 @_scripts(budget=Budget.STANDARD)
 async def _script_again(talk: Conversation, speaker: Speaker) -> None:
     """A long prompt that no cache has seen, and again; several scripts at once; a reader that does not keep
-    up; two samples of which each is the likeliest: none of it changes what is said.
+    up; two samples of which each is the likeliest: the output stays the same.
     """
     draw = Random(secrets.randbits(64))
     words = _TEXT.split()
@@ -304,7 +304,9 @@ async def _script_again(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts(budget=Budget.STANDARD)
 async def _script_abort(talk: Conversation, speaker: Speaker) -> None:
-    """A long text of split characters, aborted while it is said: what was said stands, and no more."""
+    """A long text of split characters, aborted while it is output: the delivered part stays, and
+    nothing follows.
+    """
     if not can_abort(talk):
         return
     script = tuple(speaker.bytes("漢字かな😀 " * 30))

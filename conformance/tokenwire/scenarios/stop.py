@@ -25,7 +25,7 @@ def _pieces(choice: Choice | None) -> list[str]:
 
 
 def is_plain(text: str) -> bool:
-    """Whether every character is one that a request can hold and an answer show."""
+    """True if every character is one that a request can contain and an answer show."""
     return text.isprintable() and "\ufffd" not in text
 
 
@@ -167,7 +167,7 @@ _SPANS = ((10, 16), (18, 26), (28, 32))
 
 
 def characters_by_tokens(choice: Choice) -> dict[int, int]:
-    """How many characters a choice had with so many ids, for each number of ids that an emission ended at."""
+    """Map each number of ids that an emission ended at to the number of characters that a choice had then."""
     sizes = [len(emission.output_ids or ()) for emission in choice.emissions]
     counts = list(accumulate(sizes)) if choice.delivery is Delivery.INCREMENTAL else sizes
     return dict(zip(counts, accumulate(map(len, _pieces(choice))), strict=False))

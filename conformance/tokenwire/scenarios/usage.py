@@ -13,7 +13,7 @@ _OPTIONS = "stream_options"
 @scenario()
 def _usage(talk: Conversation) -> Steps:
     """One request whole, and streamed with usage at the end, in every event, both, without, and with empty
-    options: the counts are the same, and stand only where they were asked for.
+    options: the counts are the same, and are only where they were requested.
     """
     ask = replace(plain_ask(talk), max_new_tokens=16)
     streamed = replace(ask, stream=True)

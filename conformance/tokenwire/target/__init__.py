@@ -1,1 +1,1 @@
-"""What is known of a target, from what it says and from what it answers."""
+"""Facts about a target, from its own information and from its answers."""

@@ -1,6 +1,6 @@
-"""What a server says of itself: in its information endpoints, or in the flags that a capture names.
+"""Information of a server about itself: in its information endpoints, or in the flags that a capture names.
 
-Where each family says what is data (`spec/servers/<family>.yaml`).
+The places for each family are data (`spec/servers/<family>.yaml`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SMALLEST_CONTEXT = 512
 
 @dataclass(frozen=True)
 class Advertised:
-    """What the target says of itself; nothing here was seen to be true."""
+    """Facts that the target reports about itself; nothing here was verified."""
 
     name: str = ""
     version: str = ""
@@ -69,7 +69,7 @@ class Advertised:
 
     @property
     def mirrors(self) -> bool:
-        """Whether the server says that its sampler mirrors ids into customized_info."""
+        """True if the server reports that its sampler mirrors ids into customized_info."""
         return "mirror" in self.sampling_backend
 
 
@@ -81,7 +81,9 @@ del _KINDS["sources"]
 
 
 def _fact(name: str) -> str:
-    """A field of `Advertised` that a server may tell. Raises ValueError for any other name."""
+    """Check the name of a field of `Advertised` that a server may report. Raises ValueError for any
+    other name.
+    """
     if name not in _KINDS:
         raise ValueError(f"{name!r} is not a fact; known are {', '.join(_KINDS)}")
     return name
@@ -92,7 +94,7 @@ _Meanings = Mapping[str | bool, str | bool]
 
 
 def _meant(value: object, meanings: _Meanings | None) -> object:
-    """What a value stands for: itself, where nothing else is said."""
+    """Return the meaning of a value: itself, if there is no other."""
     if meanings is None:
         return value
     return meanings.get(value) if isinstance(value, (str, bool)) else None
@@ -113,7 +115,7 @@ class _Document:
     older_path: str | None = None
 
     def facts(self, document: object) -> Iterator[tuple[str, object]]:
-        """What a document says, whatever its values are."""
+        """Yield the facts of a document, with any values."""
         items = [document] if self.items is None else find(document, self.items)
         for index, item in enumerate(items if isinstance(items, list) else ()):
             for fact, pointers in self.tells.items():
@@ -125,7 +127,7 @@ class _Document:
 
 @dataclass(frozen=True)
 class _Flag:
-    """A flag of the command line: its value tells a fact, or that it is given, or that it is not."""
+    """A flag of the command line: a fact follows from its value, its presence, or its absence."""
 
     tells: _Fact
     given: str | bool | None = None
@@ -133,7 +135,7 @@ class _Flag:
     means: _Meanings | None = None
 
     def fact(self, name: str, flags: Sequence[str]) -> object:
-        """What some flags say; None where that is nothing."""
+        """Return the fact of some flags; None if they have none."""
         if self.given is not None:
             return self.given if name in flags else self.absent
         both = (flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}="))
@@ -143,7 +145,7 @@ class _Flag:
 
 @dataclass(frozen=True)
 class _Family:
-    """Where the servers of one family say what of themselves."""
+    """The places where the servers of one family report about themselves."""
 
     family: str
     documents: tuple[_Document, ...] = ()
@@ -154,7 +156,7 @@ class _Family:
 
 @cache
 def load_families() -> tuple[_Family, ...]:
-    """All tables of `spec/servers/`. Raises ValueError for one that says what no server can tell."""
+    """Load all tables of `spec/servers/`. Raises ValueError for a fact that servers cannot report."""
     paths = sorted((spec_root() / "servers").glob("*.yaml"))
     return tuple(typed(_Family, read_yaml(path), str(path)) for path in paths)
 
@@ -174,12 +176,12 @@ def _documents() -> dict[str, _Document]:
 
 
 def information_paths() -> tuple[str, ...]:
-    """Where servers tell of themselves; gateways and older servers know some by older names only."""
+    """Return the paths of information endpoints; gateways and older servers know some by older names only."""
     return tuple(_documents())
 
 
 def information_path(request: RequestHead) -> str | None:
-    """Which information endpoint a request went to, by its present name; None for any other."""
+    """Return the information endpoint that a request went to, by its present name; None for any other."""
     document = _documents().get(request.path)
     return document.path if document is not None and request.method == "GET" else None
 
@@ -195,7 +197,7 @@ def _read(exchange: ExchangeHead) -> Mapping[str, Any]:
 
 
 def _believed(fact: str, value: object) -> Any:
-    """What a server says of a fact; None where that is nothing that the fact can be."""
+    """Return the reported value of a fact; None if the fact cannot have it."""
     try:
         fitted = fitting(_KINDS[fact], value, fact)
     except ValueError:

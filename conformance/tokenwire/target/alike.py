@@ -1,4 +1,4 @@
-"""When two JSON values are the same value, computed in another order or written with fewer digits."""
+"""Equality of JSON values up to another order of computing, or fewer digits."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
 
 
 def _close(first: float, other: float, tolerance: float) -> bool:
-    """Whether two numbers are equal, or lie within the tolerance; integers only beside a fraction."""
+    """True if two numbers are equal, or are within the tolerance; integers only beside a fraction."""
     near, far = (first, other) if isinstance(first, float) else (other, first)
     return first == other or (isinstance(near, float) and near - tolerance <= far <= near + tolerance)
 
 
 def _member(key: object, first: Mapping[Any, object], other: Mapping[Any, object], tolerance: float) -> bool:
-    """Whether two objects have a like member. A rank counts the ids before it: ties of others change it."""
+    """True if two objects have a like member. A rank counts the ids before it, so ties of others
+    change it.
+    """
     if key == _RANK and _LOGPROB in first and type(first[key]) is type(other[key]) is int:
         return True
     return alike(first[key], other[key], tolerance)
@@ -79,7 +81,7 @@ def _candidate(entry: object) -> tuple[object, float] | None:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a JSON number; a logprob of 0 may be written without a fraction, as Go does."""
+    """True if a value is a JSON number; a logprob of 0 may be written without a fraction, as Go does."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -107,9 +109,9 @@ def _keyed(entries: Mapping[Any, object]) -> Candidates:
 
 
 def apart(first: object, other: object) -> float:
-    """How far the logprobs lie apart that two entries of one position tell of one id, at most.
+    """Return how far apart the logprobs of one id are in two entries of one position, at most.
 
-    That is the id which was sampled, and candidates that both list, by their names, wherever they stand.
+    These are the sampled id, and candidates that both list, by their names, in any order.
     """
     if _is_number(first) and _is_number(other):
         return abs(first - other) if first != other and float in {type(first), type(other)} else 0.0
@@ -133,12 +135,12 @@ def _by_name(entries: object) -> dict[object, float]:
 
 
 def _is_of_several(name: object) -> bool:
-    """Whether several tokens may bear a name: all halves of characters are written alike, or not at all."""
+    """True if several tokens may have a name: all halves of characters are written alike, or not at all."""
     return isinstance(name, str) and (not name or BROKEN in name)
 
 
 def _tied(first: Candidates, other: Candidates, tolerance: float) -> bool:
-    """Whether two lists of candidates are the same but for places among those that are as good as equal."""
+    """True if two lists of candidates are the same except for the order of nearly equal ones."""
     if not first or len(first) != len(other):
         return False
     ranks = [sorted((logprob for _, logprob in side), reverse=True) for side in (first, other)]
@@ -155,9 +157,9 @@ def _tied(first: Candidates, other: Candidates, tolerance: float) -> bool:
 
 
 def _hidden(first: Candidates, other: Candidates, tolerance: float) -> bool:
-    """Whether objects of unlike length list the same candidates, but for those that share a name.
+    """True if objects of different length list the same candidates, except for those that share a name.
 
-    One of these stands for all. What another answer lists in the place of one that is not seen can only be
+    One of these represents all. A candidate that another answer lists instead of a hidden one can only be
     among its last.
     """
     shared = {name for name, _ in (*first, *other) if _is_of_several(name)}

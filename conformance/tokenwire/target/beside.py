@@ -12,7 +12,7 @@ GATEWAY, WORKER = "gateway", "worker"
 
 
 def apart(streams: Iterable[Answer]) -> tuple[list[Answer], list[AnswerPair]]:
-    """Of the streams of a capture, those that stand for themselves, and the pairs of worker and gateway."""
+    """Split the streams of a capture into single ones and the pairs of worker and gateway."""
     found: dict[str, list[Answer]] = {GATEWAY: [], WORKER: [], "": []}
     for stream in streams:
         scenario = stream.exchange.scenario

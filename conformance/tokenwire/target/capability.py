@@ -1,9 +1,9 @@
 """Capabilities: what the target can do, as its answers show.
 
-Three sources speak of a capability: the user declares it, the server advertises it, an answer shows it. It
-is established by its effect: a 200 to a request that asks for something is not support. What a server
-advertises counts only where the effect cannot be told from its absence by looking, and a declaration
-establishes nothing: it makes the absence a violation.
+There are three sources: the user declares it, the server advertises it, an answer shows it. It is established
+by its effect: a 200 to a request that asks for something is not support. An advertisement counts only if the
+effect cannot be distinguished from its absence. A declaration establishes nothing, but makes the absence a
+violation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Capability:
-    """Whether the target has something, and how that is known."""
+    """A capability of the target, and how it is known."""
 
     name: str
     present: bool
@@ -67,22 +67,22 @@ def _choice(test: Callable[[Choice], object]) -> Callable[[Stream], bool]:
 
 
 def _holds(name: str) -> Callable[[Stream], bool]:
-    """Whether a choice holds a series, counter or detail, but for null."""
+    """Make a test: True if a choice has a series, counter or detail that is not null."""
     return _choice(lambda choice: name in choice.held)
 
 
 def _held(name: str, test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
-    """As `_any`, of a field that most choices do not hold: then no emission is asked."""
+    """Make a test like `_any`, of a field that most choices lack: then emissions are not tested."""
     return _choice(lambda choice: name in choice.held and any(map(test, choice.emissions)))
 
 
 def _filled(name: str) -> Callable[[Stream], bool]:
-    """Whether a detail of a choice is ever neither empty nor zero."""
+    """Make a test: True if a detail of a choice is ever neither empty nor zero."""
     return _held(name, lambda emission: emission.details.get(name))
 
 
 def _above_zero(name: str) -> Callable[[Stream], bool]:
-    """Whether a counter of a choice is ever above 0."""
+    """Make a test: True if a counter of a choice is ever above 0."""
     return _held(name, lambda emission: (emission.counter(name) or 0) > 0)
 
 
@@ -92,7 +92,7 @@ def _server_series(emission: Emission) -> list[str]:
 
 
 def _ended_by_stop_string(stream: Stream) -> bool:
-    """Whether a stop string may have ended a choice; not every server says what did."""
+    """True if a stop string may have ended a choice; not every server reports it."""
     finishes = (choice.finish for choice in stream.choices if stream.asked.stop)
     return any(
         f is not None and f.type == "stop" and f.matched in (None, *stream.asked.stop) for f in finishes
@@ -100,7 +100,7 @@ def _ended_by_stop_string(stream: Stream) -> bool:
 
 
 def _says_what_is_forced(stream: Stream) -> bool:
-    """Whether a choice says what alone a grammar admits."""
+    """True if the text of a choice is the only one that its grammar admits."""
     dialect = dialect_of(stream)
     forced = (
         dialect.request.says.text(stream.exchange.request.body)
@@ -111,7 +111,7 @@ def _says_what_is_forced(stream: Stream) -> bool:
 
 
 def _keeps_its_constraint(stream: Stream) -> bool | None:
-    """Whether a choice is a word of the one constraint of its request; None where that cannot be told."""
+    """True if a choice is a word of the one constraint of its request; None if that is not decidable."""
     asked, finished = stream.asked, (choice for choice in stream.choices if choice.finish is not None)
     texts = [choice.text for choice in finished if choice.text is not None]
     try:
@@ -123,25 +123,25 @@ def _keeps_its_constraint(stream: Stream) -> bool | None:
 
 @fact(Stream)
 def drops_its_constraint(stream: Stream) -> bool:
-    """Whether no choice is a word of the one constraint of its request."""
+    """True if no choice is a word of the one constraint of its request."""
     return _keeps_its_constraint(stream) is False
 
 
 def _counts_tokens(stream: Stream) -> bool:
-    """Whether the answer tells how many tokens it has: in ids, a counter of the choice, or its usage."""
+    """True if the answer has its number of tokens: in ids, a counter of the choice, or its usage."""
     counted = _has_ids(stream) or _holds("completion_tokens")(stream)
     return counted or "completion_tokens" in (stream.usage or {})
 
 
 def _counts_cached_tokens(stream: Stream) -> bool:
-    """Whether a choice counts them, or the usage, as that of Responses does."""
+    """True if a choice counts cached tokens, or the usage, as that of Responses does."""
     details = (stream.usage or {}).get("prompt_tokens_details")
     in_usage = isinstance(details, Mapping) and details.get("cached_tokens") is not None
     return in_usage or _holds("cached_tokens")(stream)
 
 
 def _is_stream(stream: Stream) -> bool:
-    """Whether a request for a stream was answered by one, whatever its events hold."""
+    """True if a request for a stream was answered by one, whatever its events contain."""
     exchange = stream.exchange
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
     is_one = exchange.status == _OK and media_type == "text/event-stream"
@@ -321,13 +321,15 @@ def _shown(stream: Stream) -> frozenset[str]:
 
 
 def shows(name: str) -> Callable[[Answer], bool]:
-    """Whether an answer shows something: by its emissions, or by its facts where these are not in memory."""
+    """Make a test: True if an answer shows something, by its emissions, or by its facts if these are not in
+    memory.
+    """
     shown, _ = _SHOWN[name]
     return lambda answer: shown(answer) if isinstance(answer, Stream) else name in _shown(answer)
 
 
 class _Effects:
-    """What several answers together show of a target; each is looked at once."""
+    """Effects that several answers together show of a target; each answer is tested once."""
 
     def __init__(self) -> None:
         self.shown: dict[str, Answer] = {}
@@ -398,7 +400,9 @@ WEIGHT_UPDATES = "weight-updates"
 
 
 def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capability]:
-    """What control endpoints show by their effect: an abort of a request there was, a load that saw one."""
+    """Yield the capabilities that control endpoints show by their effect: an abort of an existing request, a
+    load that counted one.
+    """
     aborts = (call for call in calls if call.action is Action.ABORT and call.done and call.ids & ids)
     loads = (call for call in calls if call.load is not None and call.load.live > 0)
     all_aborts = (call for call in calls if call.everything and call.done)
@@ -415,7 +419,7 @@ def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capab
 
 
 def _known_answers(model: KnownModel | None) -> Iterable[Capability]:
-    """Whether the right answers are known, and their logprobs."""
+    """Yield the capabilities that the right answers are known, and their logprobs."""
     absent = (
         "no answer repeats its prompt as the model of `tokenwire parrot` does, in a vocabulary that is known"
     )
@@ -432,7 +436,9 @@ BATCH_INVARIANCE = "batch-invariance"
 
 
 def _batch_invariance(advertised: Advertised, declared: Collection[str]) -> Capability:
-    """Whether results are said to depend on nothing but the request; checks see whether they do."""
+    """Return the capability that results depend on nothing but the request, as it is declared;
+    checks verify it.
+    """
     says = "the server says that it is deterministic" if advertised.deterministic else ""
     words = (
         "declared" if BATCH_INVARIANCE in declared else "no declaration or document of the server tells it"
@@ -447,7 +453,7 @@ DECLARED_RULE = "declared-logprob-rule"
 def _logprob_rules(
     shown: Answer | None, advertised: Advertised, declared: Collection[str]
 ) -> Iterable[Capability]:
-    """Of which distribution the output logprobs are said to speak; whether they do is for checks to see."""
+    """Yield the declared distributions of the output logprobs; checks verify them."""
     claims = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
     named = [name for name in LOGPROB_RULES if name in claims]
     for name in LOGPROB_RULES:
@@ -469,7 +475,7 @@ def _seen(name: str, shown: Answer | ControlCall | None, absent: str) -> Capabil
 
 
 def _advertised_words(advertised: Advertised) -> dict[str, str]:
-    """What a server says that it has, each with where it says so in words."""
+    """Return the capabilities that a server reports, each with the place in words."""
     stated: dict[str, str] = {}
     if advertised.mirrors:
         words = f"advertised by sampling_backend {advertised.sampling_backend!r}"

@@ -27,7 +27,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Honesty:
-    """What became of requests with something unknown, by what was unknown: the dialects that were asked."""
+    """The results of requests with something unknown, by the unknown thing: the dialects that were asked."""
 
     ignored: dict[str, tuple[str, ...]]
     """Answered as if it were not there."""
@@ -35,18 +35,18 @@ class Honesty:
 
     @property
     def asked(self) -> bool:
-        """Whether anybody asked, and was answered."""
+        """True if any dialect was asked, and answered."""
         return bool(self.ignored or self.refused)
 
     @property
     def trusted(self) -> bool:
-        """Whether the absence of what was asked for shows that the target does not have it."""
+        """True if the absence of what was asked for shows that the target does not have it."""
         fields = (UNKNOWN_FIELD, UNKNOWN_PARAMETER)
         return not any(self.ignored.get(field) for field in fields) and any(map(self.refused.get, fields))
 
     @property
     def caveat(self) -> str:
-        """How far the absence of something can be trusted, as a clause; empty where it can."""
+        """A clause about how far the absence of something can be trusted; empty if it can."""
         if self.trusted:
             return ""
         if not self.ignored.get(UNKNOWN_FIELD) and not self.ignored.get(UNKNOWN_PARAMETER):
@@ -54,7 +54,7 @@ class Honesty:
         return "weak: this server ignores unknown fields, so absence proves little"
 
     def remarks(self) -> list[str]:
-        """What a reader of the verdicts should know, one line for each thing that is ignored."""
+        """Return remarks that a reader of the verdicts needs, one line for each thing that is ignored."""
         return [
             f"{words} are ignored, not refused ({', '.join(self.ignored[unknown])})"
             for unknown, words in _WORDS.items()

@@ -22,7 +22,7 @@ Kind = tuple[str, str]
 
 
 class Difference(NamedTuple):
-    """How far numbers of one kind lay apart at most in answers to one request."""
+    """The greatest distance of numbers of one kind in answers to one request."""
 
     request: str
     """The key of what was asked (`Asked.key`)."""
@@ -32,17 +32,17 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise:
-    """How far numbers may lie apart that are the same but for the order of computing."""
+    """Distances of numbers that are the same except for the order of computing."""
 
     furthest: Mapping[Kind, float] = field(default_factory=dict)
     unsteady: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """The same for requests of which numbers lay further apart than drift, by key and name of the series."""
 
     def rounding(self, answer: Answer, name: str) -> float:
-        """How far two numbers of a series of an answer may lie apart.
+        """Return how far apart two numbers of a series of an answer may be.
 
-        Where its kind was never repeated, the same series at other endpoints stands for it, or else all that
-        were: one server computes them all.
+        A kind that was never repeated falls back to the same series at other endpoints, then to all repeated
+        series, because one server computes them all.
         """
         if (answer.dialect, name) in self.furthest:
             known = [self.furthest[answer.dialect, name]]

@@ -1,7 +1,7 @@
-"""Which lists beside the known ones a sampler brought, and which are something else that no dialect knows.
+"""Lists of a sampler beside the known ones, and other lists that no dialect knows.
 
 A list in `meta_info` is customized_info only if it was seen to have an entry for each output id, or if it is
-declared: the next release of a server may add a histogram.
+declared, because the next release of a server may add a histogram.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _has_lists(stream: Stream) -> bool:
 
 @fact(Stream)
 def _ids_in_lockstep(stream: Stream) -> dict[str, tuple[int, ...]]:
-    """Of each list that a sampler may have brought, for how many ids it had an entry each; 0 for where it had
-    not.
+    """Map each list that a sampler may have brought to the numbers of ids for which it had an entry each; 0
+    where it had not.
     """
     found: dict[str, set[int]] = defaultdict(set)
     for choice in stream.choices:

@@ -1,7 +1,7 @@
-"""The oracle of text: what token ids mean, said by a tokenizer of ours or by the server's own.
+"""The oracle of text: the meaning of token ids, by a local tokenizer or by the server's own.
 
-A tokenizer of ours is read from the model's `tokenizer.json` through the light `tokenizers` package. The
-server's own is what its `/detokenize` answered in the same run, so that a replay knows it as well.
+A local tokenizer is read from the model's `tokenizer.json` through the light `tokenizers` package. The
+server's own are the answers of its `/detokenize` in the same run, so that a replay knows it as well.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ HOW_TO_ENABLE = (
 
 
 class Tokenizer(Protocol):
-    """What checks need of a tokenizer."""
+    """The interface of a tokenizer for checks."""
 
     @property
     def cleans_up(self) -> bool:
-        """Whether text may have lost spaces before punctuation on its way from the ids."""
+        """True if text may have lost spaces before punctuation on its way from the ids."""
 
     def decode(
         self,
@@ -73,7 +73,7 @@ class LocalTokenizer:
 
     @cached_property
     def known(self) -> OtherTokenizer:
-        """What it tells of the ids of a model whose right answers are known."""
+        """Facts about the ids of a model whose right answers are known."""
         return _known(self._tokenizer, self._folder)
 
     def decode(
@@ -179,12 +179,14 @@ class RemoteTokenizer:
 
 
 def detokenizer_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
-    """What says the text of ids with its markers: servers are asked for final texts, which have none."""
+    """Return the tokenizer for the text of ids with its markers, because servers are asked for final texts,
+    which have none.
+    """
     return KnownVocabulary(model.words) if model is not None else tokenizer
 
 
 def ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
-    """How a server that speaks these dialects may be asked for texts, each way once."""
+    """Return the ways in which a server that speaks these dialects may be asked for texts, each once."""
     return list(dict.fromkeys(way for dialect in dialects if (way := dialect.detokenize) is not None))
 
 
@@ -194,7 +196,7 @@ def way_of(request: RequestHead) -> Detokenize | None:
 
 
 def tokenizer_of(exchanges: Iterable[ExchangeHead]) -> RemoteTokenizer | None:
-    """The server's own tokenizer, from what it answered; None where it told no text at all."""
+    """Make the server's own tokenizer from its answers; None if it returned no text at all."""
     texts: dict[Question, str] = {}
     for exchange in exchanges:
         for way in ways_of(load_dialects().values()):

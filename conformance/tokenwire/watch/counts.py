@@ -16,7 +16,7 @@ _OTHERS = "(others)"
 
 @dataclass
 class Served:
-    """What was judged of one model at one dialect."""
+    """Counts of what was judged of one model at one dialect."""
 
     judged: int = 0
     conforming: int = 0
@@ -89,6 +89,6 @@ class Counts:
             self.latest.appendleft((opinion, violation))
 
     def missed(self, reason: str, exchanges: int = 1) -> None:
-        """Count a gap of so many exchanges; of 0 if none could be seen in it."""
+        """Count a gap of `exchanges` exchanges; 0 if none could be seen in it."""
         self.exchanges += exchanges
         self.gaps[reason] += exchanges or 1

@@ -261,7 +261,7 @@ class ConnectionReader:
         exchange.taken = 0
 
     def _finish_if_complete(self, record: Record) -> None:
-        """If the exchange is over, begin the next one with the bytes that came of it."""
+        """Begin the next exchange, if this one is over, with the bytes that follow it."""
         exchange = self._open
         if exchange.answer is None or not (exchange.answer.over and exchange.request.over):
             return

@@ -1,7 +1,7 @@
 """The judge's process: reads the spool batch by batch, and writes its opinions as lines of JSON.
 
-As a process of its own, it takes no time from the traffic, and its crashes do not end the proxy. A line of
-standard input is a batch, `[start, end, position, positions]`; a process that crashed since has reported the
+As a separate process, it takes no time from the traffic, and its crashes do not end the proxy. A line of
+standard input is a batch, `[start, end, position, positions]`. A process that crashed since has reported the
 exchanges at `positions`. The input ends with the watcher. The lines on standard output:
 
     ["judging", position]                   an exchange is being judged; if nothing follows, that crashed
@@ -30,7 +30,7 @@ from tokenwire.wire.exchange import Exchange
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """What to judge, and what to record: the arguments of the process."""
+    """The exchanges to judge, and to record: the arguments of the process."""
 
     spool_fd: int = -1
     spool_size: int = 0
@@ -126,7 +126,7 @@ class Follower:
                 del self._connections[record.connection]
 
     def end(self) -> None:
-        """No more batches come."""
+        """End the connections: there are no more batches."""
         for reader in self._connections.values():
             reader.end()
 

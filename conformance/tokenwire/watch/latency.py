@@ -1,4 +1,4 @@
-"""When the tokens of streams came, as histograms: the first of each, and the time between those behind it."""
+"""Latencies of the tokens of streams, as histograms: of the first of each, and between the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Histogram:
 
 @dataclass
 class Latencies:
-    """Of one stream, or of many."""
+    """Latencies of one stream, or of many."""
 
     first: Histogram = field(default_factory=Histogram)
     between: Histogram = field(default_factory=Histogram)
@@ -51,7 +51,9 @@ class Latencies:
 
 
 def latencies(stream: Stream) -> Latencies | None:
-    """Of a stream; None for a whole answer. An event of several tokens shares its time out among them."""
+    """Return the latencies of a stream; None for a whole answer. An event of several tokens divides its time
+    among them.
+    """
     if not stream.asked.stream:
         return None
     found = Latencies()
@@ -65,5 +67,5 @@ def latencies(stream: Stream) -> Latencies | None:
 
 
 def _brings(emission: Emission) -> bool:
-    """Whether it brings tokens; where they are not counted, anything that was sampled."""
+    """True if it brings tokens; if they are not counted, anything that was sampled."""
     return emission.new > 0 or bool(emission.text or emission.reasoning or emission.calls)

@@ -27,7 +27,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen, or where the target is."""
+    """An address to listen on, or that of the target."""
 
     host: str
     port: int

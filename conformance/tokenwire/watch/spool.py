@@ -33,7 +33,7 @@ _HEADER_SIZE = _HEADER.size
 
 
 class Kind(IntEnum):
-    """What happened on a connection."""
+    """Kinds of records of a connection."""
 
     OPENED = 0
     REQUEST = 1
@@ -111,7 +111,7 @@ class Spool:
 
     @property
     def crowded(self) -> bool:
-        """Whether no exchange should begin: the open ones need the room that is left."""
+        """True if no exchange should begin, because the open ones need the room that is left."""
         return len(self._free) < self._few
 
     @property
@@ -132,7 +132,7 @@ class Spool:
         return True
 
     def buffer(self) -> memoryview:
-        """Where to receive the data of the next record, before `append_received`."""
+        """Return the buffer for the data of the next record, before `append_received`."""
         while self._end - self._next < _LEAST_BUFFER:
             if not self._begin_segment():
                 return self.scratch

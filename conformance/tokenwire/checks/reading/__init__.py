@@ -1,4 +1,4 @@
-"""What checks read of answers: fields, texts and channels, times, deeds, bad values, what chance explains.
+"""Readers of answers for checks: fields, texts and channels, times, deeds, bad values, what chance explains.
 
 Nothing here is a check, or makes an observation.
 """

@@ -1,7 +1,7 @@
 """Values of a request that no server can accept.
 
-Lenient readers take "5" for 5 and "true" for true; a value is of the wrong type only where no such reading
-is left. Null always means that the field was not said.
+Lenient readers take "5" for 5 and "true" for true. A value is of the wrong type only if no such reading is
+left. Null always means that the field is unset.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ def _unknown_ids(asked: Asked, name: str, vocabulary: int | None) -> Iterator[Ba
 
 
 def unreadable_body(request: HttpRequest) -> str:
-    """Why a body is not a JSON object, in words; empty where it is one, or may be taken for one.
+    """Explain why a body is not a JSON object; empty if it is one, or may be taken for one.
 
-    NaN and repeated keys are no JSON either, and many readers take them. A request without any body is not
-    looked at.
+    NaN and repeated keys are not JSON either, but many readers take them. A request without any body is not
+    judged.
     """
     if request.raw_body is None:
         known = request.body is None or isinstance(request.body, Mapping)
@@ -228,7 +228,7 @@ def _ids_named(stream: Stream) -> tuple[int, int]:
 
 
 def names_unknown_ids(stream: Answer, target: Target) -> bool:
-    """Whether a request names an id that the target does not have."""
+    """True if a request names an id that the target does not have."""
     return any(_unknown(token, target.advertised.vocab_size) for token in _ids_named(stream))
 
 

@@ -36,13 +36,13 @@ _END = re.compile(r"<\|[^|]*\|>|</s>|<eos>|<end_of_turn>")
 
 
 def piece_place(emission: Emission, piece: CallPiece) -> Place:
-    """Where a piece of a tool call stands."""
+    """Return the place of a piece of a tool call."""
     return emission.event.at(piece.pointer)
 
 
 @dataclass(frozen=True)
 class Channels:
-    """What a choice delivered, channel by channel."""
+    """The content that a choice delivered, channel by channel."""
 
     choice: Choice
     input_is_object: bool = False
@@ -62,7 +62,7 @@ class Channels:
 
     @cached_property
     def contents(self) -> tuple[str, ...]:
-        """The content, cut where pieces of tool calls came between; a whole answer does not tell where."""
+        """The content, cut where pieces of tool calls came between; a whole answer does not show where."""
         parts = [""]
         for emission in self.choice.emissions if self.choice.text_is_incremental else ():
             parts[-1] += emission.text or ""
@@ -81,11 +81,11 @@ class Channels:
 
     @property
     def ends_within_arguments(self) -> bool:
-        """Whether it ends within a call: its arguments are no object yet."""
+        """True if it ends within a call, whose arguments are not an object yet."""
         return any(as_object(call.arguments) is None for call in self.calls[-1:])
 
     def place(self, channel: str) -> Place:
-        """Where the last of a channel stands; the last emission of all if nothing does."""
+        """Return the last place of a channel; the last emission of all if it is empty."""
         if channel == CALLED and self.calls:
             return piece_place(*self.calls[-1].pieces[-1])
         carrying = [e for e in self.choice.emissions if getattr(e, channel, None)]
@@ -94,7 +94,7 @@ class Channels:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two sides say of one channel."""
+    """A difference of two sides in one channel."""
 
     channel: str
     """`reasoning`, `text` or `tool_calls`, as an emission calls them; `finish`, whether there are calls."""
@@ -113,8 +113,8 @@ def _short(value: Any) -> str:
 
 
 def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
-    """Where two partitions of one text differ, white space at the borders of channels and the spelling of
-    JSON aside.
+    """Yield the differences of two partitions of one text, except white space at the borders of channels and
+    the spelling of JSON.
     """
     if ours.reasoning.strip() != theirs.reasoning.strip():
         yield Difference("reasoning", ours.reasoning, theirs.reasoning)
@@ -140,7 +140,7 @@ def written(channels: Channels) -> list[list[Any]]:
 
 
 def _name_and_arguments(call: ToolCall) -> tuple[Any, Any]:
-    """What a call says, however it spells its arguments."""
+    """Return the name and the arguments of a call, however it spells them."""
     reported = as_object(call.arguments)
     return call.name, call.arguments.strip() if reported is None else reported
 
@@ -160,7 +160,7 @@ def fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> bo
 
 @dataclass(frozen=True)
 class MarkedText:
-    """What the tokens of a choice say, markup and all, and how it is to be read."""
+    """The text of a choice's tokens, markup and all, and the rules to read it by."""
 
     text: str
     markup: Markup
@@ -180,12 +180,12 @@ class MarkedText:
 
     @property
     def disputed(self) -> str:
-        """Why no document says how it has to be taken apart, in words; empty where one does."""
+        """The reason why no document settles how it has to be taken apart; empty if one does."""
         return self.reading.disputed
 
     def explains(self, channels: Channels) -> bool:
-        """Whether the markup of all channels is known that were used, or may have been: a parser that was not
-        seen at work may be there.
+        """True if the markup of all channels is known that were used, or may have been: an unseen parser may
+        be there.
         """
         thoughts, form = self.markup.thoughts is not None, self.markup.form is not None
         known = (thoughts or not channels.reasoning) and (form or not channels.calls)
@@ -193,7 +193,9 @@ class MarkedText:
 
     @property
     def settled(self) -> bool:
-        """Whether it is clear what its channels have to hold: text behind a call may be kept or left out."""
+        """True if it is clear what its channels have to contain. Text after a call may be kept or
+        left out.
+        """
         return self.disputed in ("", BEHIND)
 
     def _read(self, markup: Markup) -> Reading:
@@ -210,8 +212,10 @@ class MarkedText:
         return reading
 
     def _readings(self) -> Iterator[tuple[Markup, Reading]]:
-        """With all parsers and without some: a request may switch them off, or give no tools. Where no marker
-        of reasoning stands in the text, the prompt may have opened it: it ends where a call begins, or never.
+        """Yield readings with all parsers and without some.
+
+        A request may switch them off, or offer no tools. If the text has no marker of reasoning, the prompt
+        may have opened it: it ends where a call begins, or never.
         """
         marked = any(marker in self.text for marker in self.markup.markers(thoughts=True, calls=False))
         for thoughts in dict.fromkeys((self.markup.thoughts, None)):
@@ -224,7 +228,7 @@ class MarkedText:
                     yield markup, replace(reading, reasoning=first, contents=("", *behind))
 
     def held_by(self, channels: Channels) -> bool:
-        """Whether channels hold all of it."""
+        """True if channels have all of it."""
         return any(self._holds(markup.form, reading, channels) for markup, reading in self._readings())
 
     def _holds(self, form: Form | None, reading: Reading, channels: Channels) -> bool:
@@ -259,7 +263,7 @@ class MarkedText:
 
 
 def _is_begun(reading: Reading, form: Form, more: tuple[ToolCall, ...]) -> bool:
-    """Whether calls beyond those that are complete are what there is of one that was cut."""
+    """True if the calls beyond the complete ones are the part of one that was cut."""
     if reading.unclosed is not None:
         due = reading.unclosed
         return len(more) == 1 and more[0].name == due.name and due.is_told_by(more[0].arguments)
@@ -272,7 +276,7 @@ def _is_begun(reading: Reading, form: Form, more: tuple[ToolCall, ...]) -> bool:
 
 
 def tokens_of(choice: Choice) -> list[bytes] | None:
-    """The bytes of the tokens of a choice, as its logprobs tell them; None where they do not tell all."""
+    """Return the bytes of the tokens of a choice, from its logprobs; None if some are missing."""
     content = joined_series(choice, CONTENT)
     reported = [entry.bytes if entry else None for entry in content.tokens] if content else []
     known = [token for token in reported if token is not None]
@@ -280,7 +284,7 @@ def tokens_of(choice: Choice) -> list[bytes] | None:
 
 
 def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bool) -> str | None:
-    """What was sampled, as text, without the token that ended it; None where nothing tells."""
+    """Return the sampled text, without the token that ended it; None if it is not known."""
     tokens = tokens_of(choice)
     if tokens is not None:
         last = tokens[-1].decode("utf-8", "replace") if tokens else ""
@@ -304,8 +308,8 @@ def offered(stream: Stream) -> tuple[str, ...] | None:
 
 
 def _all_is_told(stream: Stream, choice: Choice) -> bool:
-    """Whether there is an entry, or an id, for each token: some families leave out what is not shown, and
-    where one was lost, the others say another text.
+    """True if there is an entry, or an id, for each token. Some families leave out hidden ones, and if one
+    was lost, the others make another text.
     """
     reported, count = len(tokens_of(choice) or choice.output_ids or ()), usage_count(stream)
     # Usage counts the tokens of all choices together.
@@ -317,7 +321,7 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
 def say(
     stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None
 ) -> MarkedText | None:
-    """What the tokens of a choice say; None where nothing tells, or the choice has no end."""
+    """Return the text of a choice's tokens; None if it is not known, or if the choice has no end."""
     finish = choice.finish
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
         return None
@@ -340,7 +344,7 @@ def say(
 
 
 def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> MarkedText | None:
-    """As `say`, cached with the stream: several requirements ask for it."""
+    """Return the result of `say`, cached with the stream because several requirements need it."""
     known: dict[int, MarkedText | None] = stream.cache.setdefault(say, {})
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)
@@ -348,7 +352,9 @@ def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer
 
 
 def taken_apart(stream: Stream, choice: Choice) -> bool:
-    """Whether a parser took a choice apart, or may have: tools are offered, and its tokens say a marker."""
+    """True if a parser took a choice apart, or may have: tools are offered, and its tokens contain
+    a marker.
+    """
     if choice.parsed or not is_chat(stream) or offered(stream) is None:
         return choice.parsed
     text = b"".join(tokens_of(choice) or ()).decode("utf-8", "replace")
@@ -356,7 +362,7 @@ def taken_apart(stream: Stream, choice: Choice) -> bool:
 
 
 def _says_markup(text: str, *, thoughts: bool, calls: bool) -> bool:
-    """Whether a text holds a marker of any kind that is known, or how a call begins that has none."""
+    """True if a text contains a marker of any known kind, or the beginning of a call without markers."""
     wanted = zip((thoughts, calls), _every_marker(), strict=True)
     return any(is_wanted and markers.search(text) for is_wanted, markers in wanted)
 
@@ -375,8 +381,8 @@ def _every_marker() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def seen_markup(streams: Iterable[Answer], tokenizer: Tokenizer | None, form: str = "") -> Markup:
-    """The markup that the parsers of a target read, as far as answers show it: one whose tokens say a call or
-    reasoning that stands in its channel. `form` names that of tool calls where it is known.
+    """Infer the markup that the parsers of a target read, from answers whose tokens contain a call or
+    reasoning of its channel. `form` names that of tool calls if it is known.
     """
     ways, forms = load_markup()
     seen = Markup(form=forms.get(form))

@@ -34,11 +34,11 @@ class _Deed:
     """It aborts all requests."""
 
     def is_a(self, kind: str) -> bool:
-        """Whether it is of a kind; what aborts everything is an abort, too."""
+        """True if it is of a kind; an abort of everything is an abort, too."""
         return self.kind == kind or (self.everything and kind == Action.ABORT)
 
     def names(self, ids: Iterable[str]) -> bool:
-        """Whether it is an abort of any of these ids, or of everything."""
+        """True if it is an abort of any of these ids, or of everything."""
         return self.everything or not self.ids.isdisjoint(ids)
 
 
@@ -76,7 +76,8 @@ class Deeds:
         )
 
     def weights(self, answer: Answer) -> int | None:
-        """Which weights made an answer, by number; None where an update met it, or its time is unknown.
+        """Return the number of the weights that made an answer; None if an update met it, or its time is
+        unknown.
 
         An update that was refused may have changed them, too.
         """

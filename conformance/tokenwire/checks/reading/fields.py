@@ -1,6 +1,6 @@
-"""What checks read of a choice or an answer: what a client holds in the end, and which emission brought it.
+"""Fields of a choice or an answer: what a client has in the end, and the emission that brought it.
 
-Everything that a target wrote is untrusted JSON: what is read here may have any type.
+Everything that a target wrote is untrusted JSON: values here may have any type.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def details(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission
 
 
 def counters(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission, Any]]:
-    """The emissions that hold a counter, each with the value as it stands on the wire."""
+    """Return the emissions that have a counter, each with the value as it is on the wire."""
     return ((emission, emission.counters[name]) for emission in emissions if name in emission.counters)
 
 
 def counts_its_ids(choice: ChoiceFacts) -> bool:
-    """Whether a choice has as many output ids as it says, if it says so.
+    """True if a choice has as many output ids as it reports, or does not report them.
 
-    Where not, ids were lost or doubled on the way: that is told of the answer itself, and it then is no
-    evidence against another one.
+    Otherwise, ids were lost or doubled on the way. That is a finding about the answer itself, which then is
+    not evidence against another one.
     """
     ids, count = choice.output_ids, choice.counter("completion_tokens")
     return ids is None or count is None or len(ids) == count
@@ -73,9 +73,11 @@ def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
 
 
 def bringing(choice: ChoiceFacts, field: str, position: int | None = None) -> Place:
-    """Where a client first holds an entry of a choice as it stands in the end: that at a position of
-    `output_ids`, of `text` or of a series. Without a position, or if no emission brings it, the field in the
-    last emission that carries it; the last emission of all if none does.
+    """Return where a client first has an entry of a choice in its final form: at a position of `output_ids`,
+    of `text` or of a series.
+
+    Without a position, or if no emission brings it, return the field in the last emission that carries it, or
+    the last emission of all.
     """
     if position is None and choice.ends_with(field):
         return choice.last_at(field)
@@ -88,7 +90,7 @@ def bringing(choice: ChoiceFacts, field: str, position: int | None = None) -> Pl
 def _bringing(
     choice: ChoiceFacts, field: str, position: int | None, carrying: Sequence[Emission]
 ) -> Emission:
-    """Which of the emissions that carry a field brings an entry."""
+    """Return the emission that brings an entry, of those that carry a field."""
     if position is None:
         return carrying[-1]
     values = [
@@ -144,9 +146,9 @@ def usage_count(stream: Answer, name: str = "completion_tokens") -> int | None:
 
 
 def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
-    """How many output ids a choice has: its ids counted, else completion_tokens, else the answer's usage.
+    """Count the output ids of a choice: its ids, else completion_tokens, else the answer's usage.
 
-    The usage of several choices is that of no one, even if only one of them came.
+    The usage of several choices is not that of any of them, even if only one of them came.
     """
     ids = choice.output_ids
     if ids is not None:
@@ -157,7 +159,7 @@ def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
 
 
 def total_count(stream: Answer, choices: Iterable[ChoiceFacts]) -> int | None:
-    """How many output ids the choices of an answer have together, by its usage; else counted."""
+    """Count the output ids of all choices of an answer, by its usage; else by the choices."""
     if (stated := usage_count(stream)) is not None:
         return stated
     counts = [count_of(stream, choice) for choice in choices]
@@ -165,8 +167,8 @@ def total_count(stream: Answer, choices: Iterable[ChoiceFacts]) -> int | None:
 
 
 def untold_count(stream: Stream, choice: Choice) -> int | None:
-    """How many output ids a choice has that tells none, by the usage of an answer that has no other choice;
-    None where nothing tells, or where its last token may be left out as a stop.
+    """Count the output ids of a choice without ids, by the usage of an answer that has no other choice; None
+    if it is not known, or if its last token may be left out as a stop.
     """
     spent = choice.finish is not None and choice.finish.type == "length"
     if choice.output_ids is not None or not spent or stream.asked.echo or len(stream.choices) != 1:
@@ -175,7 +177,7 @@ def untold_count(stream: Stream, choice: Choice) -> int | None:
 
 
 def prompt_of(stream: Answer, choice: int) -> list[int] | None:
-    """The input_ids that a choice answers, where the request sent ids: choices stand prompt by prompt."""
+    """Return the input_ids of a choice, if the request sent ids. Choices are ordered by prompt."""
     prompts, n = stream.asked.input_ids, stream.asked.n
     if prompts is None or n < 1 or not 0 <= choice // n < len(prompts):
         return None
@@ -221,7 +223,7 @@ def start_place(stream: Answer) -> Place:
 
 @fact(Choice)
 def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
-    """The first list of prompt_token_ids of a choice, and where it stands; None where there is none."""
+    """Return the first list of prompt_token_ids of a choice, and its place; None if there is none."""
     found = first_prompt_ids(choice)
     return None if found is None else (found[0].at("prompt_token_ids"), found[1])
 

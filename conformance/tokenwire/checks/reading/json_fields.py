@@ -1,4 +1,4 @@
-"""The fields that an answer tells, wherever they stand: what must not get lost on the way to a client."""
+"""Fields of an answer, wherever they are, that must not get lost on the way to a client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEYED_BY_TOKENS = frozenset({"top_logprobs", "prompt_logprobs"})
 
 
 def is_of_the_cache(path: str) -> bool:
-    """Whether what a path leads to depends on what was cached."""
+    """True if the value of a path depends on the cache."""
     return "cached" in path
 
 
@@ -37,7 +37,7 @@ def fields_of(value: Any, *, nulls: bool = False) -> Iterator[tuple[str, Any]]:
 
 
 def told_by(stream: Stream, *, nulls: bool = False) -> dict[str, Place]:
-    """The fields of all events of an answer, each with the first place where it stands."""
+    """Return the fields of all events of an answer, each with its first place."""
     reported: dict[str, Place] = {}
     for event in stream.events:
         for path, _ in fields_of(event.data, nulls=nulls):
@@ -46,8 +46,8 @@ def told_by(stream: Stream, *, nulls: bool = False) -> dict[str, Place]:
 
 
 def lost(worker: Stream, gateway: Stream) -> dict[str, Place]:
-    """The fields of a worker's answer that its gateway's lacks. One that depends on what was cached may be
-    null there, itself or what it stands in.
+    """Return the fields of a worker's answer that its gateway's lacks. A field that depends on the cache may
+    be null there, itself or one around it.
     """
     ours, theirs = told_by(worker), told_by(gateway)
     there = told_by(gateway, nulls=True)
@@ -60,7 +60,7 @@ def lost(worker: Stream, gateway: Stream) -> dict[str, Place]:
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    """A path and all that lead to what it stands in."""
+    """Yield a path and all paths around it."""
     while path:
         yield path
         path = path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""What the text of a choice may be, by its ids: what a tokenizer says of them, cut as the stop demands."""
+"""The legal texts of a choice, by its ids: what a tokenizer decodes, cut as the stop demands."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Decoded:
 
     @property
     def stop(self) -> object:
-        """The id or the string that ended the choice, where the server tells."""
+        """The id or the string that ended the choice, if the server reports it."""
         finish = self.choice.finish
         return finish.matched if finish is not None and finish.type == "stop" else None
 
     def decode(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> str | None:
-        """The text of ids with the flags of the request, or with special tokens as said here."""
+        """Return the text of ids with the flags of the request, or with this setting of special tokens."""
         skip = self.asked.skip_special_tokens if skip_special_tokens is None else skip_special_tokens
         spaces = self.asked.spaces_between_special_tokens
         return self.tokenizer.decode(ids, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
 
     def readings(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
-        """What ids may read: alone, and as what they add to the prompt. Empty if that is not known.
+        """Return the readings of ids: alone, and as their addition to the prompt. Empty if that is not known.
 
-        The two differ where a tokenizer drops the space at the head of a text, and where the prompt ends
-        within a character.
+        The two differ if a tokenizer drops the space at the head of a text, and if the prompt ends within a
+        character.
         """
         alone = self.decode(ids, skip_special_tokens=skip_special_tokens)
         context = self.prompt[-_CONTEXT:]
@@ -62,15 +62,15 @@ class Decoded:
         return tuple(dict.fromkeys([alone, *added]))
 
     def alike(self, first: str, second: str) -> bool:
-        """Whether two texts are the same, but for what the tokenizer may have cleaned up."""
+        """True if two texts are the same, except for what the tokenizer may have cleaned up."""
         return first == second or self._cleaned(first) == self._cleaned(second)
 
     def begins(self, text: str, shown: str) -> bool:
-        """Whether a text begins with what was shown of it, but for what may have been cleaned up."""
+        """True if a text begins with the shown one, except for what may have been cleaned up."""
         return text.startswith(shown) or self._cleaned(text).startswith(self._cleaned(shown))
 
     def size(self, text: str) -> int:
-        """How many characters a text has, not counting what may have been cleaned up."""
+        """Count the characters of a text, without those that may have been cleaned up."""
         return len(self._cleaned(text))
 
     def _cleaned(self, text: str) -> str:
@@ -102,7 +102,7 @@ def _prompt(stream: Stream, choice: Choice) -> Ids:
 
 
 def uncut_texts(decoding: Decoded, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
-    """What the ids read, without the id that ended the choice unless it was to be kept."""
+    """Return the text of the ids, without the id that ended the choice unless it was to be kept."""
 
     def readings(ids: Ids) -> tuple[str, ...]:
         return decoding.readings(ids, skip_special_tokens=skip_special_tokens)

@@ -1,4 +1,4 @@
-"""Whether a request was refused, and whether it had to be: what an error says, and what a bad request is."""
+"""Refusals: if a request was refused, if it had to be, the words of an error, and bad requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_ABOUT_THE_REQUEST = ABOUT_ACCESS_OR_LOAD | {404, 405}
 
 
 def words_of(error: object) -> str:
-    """What an error body says, in words; empty where it says nothing."""
+    """Return the words of an error body; empty if it has none."""
     if isinstance(error, str):
         return error.strip()
     if isinstance(error, Mapping):
@@ -38,10 +38,10 @@ def _is_refusal(code: int | None) -> bool:
 
 
 def _refused_in_band(stream: Answer) -> bool:
-    """Whether all that a stream says of its request is a 4xx code: in an error event without any choice
-    beside it, or in the aborts that end every choice.
+    """True if a stream refuses its request by a 4xx code: in an error event without any choice beside it, or
+    in the aborts that end every choice.
 
-    A server that has committed itself to status 200 before it looked at the request has no other way.
+    A server that has sent status 200 before it looked at the request cannot refuse it otherwise.
     """
     if not stream.choices:
         return _is_refusal(_code_in_band(stream))
@@ -50,7 +50,7 @@ def _refused_in_band(stream: Answer) -> bool:
 
 
 def _code_in_band(stream: Answer) -> int | None:
-    """The code of a stream's error event, or the one that its type stands for; None where there is none."""
+    """Return the code of a stream's error event, or the one of its type; None without a code."""
     error = stream.error
     if not stream.asked.stream or stream.exchange.status != 200 or not isinstance(error, Mapping):
         return None
@@ -62,12 +62,12 @@ def _code_in_band(stream: Answer) -> int | None:
 
 
 def put_off(stream: Answer) -> bool:
-    """Whether the target had no room for a request, or none any more, by its status or by an error event."""
+    """True if the target had no room for a request, or none any more, by its status or by an error event."""
     return stream.exchange.busy or _code_in_band(stream) in BUSY
 
 
 def was_refused(stream: Answer) -> bool:
-    """Whether the target refused what the request asks for, by its status or in a stream."""
+    """True if the target refused what the request asks for, by its status or in a stream."""
     by_status = stream.refused and stream.exchange.status not in NOT_ABOUT_THE_REQUEST
     return by_status or _refused_in_band(stream)
 
@@ -82,7 +82,7 @@ def _are_ids(values: Collection[object]) -> bool:
 
 
 def _malformed(value: object) -> bool:
-    """Whether a JSON value is neither a list of integers nor a list of such lists."""
+    """True if a JSON value is neither a list of integers nor a list of such lists."""
     if not isinstance(value, (list, tuple)):
         return True
     if all(isinstance(row, (list, tuple)) for row in value):
@@ -91,9 +91,9 @@ def _malformed(value: object) -> bool:
 
 
 def sent_malformed_ids(stream: Stream) -> bool:
-    """Whether a request has something else where its ids should stand.
+    """True if a request has something else where its ids should be.
 
-    Where an endpoint takes ids and text in one field, a text is no malformed list of ids.
+    If an endpoint takes ids and text in one field, a text is not a malformed list of ids.
     """
     stated = stream.asked.sent.get("input_ids")
     mixed = policy_of(stream).mixed_prompts
@@ -102,18 +102,18 @@ def sent_malformed_ids(stream: Stream) -> bool:
 
 @fact(Stream)
 def _misshapen(stream: Stream) -> bool:
-    """Whether a request ought to be refused by any target, whatever its vocabulary."""
+    """True if any target should refuse a request, whatever its vocabulary."""
     malformed = asks_for_nothing(stream) or sent_malformed_ids(stream)
     return malformed or bool(unreadable_body(stream.exchange.request)) or any(meaningless_values(stream))
 
 
 def is_bad(stream: Answer, target: Target) -> bool:
-    """Whether a request was refused, or ought to have been."""
+    """True if a request was refused, or should have been."""
     return was_refused(stream) or _misshapen(stream) or names_unknown_ids(stream, target)
 
 
 def refused_as_bad(stream: Answer, target: Target) -> bool:
-    """Whether a request was refused that ought to have been."""
+    """True if a request was refused that should have been."""
     return was_refused(stream) and (_misshapen(stream) or names_unknown_ids(stream, target))
 
 

@@ -1,4 +1,4 @@
-"""When things happened in a run: what had come of an answer at a moment, and which exchanges overlapped."""
+"""Times in a run: how much of an answer had come at a moment, and which exchanges overlapped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Thing = TypeVar("Thing")
 
 
 def began(exchange: ExchangeHead) -> float | None:
-    """When a request was sent, in seconds since the epoch; None where the capture does not tell."""
+    """Return when a request was sent, in seconds since the epoch; None if the capture does not have it."""
     return _seconds(exchange.started)
 
 
@@ -29,13 +29,13 @@ def _seconds(started: str) -> float | None:
 
 
 def over(exchange: ExchangeHead) -> float | None:
-    """When an exchange was over; None where the capture does not tell."""
+    """Return when an exchange was over; None if the capture does not have it."""
     start = began(exchange)
     return None if start is None else start + exchange.duration
 
 
 def overlap(first: ExchangeHead, second: ExchangeHead) -> bool:
-    """Whether two exchanges were under way at the same time; false where a capture does not tell."""
+    """True if two exchanges were under way at the same time; False if the capture does not have times."""
     began_one, began_other = began(first), began(second)
     if began_one is None or began_other is None:
         return False
@@ -52,14 +52,14 @@ class Spans(Generic[Thing]):
         self._longest = max((end - start for start, end, _ in self._spans), default=0.0)
 
     def count(self, exchange: ExchangeHead) -> int:
-        """How many overlap an exchange; 0 if it tells no time."""
+        """Count the things that overlap an exchange; 0 if it has no time."""
         start, end = began(exchange), over(exchange)
         if start is None or end is None:
             return 0
         return bisect_left(self._starts, end) - bisect_right(self._ends, start)
 
     def during(self, start: float | None, end: float | None) -> list[Thing]:
-        """Those that overlap a span of time; none if that is not known."""
+        """Return the things that overlap a span of time; empty if the span is not known."""
         if start is None or end is None:
             return []
         first, last = bisect_left(self._starts, start - self._longest), bisect_left(self._starts, end)
@@ -73,9 +73,10 @@ def timeline(under_way: Iterable[tuple[ExchangeHead, Thing]]) -> Spans[Thing]:
 
 
 def delivered_at(stream: Stream, moment: float) -> int | None:
-    """How many tokens of an answer had come at a moment, at least; None where the capture does not tell.
+    """Return how many tokens of an answer had come at a moment, at least; None if the capture does not have
+    times.
 
-    An emission counts for one token where its choice carries neither ids nor counters.
+    An emission counts for one token if its choice carries neither ids nor counters.
     """
     start = began(stream.exchange)
     if start is None:
