@@ -21,6 +21,51 @@ def delta_is_lost_before_its_end(fault: Fault, event: Object) -> Iterable[Object
     return [] if "delta" in event and deltas == 2 else [event]
 
 
+_WHOLE_TEXTS = (
+    "response.output_text.done",
+    "response.reasoning_text.done",
+    "response.function_call_arguments.done",
+)
+
+
+@act_at("events")
+def done_events_are_missing(fault: Fault, event: Object) -> Iterable[Object]:
+    left_out = fault.memory.setdefault("left out", 0)
+    if event.get("type") in _WHOLE_TEXTS:
+        fault.memory["left out"] = left_out + 1
+        return []
+    if "sequence_number" in event:
+        event["sequence_number"] -= left_out
+    return [event]
+
+
+@act_at("events")
+def done_event_comes_first(fault: Fault, event: Object) -> Iterable[Object]:
+    """Hold the deltas of a part back until its done event, which takes the number of the first of them."""
+    held = fault.memory.setdefault("held", [])
+    if event.get("type") == "response.output_text.delta":
+        held.append(event)
+        return []
+    if event.get("type") != "response.output_text.done":
+        return [event]
+    numbers = [part["sequence_number"] for part in (*held, event)]
+    swapped = [event, *held]
+    held[:] = []
+    return [{**part, "sequence_number": number} for part, number in zip(swapped, numbers, strict=True)]
+
+
+@act_at("events")
+def block_opens_with_text(fault: Fault, event: Object) -> Iterable[Object]:
+    if event.get("type") == "content_block_start" and event["content_block"].get("type") == "text":
+        fault.memory["opening"] = event
+        return []
+    opening = fault.memory.pop("opening", None)
+    if opening is None:
+        return [event]
+    opening["content_block"]["text"] = event.get("delta", {}).get("text", "")
+    return [opening, event]
+
+
 @act_at("deltas")
 def items_lose_the_reasoning(deltas: list[Delta]) -> Iterable[Delta]:
     return [delta for delta in deltas if delta.channel is not Channel.REASONING]

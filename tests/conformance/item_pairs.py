@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from channel_pairs import against
 from item_answers import (
     ASKED,
     CITY,
@@ -57,6 +58,11 @@ def without(events: list[Event], index: int) -> list[Event]:
     ]
 
 
+def numbered(events: list[Event]) -> list[Event]:
+    """The events, numbered anew."""
+    return [{**event, "sequence_number": number} for number, event in enumerate(events)]
+
+
 def scored(events: list[Event], tokens: list[str]) -> list[Event]:
     """The events of a response with one text, with the logprobs of its tokens, one in each delta."""
     entries = iter([{"token": token, "logprob": -0.5, "top_logprobs": []} for token in tokens])
@@ -90,7 +96,11 @@ SCORED = scored(events(message("Yes.")), ["Ye", "s."])
 DELTA = where(LEGAL, "response.output_text.delta")
 CLOSED = where(LEGAL, "response.output_item.done", 2)
 LAST = len(LEGAL) - 1
+DONE = where(LEGAL, "response.output_text.done")
+WHOLE = responded_whole(LEGAL[LAST]["response"])
+WARM = responded_whole({**LEGAL[LAST]["response"], "temperature": 0.0})
 INPUT = where(LEGAL_BLOCKS, "content_block_start", 2) + 1
+OPENED = where(LEGAL_BLOCKS, "content_block_start", 1)
 STOP = where(LEGAL_BLOCKS, "content_block_stop", 1)
 TURN = {"role": "assistant", "content": [text_block()]}
 FIRST = responded_whole(response(message(), name="resp_a"), label="first")
@@ -181,6 +191,109 @@ ITEM_PAIRS = [
         messaged(*without(LEGAL_BLOCKS, STOP)),
         STOP,
         why="blocks overlap",
+    ),
+    Pair(
+        "done-event-follows-its-deltas",
+        responded(*LEGAL),
+        responded(*without(LEGAL, DONE)),
+        DONE,
+        why="missing",
+    ),
+    Pair(
+        "done-event-follows-its-deltas",
+        responded(*LEGAL),
+        responded(*without(LEGAL, where(LEGAL, "response.function_call_arguments.done"))),
+        where(LEGAL, "response.function_call_arguments.done"),
+        why="missing for a call",
+    ),
+    Pair(
+        "done-event-follows-its-deltas",
+        responded(*LEGAL),
+        responded(*numbered([*LEGAL[: DONE - 1], LEGAL[DONE], LEGAL[DONE - 1], *LEGAL[DONE + 1 :]])),
+        DONE,
+        why="before the last delta",
+    ),
+    Pair(
+        "done-event-follows-its-deltas",
+        responded(*LEGAL),
+        responded(*numbered([*LEGAL[:DONE], LEGAL[DONE], *LEGAL[DONE:]])),
+        DONE + 1,
+        why="twice",
+    ),
+    Pair(
+        "what-opens-is-empty",
+        messaged(*LEGAL_BLOCKS),
+        messaged(*changed(LEGAL_BLOCKS, OPENED, content_block={"type": "text", "text": "Ye"})),
+        OPENED,
+        "/content_block/text",
+    ),
+    Pair(
+        "what-opens-is-empty",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, DELTA - 1, part={"type": "output_text", "text": "Ye", "annotations": []})),
+        DELTA - 1,
+        "/part/text",
+        why="a part",
+    ),
+    Pair(
+        "item-ids-are-unique",
+        responded_whole(response(message(), message("No.", name="msg_2"))),
+        responded_whole(response(message(), message("No."))),
+        None,
+        "/output/1/id",
+    ),
+    Pair(
+        "item-ids-are-unique",
+        responded(*events(message(), message("No.", name="msg_2"))),
+        responded(*events(message(), message("No."))),
+        where(events(message(), message("No.")), "response.output_item.added", 1),
+        "/item/id",
+        why="where it opens",
+    ),
+    Pair(
+        "closed-item-is-not-in-progress",
+        responded_whole(response(message())),
+        responded_whole(response(message(status="in_progress"))),
+        None,
+        "/output/0/status",
+    ),
+    Pair(
+        "closed-item-is-not-in-progress",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, CLOSED, item={**call(), "status": "in_progress"})),
+        CLOSED,
+        "/item/status",
+        why="where it closes",
+    ),
+    Pair(
+        "finished-response-has-no-error",
+        responded_whole(response(message())),
+        responded_whole({**response(message()), "error": {"code": "x", "message": "no"}}),
+        None,
+        "/error",
+    ),
+    Pair(
+        "response-fields-stay",
+        responded(*LEGAL),
+        responded(*changed(LEGAL, LAST, response={**LEGAL[LAST]["response"], "id": "resp_2"})),
+        LAST,
+        "/response/id",
+    ),
+    Pair(
+        "last-event-has-the-usage",
+        against(WHOLE, responded(*LEGAL)),
+        against(WHOLE, responded(*changed(LEGAL, LAST, response={**LEGAL[LAST]["response"], "usage": None}))),
+        LAST,
+        "/response/usage",
+    ),
+    Pair(
+        "last-event-has-the-fields-of-the-whole",
+        against(
+            WARM, responded(*changed(LEGAL, LAST, response={**LEGAL[LAST]["response"], "temperature": 0}))
+        ),
+        against(WARM, responded(*LEGAL)),
+        LAST,
+        "/response/temperature",
     ),
     Pair(
         "deltas-add-up",

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANSWERED, EVENTS, ended, finished_choices
 from tokenwire.checks.channels import observe_differences
-from tokenwire.checks.check import Relation, Target, check, check_rows, check_run, select
+from tokenwire.checks.check import Relation, Target, check, check_rows, check_run, compare_rows, select
 from tokenwire.checks.evidence import Observation, Row, equal, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.channels import CALLED, SPENT, Channels, offered, piece_place
 from tokenwire.checks.reading.fields import end_place, read_once, usage_count
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.dialects.dialect import dialect_of, has_items, policy_of
-from tokenwire.dialects.event_grammar import EventGrammar, Rule, Walk
+from tokenwire.dialects.event_grammar import EventGrammar, FinalObject, Rule, Walk
 from tokenwire.dialects.markup import as_object
-from tokenwire.record import Answer, Choice, Stream, as_list, fact
+from tokenwire.record import Answer, Choice, Delivery, Event, Stream, as_list, fact
 from tokenwire.requirement import Level
+from tokenwire.target.determinism import Comparison
 from tokenwire.wire.json_pointer import ABSENT, find, gather, parse
 
 
@@ -61,6 +62,7 @@ check_rows(
     _Placed("deltas-belong-to-what-is-open", EVENTS, Rule.OPEN),
     _Placed("what-opens-is-closed", EVENTS, Rule.CLOSED),
     _Placed("items-are-numbered", EVENTS, Rule.NUMBERED),
+    _Placed("done-event-follows-its-deltas", EVENTS, Rule.DONE),
 )
 
 
@@ -113,6 +115,14 @@ def _deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
         (event, pointer, stated == joined, joined, stated) for event, pointer, stated, joined in repeated
     )
     yield from in_wire_order(expect_each(rows, "the event does not say what the deltas before it join to"))
+
+
+def _json_type(value: Any) -> str:
+    """Name the JSON type of a value."""
+    if value is ABSENT or value is None:
+        return "missing" if value is ABSENT else "null"
+    names = {bool: "boolean", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "number")
 
 
 def _identity(item: Any, pointers: Sequence[str]) -> dict[str, list[Any]]:
@@ -174,6 +184,143 @@ def _item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
             before, after = _identity(opened, rule.same), _identity(closed, rule.same)
             message = f"{frame.words} opened with {before}, and closes with {after}"
             yield expect(frame.closed.at(rule.object), before, after, message)
+
+
+@check("what-opens-is-empty", EVENTS)
+def _what_opens_is_empty(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A part or block opens without text: all of it comes in deltas."""
+    walk = _walk(stream)
+    for frame in walk.frames if walk is not None else ():
+        rule = walk.grammar.frames[frame.name]
+        texts = (
+            (f"{rule.object}{name}", find(frame.opened.data, parse(rule.object + name)))
+            for name in rule.empty
+        )
+        held = ((frame.opened, name, text == "", "", text) for name, text in texts if isinstance(text, str))
+        yield from expect_each(held, f"{frame.words} opens with the text {{actual!r}}")
+
+
+def _final(stream: Stream) -> FinalObject | None:
+    """What is known of the object that an endpoint of items answers with, and repeats in its last event."""
+    grammar = _grammar(stream)
+    return grammar.final if grammar is not None else None
+
+
+def _objects(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
+    """Yield the object of a whole answer, or of each event that carries it: event, place, object."""
+    final = _final(stream)
+    place = "" if final is None or not stream.asked.stream else final.object
+    for event in stream.events if final is not None and stream.answered else ():
+        if isinstance(found := find(event.data, parse(place)), Mapping):
+            yield event, place, found
+
+
+def _listed(event: Event, place: str, found: Any, final: FinalObject | None) -> list[tuple[Event, str, Any]]:
+    """List the items of an object: event, place, item."""
+    items = find(found, parse(final.items)) if final is not None else None
+    named = enumerate(items if isinstance(items, list) else ())
+    return [(event, f"{place}{final.items}/{index}", item) for index, item in named] if final else []
+
+
+def _closed_items(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
+    """Yield each item that an event closes, and those that a response lists: event, place, item."""
+    final, walk = _final(stream), _walk(stream)
+    for frame in walk.frames if final is not None and walk is not None else ():
+        rule = walk.grammar.frames[frame.name]
+        if frame.closed is not None and not rule.within:
+            yield frame.closed, rule.object, find(frame.closed.data, parse(rule.object))
+    for event, place, found in _objects(stream):
+        yield from _listed(event, place, found, final)
+
+
+@check("item-ids-are-unique", ANSWERED)
+def _item_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The items that a stream opens have different ids, and so have those that a response lists."""
+    final, walk = _final(stream), _walk(stream)
+    lists: list[list[tuple[Event, str, Any]]] = [[]]
+    for frame in walk.frames if final is not None and walk is not None else ():
+        rule = walk.grammar.frames[frame.name]
+        if not rule.within:
+            lists[0].append((frame.opened, rule.object, find(frame.opened.data, parse(rule.object))))
+    lists += [_listed(event, place, found, final) for event, place, found in _objects(stream)]
+    yield from in_wire_order(seen for items in lists for seen in _different_ids(items))
+
+
+def _different_ids(items: Iterable[tuple[Event, str, Any]]) -> Iterator[Observation]:
+    """Observe the id of each item of one list, against those before it."""
+    taken: dict[str, int] = {}
+    for number, (event, place, item) in enumerate(items):
+        if isinstance(name := find(item, ("id",)), str):
+            first = taken.setdefault(name, number)
+            message = f"item {number} has the id {name!r}, as item {first} has"
+            yield expect(event.at(f"{place}/id"), "an id of its own", name, message, holds=first == number)
+
+
+@check("closed-item-is-not-in-progress", ANSWERED)
+def _closed_item_is_not_in_progress(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """An item that is closed, or stands in a whole answer, is no longer in progress."""
+    for event, place, item in _closed_items(stream):
+        if isinstance(status := find(item, ("status",)), str):
+            message = f"the item is closed, and its status is {status!r}"
+            holds = status != "in_progress"
+            yield expect(event.at(f"{place}/status"), "completed or incomplete", status, message, holds=holds)
+
+
+@check("response-fields-stay", EVENTS)
+def _response_fields_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A field of the response that an event gave a value has that value in all later events that have it."""
+    final = _final(stream)
+    given: dict[str, Any] = {}
+    for event, place, found in _objects(stream) if final is not None else ():
+        for pointer in final.stays:
+            value = find(found, parse(pointer))
+            if value is ABSENT or value is None:
+                continue
+            if pointer in given:
+                message = f"{pointer[1:]} was {{expected!r}} in an event before, and is {{actual!r}} here"
+                row = (event, place + pointer, equal(given[pointer], value), given[pointer], value)
+                yield from expect_each([row], message)
+            given.setdefault(pointer, value)
+
+
+@check("finished-response-has-no-error", ANSWERED)
+def _finished_response_has_no_error(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A response that is completed or incomplete did not fail, and has no error."""
+    final = _final(stream)
+    for event, place, found in _objects(stream) if final is not None else ():
+        status, error = find(found, ("status",)), find(found, parse(final.error))
+        if status in final.whole and error is not ABSENT:
+            message = f"the response is {status}, and has the error {error!r}"
+            yield expect(event.at(place + final.error), None, error, message)
+
+
+@dataclass(frozen=True)
+class _Repeated(Relation):
+    """The last event of a stream has fields that the whole answer to the same request has."""
+
+    fields: Callable[[FinalObject], tuple[str, ...]]
+
+
+def _repeated(row: _Repeated, comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """Observe the JSON type of each field that has a value in the whole answer."""
+    whole, stream = comparison.baseline, comparison.other
+    final, walk = _final(stream), _walk(stream)
+    if final is None or whole.delivery is not Delivery.WHOLE or walk is None or walk.end is None:
+        return
+    last = find(walk.end.data, parse(final.object))
+    for pointer in row.fields(final) if find(last, ("status",)) in final.whole else ():
+        due, value = (find(side, parse(pointer)) for side in (whole.events[0].data, last))
+        if due is not ABSENT and due is not None:
+            expected, actual = _json_type(due), _json_type(value)
+            message = f"{pointer[1:]} is {actual} in the last event, and {expected} in the whole answer"
+            yield expect(walk.end.at(final.object + pointer), expected, actual, message)
+
+
+compare_rows(
+    _repeated,
+    _Repeated("last-event-has-the-usage", EVENTS, lambda final: (final.usage,)),
+    _Repeated("last-event-has-the-fields-of-the-whole", EVENTS, lambda final: final.stays),
+)
 
 
 @check("last-event-tells-the-status", EVENTS)

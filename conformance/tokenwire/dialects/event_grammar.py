@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, product
 from typing import Any
 
@@ -31,6 +31,8 @@ class Rule(StrEnum):
     """What it closes is not open, or is still open where it should not be."""
     NUMBERED = "numbered"
     """What it opens has not the next number, or opens beside another."""
+    DONE = "done"
+    """The event with the whole text is missing, comes twice, or comes before a piece of that text."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class FrameRule:
     """Fields of its object that no event changes."""
     overlaps: bool = False
     """Several may be open at once."""
+    done: Mapping[str, str] = field(default_factory=dict)
+    """By the kind of a frame, the event that has its whole text: once, behind all pieces."""
+    empty: tuple[str, ...] = ()
+    """Texts of its object that are empty when it opens: they come in pieces."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,12 @@ class FinalObject:
     id: str
     same: tuple[str, ...]
     """What is the same of an item where it closed and in the object."""
+    stays: tuple[str, ...] = ()
+    """Fields of the object that no event changes."""
+    usage: str = ""
+    error: str = ""
+    whole: tuple[str, ...] = ()
+    """Statuses with which the object has no error."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,11 @@ class EventGrammar:
     final: FinalObject | None = None
     repeated: tuple[Repetition, ...] = ()
 
+    @cached_property
+    def pieces(self) -> frozenset[str]:
+        """The kinds of all events that bring a piece of a text."""
+        return frozenset(kind for row in self.repeated if not row.entry for kind in row.pieces)
+
     def kind_of(self, data: Any) -> str:
         """The kind of an event: its type, with that of what it brings where the grammar tells these apart."""
         names = [name for pointer in self.kind if isinstance(name := find(data, parse(pointer)), str)]
@@ -140,6 +157,8 @@ class Frame:
     """The frames that opened within it."""
     events: list[tuple[str, Event]] = field(default_factory=list)
     """With the kind of each."""
+    done: Event | None = None
+    """The event that has its whole text."""
     closed: Event | None = None
 
     @property
@@ -283,6 +302,10 @@ class Walk:
             return
         if inner := next((inner for inner in frame.inner if inner.closed is None), None):
             self._fails(event, Rule.CLOSED, f"{frame.words} closes while its {inner.words} is open")
+        if due := rule.done.get(frame.kind):
+            self.seen[Rule.DONE] = event
+            if frame.done is None:
+                self._fails(event, Rule.DONE, f"{frame.words} closes without {due}")
         frame.events.append((rule.closes, event))
         frame.closed = event
         self._forget(frame)
@@ -308,6 +331,13 @@ class Walk:
         if frame.kind not in kinds:
             self._fails(event, Rule.OPEN, f"{kind} stands in {frame.words}, which is of kind {frame.kind!r}")
         frame.events.append((kind, event))
+        due = rule.done.get(frame.kind, "")
+        if kind == due:
+            self.seen[Rule.DONE] = event
+        if frame.done is not None and (kind == due or kind in self.grammar.pieces):
+            self._fails(event, Rule.DONE, f"{kind} comes behind {due} of {frame.words}")
+        elif kind == due:
+            frame.done = event
 
     def joined(self) -> Iterator[tuple[Event, str, Any, Any]]:
         """Each event that says again what the pieces of a frame said: where, what it says, and what they did.
