@@ -49,7 +49,8 @@ class Body:
             lines = [f"{self.name}{line}{self.end_of_line}" for line in data.split("\n")]
             if self.named and (kind := type_of(data)):
                 lines.insert(0, f"event: {kind}{self.end_of_line}")
-            text = self.before.get(position, "") + "".join(lines) + self.end_of_line
+            before = self.before.get(position, "").replace("\n", self.end_of_line)
+            text = before + "".join(lines) + self.end_of_line
             frames.append(self.as_it_is.get(position, text.encode()))
         return frames
 

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from proofs.mutation.edit import Body, Edit, Hand, Make, body_of, carrying, following, place, written
+from proofs.mutation.framing import FEATURES, pairs
 from proofs.mutation.source import Source
 from tokenwire.record import Emission
 from tokenwire.wire.json_pointer import ABSENT, find, parse
@@ -153,6 +154,14 @@ def one_event_in_many_lines(source: Source, hand: Hand) -> Edit:
 
 
 # Another framing.
+
+
+@legal
+def two_framings_together(source: Source, hand: Hand) -> Edit:
+    body = body_of(source)
+    for name in hand.choose(list(pairs(named=body.named))):
+        body = FEATURES[name].of(body)
+    return Edit(body)
 
 
 @legal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,10 @@ class Shape:
     """`alone` in an event, with the `last` finish, or in `each` event."""
     role: str = "alone"
     """In an event of its own, or `with` the first content."""
+    deltas: str = "all"
+    """Of items: all text comes in them; or all `after-the-first` piece, which the event that opens has; or
+    `none`: the event that opens (Messages) or closes (Responses) has all of it.
+    """
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,11 @@ def _segments(output: Output) -> list[tuple[int, int, str | int]]:
     return found
 
 
-def _pieces(output: Output, steps: Sequence[Step]) -> Iterator[tuple[str, int, str | int, str]]:
+_Piece = tuple[str, int, str | int, str]
+"""A step (`open`, `delta`, `close`, `idle`), the number of its item, the channel, and the text."""
+
+
+def _pieces(output: Output, steps: Sequence[Step]) -> Iterator[_Piece]:
     """Yield the steps of an answer's items, one after another: `open`, `delta` and `close`, and `idle`."""
     segments = _segments(output)
     for step in steps:
@@ -222,22 +230,44 @@ def _pieces(output: Output, steps: Sequence[Step]) -> Iterator[tuple[str, int, s
                 yield "close", number, channel, whole
 
 
+def _shaped(pieces: Iterable[_Piece], shape: Shape) -> Iterator[_Piece]:
+    """Yield the steps of items; the opening event has the text that no delta brings."""
+    held: _Piece | None = None
+    for what, number, channel, text in pieces:
+        in_opening = shape.deltas != "all" and not isinstance(channel, int)
+        if what == "open" and in_opening:
+            held = (what, number, channel, "")
+        elif what == "delta" and held is not None:
+            held = (*held[:3], held[3] + text)
+            if shape.deltas == "after-the-first":
+                yield held
+                held = None
+        elif what == "close" and held is not None:
+            yield from (held, (what, number, channel, text))
+            held = None
+        else:
+            yield what, number, channel, text
+
+
 def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> Iterator[Event]:
     (output,) = answer.choices
     usage = {"input_tokens": len(PROMPT), "output_tokens": 0}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     begin = {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}
     yield {"type": "message_start", "message": begin}
-    for what, number, channel, text in _pieces(output, steps):
+    for what, number, channel, text in _shaped(_pieces(output, steps), shape):
         place: dict[str, Any] = {"index": number}
         if what == "idle":
             yield {"type": "ping"}
         elif what == "close":
+            if channel == REASONING:
+                signed = {"type": "signature_delta", "signature": SIGNATURE}
+                yield {"type": "content_block_delta", **place, "delta": signed}
             yield {"type": "content_block_stop", **place}
         elif what == "open":
-            block: dict[str, Any] = {"type": "text", "text": ""}
+            block: dict[str, Any] = {"type": "text", "text": text}
             if channel == REASONING:
-                block = {"type": "thinking", "thinking": "", "signature": ""}
+                block = {"type": "thinking", "thinking": text, "signature": ""}
             elif isinstance(channel, int):
                 block = {
                     "type": "tool_use",
@@ -280,14 +310,14 @@ def _part(channel: str | int, text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _responses(_: Door, answer: Answer, steps: Sequence[Step], __: Shape) -> Iterator[Event]:
+def _responses(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -> Iterator[Event]:
     numbered = -1
-    for event in _response_events(answer, steps):
+    for event in _response_events(answer, steps, shape):
         numbered += 1
         yield {"type": event.pop("type"), "sequence_number": numbered, **event}
 
 
-def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
+def _response_events(answer: Answer, steps: Sequence[Step], shape: Shape) -> Iterator[dict[str, Any]]:
     (output,) = answer.choices
     common = {
         **{"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "error": None},
@@ -299,7 +329,12 @@ def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str
     closed: list[dict[str, Any]] = []
     cut = output.finish == "length"
     count = len(_segments(output))
-    for what, number, channel, text in _pieces(output, steps):
+    pieces = _pieces(output, steps)
+    if shape.deltas == "none":
+        pieces = (piece for piece in pieces if piece[0] != "delta")
+    else:
+        pieces = _shaped(pieces, shape)
+    for what, number, channel, text in pieces:
         place: dict[str, Any] = {"output_index": number}
         kind = {TEXT: "output_text", REASONING: "reasoning_text"}.get(str(channel), "function_call_arguments")
         status = "incomplete" if cut and number == count - 1 else "completed"
@@ -313,7 +348,7 @@ def _response_events(answer: Answer, steps: Sequence[Step]) -> Iterator[dict[str
         elif what == "open":
             yield {"type": "response.output_item.added", **place, "item": item}
             if not isinstance(channel, int):
-                yield {"type": "response.content_part.added", **inside, "part": _part(channel, "")}
+                yield {"type": "response.content_part.added", **inside, "part": _part(channel, text)}
         elif what == "delta":
             yield {"type": f"response.{kind}.delta", **inside, "delta": text, **logprobs}
         else:
@@ -352,6 +387,8 @@ DOORS = {
         Door("anthropic-messages", "anthropic-messages", "/v1/messages", _message_events, named=True),
     )
 }
+SIGNATURE = "ErUBCkYICBgCIkA="
+"""What a server signs reasoning with: clients give it back."""
 _TOOLS = (("get_weather", "city"), ("get_time", "zone"))
 
 

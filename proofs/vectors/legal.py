@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain, pairwise, zip_longest
 from typing import Any
 
-from proofs.mutation.edit import Body
+from proofs.mutation.framing import FEATURES
 from proofs.vectors.answers import Answer
 from proofs.vectors.doors import Event, Shape, Step
 
@@ -90,21 +90,50 @@ def deliveries(answer: Answer) -> Iterator[tuple[str, str, list[Step]]]:
         yield "last-first", "The last choice comes first", list(chain.from_iterable(reversed(by_choice)))
 
 
-# Shapes: what stands in which event.
+# Shapes: what stands in which event; with the kinds of doors and the answers that are written so.
 
-SHAPES: dict[str, tuple[str, str, Shape, str]] = {
-    "role-with-content": (DELTAS, "The role stands beside the first text", Shape(role="with"), "chat"),
+SHAPES: dict[str, tuple[str, str, Shape, str, str]] = {
+    "role-with-content": (
+        DELTAS,
+        "The role stands beside the first text",
+        Shape(role="with"),
+        "chat",
+        "text",
+    ),
     "usage-in-each": (
         USAGE,
         "Each event counts what came so far",
         Shape(usage="each"),
         "chat completions messages",
+        "text",
     ),
     "usage-with-the-finish": (
         USAGE,
         "The usage stands beside the last finish",
         Shape(usage="last"),
         "chat completions",
+        "text",
+    ),
+    "no-deltas": (
+        "closing-events-are-read",
+        "No deltas: what closes an item has all of it",
+        Shape(deltas="none"),
+        "responses",
+        "text agent calls",
+    ),
+    "opens-with-text": (
+        "opening-events-are-read",
+        "What opens a block or a part has its first piece, and the deltas bring the others",
+        Shape(deltas="after-the-first"),
+        "responses messages",
+        "text reasoning",
+    ),
+    "all-in-the-opening": (
+        "opening-events-are-read",
+        "What opens a block has all of it, and no delta comes",
+        Shape(deltas="none"),
+        "messages",
+        "text reasoning",
     ),
 }
 
@@ -197,38 +226,9 @@ WRITTEN: dict[str, tuple[str, str, Callable[[Any], str]]] = {
 }
 
 
-# How events are framed.
+# How events are framed: `proofs.mutation.framing`.
 
-
-def _before(line: str, every: int = 1) -> Callable[[Body], Body]:
-    return lambda body: replace(body, before=dict.fromkeys(range(0, len(body.data), every), line))
-
-
-FRAMED: dict[str, tuple[str, str, Callable[[Body], Body]]] = {
-    "crlf": (LINES, "Lines end with CR LF", lambda body: replace(body, end_of_line="\r\n")),
-    "cr": (LINES, "Lines end with CR", lambda body: replace(body, end_of_line="\r")),
-    "no-space": (FIELDS, "No space after the colon of a field", lambda body: replace(body, name="data:")),
-    "comments": (FIELDS, "A comment before each event", _before(": keep-alive\n")),
-    "comments-alone": (FIELDS, "Comments with a blank line behind them", _before(": keep-alive\n\n")),
-    "empty-comments": (FIELDS, "A line of a colon alone", _before(":\n", 2)),
-    "comments-like-data": (FIELDS, "A comment that looks like data", _before(':data: {"error": "no"}\n')),
-    "comments-first": (
-        FIELDS,
-        "Keep-alives before the first event",
-        lambda body: replace(body, before={0: ": OPENROUTER PROCESSING\n\n" * 3}),
-    ),
-    "ids": (FIELDS, "Each event has an id", _before("id: 7\n")),
-    "retry": (
-        FIELDS,
-        "A reconnection time before the first event",
-        lambda body: replace(body, before={0: "retry: 3000\n"}),
-    ),
-    "unknown-fields": (FIELDS, "Fields that no standard knows", _before("x-trace: data: 1\n", 2)),
-    "field-without-colon": (FIELDS, "A field without a colon", _before("id\n", 3)),
-    "blank-lines": (FIELDS, "Blank lines between events", _before("\n\n")),
-    "message": (FIELDS, "Each event has the name that is meant without one", _before("event: message\n")),
-    "bom": (FIELDS, "A byte order mark at the beginning", lambda body: replace(body, prefix=b"\xef\xbb\xbf")),
-}
+FRAMED = {name: (LINES if feature.end_of_line else FIELDS, feature) for name, feature in FEATURES.items()}
 
 # How the network cuts bytes.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proofs.mutation.edit import Body, written
+from proofs.mutation.framing import FEATURES, UNNAMED, pairs
 from proofs.vectors import legal
 from proofs.vectors.answers import CHAT, FIRST, TEXT, Answer, Output, Token, answers_of, record_of
 from proofs.vectors.doors import DOORS, Door, Event, Shape, Step, request
@@ -109,13 +110,14 @@ def legal_cases(door: Door) -> Iterator[Case]:
             yield _case(door, answer, name, comment, body_of(door, events).bytes())
     text, characters = output["text"], output["characters"]
     events = events_of(door, text, legal.plain(text), Shape())
-    for name, (sentence, comment, shape, doors) in legal.SHAPES.items():
-        if door.name.rpartition("-")[2] in doors.split():
-            shaped = body_of(door, events_of(door, text, legal.plain(text), shape)).bytes()
-            asked = request(door, text)
+    for name, (sentence, comment, shape, doors, answers) in legal.SHAPES.items():
+        told = answers.split() if door.name.rpartition("-")[2] in doors.split() else ()
+        for answer in (output[shown] for shown in told if shown in output):
+            shaped = body_of(door, events_of(door, answer, legal.plain(answer), shape)).bytes()
+            asked = request(door, answer)
             if name == "usage-in-each" and "stream_options" in asked:
                 asked["stream_options"] |= {"continuous_usage_stats": True}
-            yield _case(door, text, name, comment, shaped, sentence=sentence, request=asked)
+            yield _case(door, answer, name, comment, shaped, sentence=sentence, request=asked)
     for name, (sentence, comment, change) in legal.CHANGED.items():
         if name in {"nulls", "absent"} and door.name not in CHAT - {"sglang-chat"}:
             continue
@@ -125,23 +127,34 @@ def legal_cases(door: Door) -> Iterator[Case]:
         told_events = events_of(door, characters, legal.plain(characters), Shape())
         encoded = body_of(door, told_events, how).bytes()
         yield _case(door, characters, name, comment, encoded, sentence=sentence)
-    plain_body = body_of(door, events)
-    for name, (sentence, comment, frame) in legal.FRAMED.items():
-        if name == "message" and door.named:
+    yield from _framed_cases(door, text, body_of(door, events))
+    for answer, table in ((text, legal.CUT), (characters, legal.CUT_CHARACTERS)):
+        body = body_of(door, events_of(door, answer, legal.plain(answer), Shape())).bytes()
+        for name, (sentence, comment, where) in table.items():
+            reads = tuple(legal.cut(body, where(body)))
+            yield _case(door, answer, name, comment, body, sentence=sentence, reads=reads)
+
+
+def _framed_cases(door: Door, text: Answer, body: Body) -> Iterator[Case]:
+    """The framing features, each alone, and each two of them together around a short answer."""
+    for name, (sentence, feature) in legal.FRAMED.items():
+        if name in UNNAMED and door.named:
             continue
-        framed = frame(plain_body).bytes()
-        yield _case(door, text, name, comment, framed, sentence=sentence)
+        framed = feature.of(body).bytes()
+        yield _case(door, text, name, feature.comment, framed, sentence=sentence)
         if name == "crlf":
             ends = [offset for offset, byte in enumerate(framed) if byte == 0x0A]
             reads = tuple(legal.cut(framed, ends))
             yield _case(
                 door, text, "crlf-cut", "CR LF, cut between the two", framed, sentence=sentence, reads=reads
             )
-    for answer, table in ((text, legal.CUT), (characters, legal.CUT_CHARACTERS)):
-        body = body_of(door, events_of(door, answer, legal.plain(answer), Shape())).bytes()
-        for name, (sentence, comment, where) in table.items():
-            reads = tuple(legal.cut(body, where(body)))
-            yield _case(door, answer, name, comment, body, sentence=sentence, reads=reads)
+    short = short_answer("framed", "Three tokens")
+    body = body_of(door, events_of(door, short, plain(short), Shape()))
+    for pair in pairs(named=door.named):
+        first, second = (FEATURES[name] for name in pair)
+        comment = f"{first.comment}; {second.comment[0].lower()}{second.comment[1:]}"
+        case = _case(door, short, "-".join(pair), comment, second.of(first.of(body)).bytes())
+        yield replace(case, sentence="framings-are-combined", follows=f"text-{pair[1]}")
 
 
 def _delivered(door: Door, answer: Answer) -> Iterator[tuple[str, str, list[Event]]]:
@@ -177,13 +190,18 @@ _COUNTS = re.compile(r'("(?:completion_tokens|output_tokens|total_tokens|sequenc
 _SHORT = 3
 
 
+def short_answer(name: str, comment: str) -> Answer:
+    """Three tokens that a budget ended."""
+    tokens = tuple(Token(300 + place, piece, TEXT) for place, piece in enumerate(("a", " b", " c")))
+    return Answer(name, comment, "long-streams-are-read", (Output(tokens, finish="length"),))
+
+
 def long_case(door: Door, times: int = MANY) -> Case:
     """Make a long stream by a rule: the events of a token in the middle of a short answer, again and again.
 
     If each event is a whole state, the first state is repeated.
     """
-    tokens = tuple(Token(300 + place, piece, TEXT) for place, piece in enumerate(("a", " b", " c")))
-    short = Answer("long", f"{times} events", "long-streams-are-read", (Output(tokens, finish="length"),))
+    short = short_answer("long", f"{times} events")
     more = 0 if door.cumulative else times - _SHORT
     frames = [
         read.decode()

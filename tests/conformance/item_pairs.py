@@ -304,6 +304,14 @@ ITEM_PAIRS = [
     ),
     Pair(
         "deltas-add-up",
+        responded(*changed(without(LEGAL, DELTA), DELTA - 1, part={"type": "output_text", "text": "Ye"})),
+        responded(*changed(LEGAL, DELTA - 1, part={"type": "output_text", "text": "Ye"})),
+        DONE,
+        "/text",
+        why="text of the opening",
+    ),
+    Pair(
+        "deltas-add-up",
         responded(*SCORED),
         responded(*changed(SCORED, where(SCORED, "response.output_text.done"), logprobs=[])),
         where(SCORED, "response.output_text.done"),

@@ -339,6 +339,11 @@ class Walk:
         elif kind == due:
             frame.done = event
 
+    def _bringing(self, frame: Frame) -> list[tuple[str, Event]]:
+        """All events of a frame and of those within it, with those that open them."""
+        opened = [(self.grammar.frames[some.name].opens, some.opened) for some in (frame, *frame.inner)]
+        return sorted((*opened, *frame.all_events), key=lambda found: found[1].index)
+
     def joined(self) -> Iterator[tuple[Event, str, Any, Any]]:
         """Each event that says again what the pieces of a frame said: where, what it says, and what they did.
 
@@ -347,9 +352,9 @@ class Walk:
         for frame, row in product(self.frames, self.grammar.repeated):
             pieces = [
                 piece
-                for kind, event in frame.all_events
+                for kind, event in self._bringing(frame)
                 if kind in row.pieces
-                and (piece := row.joined(event.data, row.pieces[kind])) not in (None, [])
+                and (piece := row.joined(event.data, row.pieces[kind])) not in (None, [], "")
             ]
             whole: Any = list(chain.from_iterable(pieces)) if row.entry else "".join(map(str, pieces))
             for kind, event in frame.events if pieces else ():

@@ -52,8 +52,10 @@ class _PartBinding:
     """Where the lists stand of which a series is joined; an empty one tells nothing."""
     details: Mapping[str, Pointer] = field(default_factory=dict)
     finish: _FinishBinding | None = None
+    opens: bool = False
+    """It opens what pieces are joined to: its text is a piece where it is not empty."""
     restates: bool = False
-    """The arguments are all of them, and count only where no piece came before."""
+    """The text or the arguments are all of them, and count only where no piece came before."""
 
     @property
     def channels(self) -> Mapping[str, Keys]:
@@ -87,6 +89,8 @@ class _Progress:
 
     calls: dict[Any, int] = field(default_factory=dict)
     """The number of each call, by the index of its item."""
+    spoken: set[tuple[str, ...]] = field(default_factory=set)
+    """The items, and the parts of them, of which a piece of text came."""
     arguments: set[int] = field(default_factory=set)
     """The calls of which arguments came."""
     begun: Mapping[str, Any] = field(default_factory=dict)
@@ -103,6 +107,8 @@ class ItemBinding:
     items: Pointer | None = None
     """The list of them; None where each event is a piece of one."""
     document: _PartBinding | None = None
+    place: tuple[Pointer, ...] = ()
+    """Where an event names the item and the part that it belongs to."""
     calls_finish: str = ""
     """The finish of a choice that stopped with calls, where the server's word is that of any stop."""
     errors: Mapping[str, Pointer] = field(default_factory=dict)
@@ -162,11 +168,12 @@ class ItemBinding:
         details: dict[str, Any] = {}
         finish: Finish | None = None
         for binding, place, part in self._parts(event.data):
-            for name, keys in binding.channels.items():
-                found = [value for value in gather(part, keys) if isinstance(value, str)]
-                if found:
-                    channels[name] = channels.get(name, "") + "".join(found)
-                    pointers.setdefault(name, place + join(*keys).partition("/*")[0])
+            texts = self._texts(binding, part, progress)
+            if texts is None:
+                continue
+            for name, text in texts.items():
+                channels[name] = channels.get(name, "") + text
+                pointers.setdefault(name, place + join(*binding.channels[name]).partition("/*")[0])
             if binding.call and (piece := self._call(binding, place, part, len(calls), progress)) is not None:
                 calls.append(piece)
                 pointers["tool_calls"] = place
@@ -199,6 +206,24 @@ class ItemBinding:
             finish=finish,
         )
 
+    def _texts(self, binding: _PartBinding, part: Any, progress: _Progress) -> dict[str, str] | None:
+        """The text of each channel that a part brings; None where the part says nothing new."""
+        found = {
+            name: [value for value in gather(part, keys) if isinstance(value, str)]
+            for name, keys in binding.channels.items()
+        }
+        texts = {name: "".join(values) for name, values in found.items() if values}
+        if not self.place or not texts:
+            return texts if any(texts.values()) or not binding.opens else None
+        named = (value for keys in self.place if (value := find(part, keys)) is not ABSENT)
+        place = tuple(json.dumps(value) for value in named)
+        if not any(texts.values()):
+            return None if binding.opens or binding.restates else texts
+        if binding.restates and place in progress.spoken:
+            return None
+        progress.spoken.update(place[: depth + 1] for depth in range(len(place)))
+        return texts
+
     def _call(
         self, binding: _PartBinding, place: str, part: Any, position: int, progress: _Progress
     ) -> CallPiece | None:
@@ -213,6 +238,6 @@ class ItemBinding:
             values["arguments"] = arguments = json.dumps(arguments, ensure_ascii=False)
         if binding.restates and number in progress.arguments:
             return None
-        if arguments:
+        if arguments or binding.restates:
             progress.arguments.add(number)
         return CallPiece(place, position, number, **values)

@@ -1,0 +1,130 @@
+"""Streams of typed items, read: text of the events that open, close and repeat what deltas bring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from item_answers import CITY, Event, blocks, call, events, message, messaged, responded, text_block, thought
+from item_pairs import numbered
+
+from tokenwire.record import Choice, Stream
+
+LEGAL = events(thought(), message(), call())
+DELTAS = (
+    "response.reasoning_text.delta",
+    "response.output_text.delta",
+    "response.function_call_arguments.delta",
+)
+
+
+def without(listed: list[Event], *kinds: str) -> list[Event]:
+    """The events without those of some types, numbered anew."""
+    return numbered([event for event in listed if event["type"] not in kinds])
+
+
+def only_choice(stream: Stream) -> Choice:
+    [choice] = stream.choices
+    return choice
+
+
+def held(stream: Stream) -> tuple[Any, ...]:
+    """The reasoning, the text and the arguments of each call that a client holds."""
+    choice = only_choice(stream)
+    return choice.reasoning, choice.text, [found.arguments for found in choice.calls]
+
+
+DUE = ("Hm.", "Yes.", [CITY])
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        (),
+        DELTAS,
+        (*DELTAS, "response.content_part.added", "response.content_part.done"),
+        ("response.output_text.done", "response.content_part.done", "response.function_call_arguments.done"),
+        (*DELTAS, "response.function_call_arguments.done"),
+        ("response.reasoning_text.delta",),
+        ("response.output_item.done",),
+    ],
+    ids=lambda kinds: ",".join(kind.removeprefix("response.") for kind in kinds) or "nothing",
+)
+def test_a_response_is_read_once_from_whichever_events_have_it(missing: tuple[str, ...]) -> None:
+    assert held(responded(*without(LEGAL, *missing))) == DUE
+
+
+def test_deltas_that_are_empty_leave_the_text_to_the_event_that_closes() -> None:
+    emptied = [{**event, "delta": ""} if "delta" in event else event for event in LEGAL]
+    assert held(responded(*emptied)) == DUE
+
+
+def test_each_part_speaks_for_itself() -> None:
+    parts = [{"type": "output_text", "text": text, "annotations": []} for text in ("Yes", " and no")]
+    item = {**message(), "content": parts}
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 1}
+    [*begun, closing, last] = events({**item, "content": parts[:1]})
+    second = [
+        {"type": "response.content_part.added", **place, "part": {**parts[1], "text": ""}},
+        {"type": "response.output_text.done", **place, "text": parts[1]["text"]},
+        {"type": "response.content_part.done", **place, "part": parts[1]},
+    ]
+    stream = responded(*numbered([*begun, *second, {**closing, "item": item}, last]))
+    assert only_choice(stream).text == "Yes and no"
+
+
+def test_logprobs_come_with_the_text_that_the_closing_event_restates() -> None:
+    entries = [{"token": "Yes.", "logprob": -0.5, "bytes": [89, 101, 115, 46], "top_logprobs": []}]
+    scored = [
+        {**event, "part": {**event["part"], "logprobs": entries}}
+        if event["type"] == "response.content_part.done"
+        else event
+        for event in events(message())
+    ]
+    for listed, due in ((without(scored, *DELTAS), entries), (scored, None)):
+        assert only_choice(responded(*listed)).series("logprobs_content") == due
+
+
+@pytest.mark.parametrize(
+    ("opening", "deltas", "due"),
+    [
+        ("", ["Hel", "lo"], "Hello"),
+        ("Hel", ["lo"], "Hello"),
+        ("Hel", ["Hel", "lo"], "HelHello"),
+        ("Hello", [], "Hello"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["text", "thinking"])
+def test_the_text_that_opens_a_block_is_a_piece_as_the_official_client_joins_it(
+    kind: str, opening: str, deltas: list[str], due: str
+) -> None:
+    begun, opened, *_, closed, delta, stop = blocks({"type": kind, kind: "."})
+    pieces = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": f"{kind}_delta", kind: text}}
+        for text in deltas
+    ]
+    opened["content_block"][kind] = opening
+    stream = messaged(begun, opened, *pieces, closed, delta, stop)
+    reasoning, text, _ = held(stream)
+    assert (text if kind == "text" else reasoning) == due
+
+
+def test_the_text_that_opens_a_part_is_a_piece() -> None:
+    opened = [
+        {**event, "part": {**event["part"], "text": "Oh. "}}
+        if event["type"] == "response.content_part.added"
+        else event
+        for event in events(message())
+    ]
+    assert only_choice(responded(*opened)).text == "Oh. Yes."
+
+
+def test_what_opens_without_text_brings_no_emission() -> None:
+    choice = only_choice(messaged(*blocks(text_block("Yes."))))
+    assert [emission.text for emission in choice.emissions] == ["Ye", "s.", None]
+
+
+@pytest.mark.parametrize("index", [None, [0], {}, "0"])
+def test_an_item_that_is_not_numbered_is_read(index: Any) -> None:
+    listed = [{**event, "output_index": index} if "output_index" in event else event for event in LEGAL]
+    assert only_choice(responded(*listed)).text == "Yes."
