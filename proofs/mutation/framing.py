@@ -21,7 +21,7 @@ class Feature:
     before: str = ""
     """Lines before an event, each with its end."""
     every: int = 1
-    """They stand before each event of so many; before the first alone where 0."""
+    """The lines come before every Nth event; before the first event alone for 0."""
     end_of_line: str = ""
     name: str = ""
     prefix: bytes = b""

@@ -201,7 +201,7 @@ def _what_opens_is_empty(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 def _final(stream: Stream) -> FinalObject | None:
-    """What is known of the object that an endpoint of items answers with, and repeats in its last event."""
+    """Return the grammar's entry for the object that an endpoint of items answers with; None without one."""
     grammar = _grammar(stream)
     return grammar.final if grammar is not None else None
 
@@ -258,7 +258,7 @@ def _different_ids(items: Iterable[tuple[Event, str, Any]]) -> Iterator[Observat
 
 @check("closed-item-is-not-in-progress", ANSWERED)
 def _closed_item_is_not_in_progress(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """An item that is closed, or stands in a whole answer, is no longer in progress."""
+    """An item that an event closes or a response lists is no longer in progress."""
     for event, place, item in _closed_items(stream):
         if isinstance(status := find(item, ("status",)), str):
             message = f"the item is closed, and its status is {status!r}"
