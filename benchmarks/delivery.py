@@ -70,7 +70,7 @@ def processor_seconds(pid: int) -> float:
 
 @contextmanager
 def server(*command: str) -> Iterator[tuple[int, int]]:
-    """A server that says its address on stdout; its process id and its port."""
+    """Yield a server that says its address on stdout; its process id and its port."""
     with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -116,7 +116,7 @@ def _ended(connection: socket.socket, answer: bytearray) -> bool:
 
 
 def events_of(answer: bytes) -> list[bytes]:
-    """The events of a chunked answer, as they were framed."""
+    """Return the events of a chunked answer, as they were framed."""
     body, rest = [], answer.partition(b"\r\n\r\n")[2]
     while rest:
         size, _, rest = rest.partition(b"\r\n")

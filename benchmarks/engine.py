@@ -100,7 +100,7 @@ def equal(most: int) -> Asked:
 
 
 def run_ours(engine: Engine, asked: Asked) -> tuple[list[list[int]], list[float], list[float]]:
-    """The outputs; seconds of the processor to each request's first token, and between its tokens."""
+    """Return the outputs; seconds of the processor to each request's first token, and between its tokens."""
     begun = time.process_time()
     requests = [
         Request(f"r{number}", prompt, SamplingParams(temperature=0.0, max_new_tokens=length, ignore_eos=True))
@@ -170,7 +170,7 @@ def compare(name: str, asked: Asked, sides: dict[str, Callable[[], list[list[int
 
 
 def percentiles(seconds: Sequence[float]) -> list[float]:
-    """The 50th, 90th and 99th, in milliseconds."""
+    """Return the 50th, 90th and 99th, in milliseconds."""
     cut = statistics.quantiles(seconds, n=100)
     return [1e3 * cut[percent - 1] for percent in (50, 90, 99)]
 

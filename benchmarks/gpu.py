@@ -161,7 +161,7 @@ def check_batch_invariance(name: str, device: str, dtype: str) -> Outcome:
 
 
 def seconds(action: Callable[[], object], device: str) -> float:
-    """The best of three runs after one to warm up."""
+    """Return the best of three runs after one to warm up."""
     best = float("inf")
     for _ in range(4):
         started = time.perf_counter()
@@ -184,7 +184,7 @@ def decode(model: LoadedModel, count: int, new_tokens: int, *, graphs: bool) -> 
 
 
 def generate(model: LoadedModel, name: str, count: int, new_tokens: int) -> Callable[[], object]:
-    """The same greedy tokens by transformers, as one batch of prompts of equal length."""
+    """Return the same greedy tokens by transformers, as one batch of prompts of equal length."""
     import transformers
 
     module = (

@@ -42,7 +42,7 @@ MEGA = 1e6
 
 
 def recorded() -> tuple[Exchange, list[dict[str, Any]]]:
-    """The stream of a real server that all are made from, and its events, each of which has one id."""
+    """Return the stream of a real server that all are made from, and its events, each of which has one id."""
     exchange = next(item for item in read_capture(CAPTURE) if item.name == STREAM)
     figures = exchange.body.decode().removeprefix("data: ").split("\n\ndata: ")
     return exchange, [json.loads(event) for event in figures[:-1]]
@@ -113,7 +113,7 @@ def ours(exchanges: Sequence[Exchange]) -> None:
 
 
 def _events(body: str) -> Iterator[str]:
-    """The data of the events of a body, as the clients of servers decode it."""
+    """Yield the data of the events of a body, as the clients of servers decode it."""
     data: list[str] = []
     for line in body.splitlines():
         field, _, value = line.partition(":")

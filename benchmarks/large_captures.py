@@ -55,7 +55,9 @@ def many_exchanges() -> Iterator[Exchange]:
 
 
 def _renamed(exchange: Exchange, again: int) -> Iterator[Read]:
-    """The reads of an exchange, the ids that the server made up for it changed: no two answers share one."""
+    """Yield the reads of an exchange, the ids that the server made up for it changed: no two
+    answers share one.
+    """
     body, start = _MADE_UP.sub(lambda found: found[1] + f"{again:08x}".encode(), exchange.body), 0
     for read in exchange.reads:
         yield Read(read.time, body[start : start + len(read.data)])
@@ -136,7 +138,7 @@ def memory(root: int) -> int:
 
 
 def _share(pid: int) -> int:
-    """The bytes of a process, its share of those that others have, too; 0 of one that has ended."""
+    """Return the bytes of a process, its share of those that others have, too; 0 of one that has ended."""
     with suppress(OSError):
         figures = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) * 1024 for line in figures if line.startswith("Pss:"))
@@ -180,7 +182,7 @@ HEADS = (
 
 
 def _measured(name: str, path: Path, size: int, several: Sequence[int]) -> Iterator[list[str]]:
-    """A row for each number of jobs."""
+    """Yield a row for each number of jobs."""
     first: tuple[Replayed, int] | None = None
     for jobs in several:
         took = replayed(path, jobs)

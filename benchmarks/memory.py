@@ -36,7 +36,7 @@ WITH_THE_COLLECTOR = mock.patch("tokenwire.judging.judge.few_collections", nullc
 
 
 def long_stream(tokens: int) -> list[Exchange]:
-    """A cumulative stream with a logprob for each token."""
+    """Return a cumulative stream with a logprob for each token."""
     ids, entries, reads = [], [], []
     for token in range(tokens):
         ids.append(1000 + token)

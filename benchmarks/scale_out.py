@@ -65,7 +65,7 @@ def free_port() -> int:
 
 @contextmanager
 def gateway(module: str, workers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """A gateway before workers; its process id and its port."""
+    """Yield a gateway before workers; its process id and its port."""
     port = free_port()
     command = [sys.executable, "-m", module, "launch", "--policy", "round_robin"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -107,7 +107,7 @@ def body(ids: Sequence[int]) -> bytes:
 def once(
     ports: Sequence[int], replicas: Sequence[int], through: int | None, asked: Sequence[bytes]
 ) -> tuple[float, float, float]:
-    """Events for each second, and what an event costs replicas and gateway, in microseconds."""
+    """Return events for each second, and what an event costs replicas and gateway, in microseconds."""
     processes = [*replicas, *([] if through is None else [through])]
     before, begun = [processor_seconds(pid) for pid in processes], time.monotonic()
     events = sum(answer.count(b"data: ") for _ in range(ROUNDS) for answer in ask(ports, asked))

@@ -18,7 +18,7 @@ CAPTURE = Path(__file__).parents[1] / "fixtures" / "sglang" / "0.5.23" / "S3_ret
 
 @pytest.fixture(scope="module")
 def streams() -> list[list[bytes]]:
-    """The reads of every stream of a capture."""
+    """Return the reads of every stream of a capture."""
     return [
         [read.data for read in exchange.reads]
         for exchange in read_capture(CAPTURE)

@@ -19,7 +19,7 @@ CAPTURE = Path(__file__).parents[1] / "fixtures" / "sglang" / "0.5.23" / "F3_mir
 
 @pytest.fixture(scope="module")
 def events() -> list[Any]:
-    """The JSON value of every `/generate` event of a capture."""
+    """Return the JSON value of every `/generate` event of a capture."""
     values = []
     for exchange in read_capture(CAPTURE):
         if exchange.request.path == "/generate" and (exchange.header("content-type") or "").startswith(

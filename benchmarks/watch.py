@@ -293,7 +293,9 @@ def append(spool: Spool, connection: int, answer: Exchange) -> None:
 
 
 def judge(turns: int) -> float:
-    """Events that the process of the judge hears in a second of one core, reading and answering included."""
+    """Return events that the process of the judge hears in a second of one core, reading and
+    answering included.
+    """
     spool, together = Spool(16 << 20), 8
     for connection in range(together):
         append(spool, connection, stream(256))

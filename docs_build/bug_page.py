@@ -63,7 +63,7 @@ class Bug:
 
 @cache
 def bugs() -> tuple[Bug, ...]:
-    """All bugs, in the order of the file."""
+    """Return all bugs, in the order of the file."""
     rows = read_yaml(spec_root() / "bugs.yaml")
     return tuple(Bug(name, **row) for name, row in rows.items())
 
@@ -87,7 +87,7 @@ def _row(bug: Bug) -> str:
 
 
 def page() -> Page:
-    """All bugs, by what they are about."""
+    """Return all bugs, by what they are about."""
     parts = [
         "# Real bugs",
         "What went wrong on the wire, as public threads tell it, and what of this specification catches it. "

@@ -63,7 +63,9 @@ class Reason:
     """What stands there."""
 
     def in_words(self, environment: Path) -> str:
-        """The reason with the line of the source. Raises ValueError where the source says it no longer."""
+        """Return the reason with the line of the source. Raises ValueError where the source says it
+        no longer.
+        """
         if not self.file:
             return f"Ours. {self.why}"
         for found in environment.rglob(self.file):
@@ -74,7 +76,7 @@ class Reason:
 
 
 def load_reasons() -> dict[str, dict[str, Reason]]:
-    """The reasons by client and sentence."""
+    """Return the reasons by client and sentence."""
     return {
         client: {name: typed(Reason, row, f"reason {client}/{name}") for name, row in rows.items()}
         for client, rows in read_yaml(REASONS).items()
@@ -82,7 +84,9 @@ def load_reasons() -> dict[str, dict[str, Reason]]:
 
 
 def page(reports: Reports, reasons: Mapping[str, Mapping[str, Reason]], environments: Path) -> str:
-    """The page. Raises ValueError for a red cell without a reason, and for a reason that no longer holds."""
+    """Return the page. Raises ValueError for a red cell without a reason, and for a reason that no
+    longer holds.
+    """
     lines = [_INTRODUCTION, *_table(reports)]
     for client, report in reports.items():
         lines += ["", f"## {client}", "", _summary(report)]
@@ -105,7 +109,7 @@ def page(reports: Reports, reasons: Mapping[str, Mapping[str, Reason]], environm
 
 
 def _table(reports: Reports) -> Iterator[str]:
-    """A row for each sentence and a column for each client, in the style of the results of servers."""
+    """Yield a row for each sentence and a column for each client, in the style of the results of servers."""
     heads = "".join(f'<th class="tw-case">{escape(client)}</th>' for client in reports)
     yield f'<div class="tw-results"><table class="tw-table"><thead><tr><th></th>{heads}</tr></thead><tbody>'
     for name, sentence in sentences().items():
@@ -119,7 +123,7 @@ def _table(reports: Reports) -> Iterator[str]:
 
 
 def _red_rows(report: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
-    """The red rows of a report by their sentence, one for each door."""
+    """Return the red rows of a report by their sentence, one for each door."""
     red: dict[str, list[Mapping[str, Any]]] = {}
     for row in report["verdicts"]:
         if row["verdict"] in {Verdict.FAIL, Verdict.WARN}:

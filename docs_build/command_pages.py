@@ -69,7 +69,7 @@ def _section(command: Any, context: Any, depth: int) -> Iterator[str]:
 
 
 def _takers(option: Option) -> str:
-    """The commands that take an option from a file."""
+    """Return the commands that take an option from a file."""
     table = option.key.rpartition(".")[0]
     return table or ", ".join(name for name in option.commands if name in OPTIONS["config"].commands)
 
@@ -88,7 +88,7 @@ def _settings() -> str:
 
 
 def page() -> Page:
-    """The whole reference."""
+    """Return the whole reference."""
     program = typer.main.get_command(app)
     context = program.make_context(_PROGRAM, [], resilient_parsing=True)
     context.terminal_width = _WIDTH

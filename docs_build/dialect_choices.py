@@ -51,7 +51,7 @@ def meanings() -> Mapping[str, str]:
 
 
 def policies() -> Iterator[str]:
-    """The table of all fields under `policy`."""
+    """Yield the table of all fields under `policy`."""
     yield "| policy | usually | may be | meaning |"
     yield "|---|---|---|---|"
     for name, kind in get_type_hints(Policy).items():
@@ -88,7 +88,7 @@ def _choice(key: str, chosen: Mapping[str, Any]) -> Iterator[str]:
 
 
 def page() -> Page:
-    """All choices, in the order in which the tables name them first."""
+    """Return all choices, in the order in which the tables name them first."""
     parts = [
         "# What a dialect may choose",
         "Where server families differ and each way is right, a sentence leaves the choice to the "

@@ -29,7 +29,7 @@ class Fault:
 
 @cache
 def faults() -> Mapping[str, Fault]:
-    """All faults by name."""
+    """Return all faults by name."""
     found = [
         Fault(name, entry["does"], tuple(entry["bug"]["upstream"]), room)
         for room, entries in read_yaml(_TABLE)["rooms"].items()

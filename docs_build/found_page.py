@@ -50,7 +50,7 @@ class Defect:
         return _FAMILIES[self.seen[0].partition("/")[0]]
 
     def columns(self, results: Sequence[Column]) -> list[Column]:
-        """The captures that show it, those of the server itself before those of gateways."""
+        """Return the captures that show it, those of the server itself before those of gateways."""
         shown = [
             column
             for column in results
@@ -62,7 +62,7 @@ class Defect:
 
 @cache
 def defects() -> tuple[Defect, ...]:
-    """All defects, in the order of the file."""
+    """Return all defects, in the order of the file."""
     return tuple(Defect(**row) for row in read_yaml(ROOT / "fixtures" / "defects.yaml"))
 
 
@@ -74,7 +74,7 @@ def _releases(columns: Sequence[Column]) -> str:
 
 
 def _evidence(defect: Defect, columns: Sequence[Column]) -> Iterator[str]:
-    """The bytes, from the first capture in which the first requirement was violated."""
+    """Yield the bytes, from the first capture in which the first requirement was violated."""
     cells = ((column, column.cells[name]) for name in defect.violates for column in columns)
     red = [(column, cell) for column, cell in cells if cell.shown]
     for column, cell in red[:1]:
@@ -98,7 +98,7 @@ def _section(defect: Defect, results: Sequence[Column]) -> Iterator[str]:
 
 
 def page(results: Sequence[Column]) -> Page:
-    """All defects, by server."""
+    """Return all defects, by server."""
     every = sorted(defects(), key=lambda defect: list(_FAMILIES.values()).index(defect.family))
     parts = [
         "# Found in released servers",

@@ -29,7 +29,7 @@ def on_config(config: Any) -> Any:
 
 
 def generated() -> Iterator[Page]:
-    """All pages that no file of `docs/` holds."""
+    """Yield all pages that no file of `docs/` holds."""
     columns = results()
     yield from published.pages()
     yield from requirement_pages.pages(columns)

@@ -13,7 +13,7 @@ _NAMED = re.compile(r"(?<![\[`])`(?P<id>[a-z0-9]+(?:-[a-z0-9]+)+)`(?![\]`])")
 
 
 def named(markdown: str, uri: str) -> str:
-    """Words in which every requirement that is named in code leads to its page."""
+    """Return words in which every requirement that is named in code leads to its page."""
     known = load_requirements()
 
     def turned(match: re.Match[str]) -> str:

@@ -17,12 +17,12 @@ class Page:
 
 
 def relative(uri: str, source: str) -> str:
-    """The way from one page to another, both given from the root."""
+    """Return the way from one page to another, both given from the root."""
     return posixpath.relpath(uri, posixpath.dirname(source) or ".")
 
 
 def link(words: str, uri: str, source: str) -> str:
-    """A Markdown link from the page `source`; a fragment may follow the uri."""
+    """Return a Markdown link from the page `source`; a fragment may follow the uri."""
     path, mark, fragment = uri.partition("#")
     return f"[{words}]({relative(path, source)}{mark}{fragment})"
 
@@ -33,12 +33,12 @@ def in_cell(words: str) -> str:
 
 
 def inert(text: str) -> str:
-    """A text as HTML in which Markdown finds nothing to turn, whatever a server wrote into it."""
+    """Return a text as HTML in which Markdown finds nothing to turn, whatever a server wrote into it."""
     return re.sub(r"[^\w\s]|_", lambda match: f"&#{ord(match[0])};", text)
 
 
 def fenced(text: str, kind: str) -> str:
-    """A block of text as it is, whatever a server wrote into it."""
+    """Return a block of text as it is, whatever a server wrote into it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{kind}\n{text.rstrip()}\n{fence}"

@@ -65,12 +65,12 @@ def _address(file: Path) -> str:
 
 
 def with_repository(text: str) -> str:
-    """A text that names the repository where it has the placeholder."""
+    """Return a text that names the repository where it has the placeholder."""
     return text.replace(PLACEHOLDER, "/".join(repository().split("/")[-2:]) or PLACEHOLDER)
 
 
 def relinked(markdown: str, source: str, uri: str) -> str:
-    """Words of a file, with links that fit the page `uri`; what is not published is only named."""
+    """Return words of a file, with links that fit the page `uri`; what is not published is only named."""
 
     def turned(match: re.Match[str]) -> str:
         to, mark, fragment = match["to"].partition("#")
@@ -86,7 +86,7 @@ def relinked(markdown: str, source: str, uri: str) -> str:
 
 
 def _sentences_linked(markdown: str, uri: str) -> str:
-    """Each requirement leads to its own page, and can be linked to in its chapter."""
+    """Link each requirement of a chapter to its own page, with an anchor in the chapter."""
 
     def turned(match: re.Match[str]) -> str:
         name = match["id"]
@@ -98,7 +98,7 @@ def _sentences_linked(markdown: str, uri: str) -> str:
 
 
 def pages() -> Iterator[Page]:
-    """All published files, and a page for each folder of data."""
+    """Yield all published files, and a page for each folder of data."""
     for source, uri in published().items():
         path = ROOT / source
         if path.is_dir():

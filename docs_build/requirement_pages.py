@@ -23,7 +23,7 @@ LIST = "requirements/index.md"
 
 
 def uri(requirement: str) -> str:
-    """The page of a requirement."""
+    """Return the page of a requirement."""
     return f"requirements/{requirement}.md"
 
 
@@ -125,7 +125,7 @@ def _right(row: Requirement, results: Iterable[Column]) -> Iterator[str]:
 
 
 def _mended(row: Requirement, real: Iterable[Bug]) -> list[str]:
-    """The public changes that mended such a fault, each with what went wrong."""
+    """Return the public changes that mended such a fault, each with what went wrong."""
     words = {thread: bug.says for bug in real for thread in bug.threads}
     for name in row.kills:
         if known := faults().get(name):
@@ -139,7 +139,7 @@ def _mended(row: Requirement, real: Iterable[Bug]) -> list[str]:
 
 
 def page(explanation: Explanation, results: Iterable[Column] = ()) -> Page:
-    """All of one requirement: what goes wrong and why first."""
+    """Return all of one requirement: what goes wrong and why first."""
     row, here = explanation.requirement, uri(explanation.requirement.id)
     parts = [f"# {row.id}", _way(row, here), f"> {row.sentence}"]
     if file_of(row.id).exists():
@@ -175,7 +175,7 @@ def page(explanation: Explanation, results: Iterable[Column] = ()) -> Page:
 
 
 def index() -> Page:
-    """All requirements, by chapter."""
+    """Return all requirements, by chapter."""
     every = load_requirements()
     parts = [
         "# Requirements",
@@ -192,7 +192,7 @@ def index() -> Page:
 
 
 def pages(results: Iterable[Column] = ()) -> Iterator[Page]:
-    """The list, and every page."""
+    """Yield the list, and every page."""
     columns = list(results)
     yield index()
     for requirement in load_requirements():

@@ -103,7 +103,7 @@ def _code_digest() -> str:
 
 
 def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
-    """A requirement over a whole capture."""
+    """Return a requirement over a whole capture."""
     verdict = overall(judgement.verdict for judgement in judgements)
     telling = next(judgement for judgement in judgements if judgement.verdict is verdict)
     witnesses = sum(judgement.witnesses for judgement in judgements)
@@ -117,7 +117,7 @@ def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
 
 
 def _passed(judgements: list[Judgement], witnesses: int) -> Cell:
-    """A PASS, with the witness that lies furthest into a stream."""
+    """Return a PASS, with the witness that lies furthest into a stream."""
     best = max(judgements, key=lambda judgement: how_far(judgement.witness))
     if best.witness is None:
         return Cell(Verdict.PASS, witnesses, "")
@@ -186,8 +186,8 @@ def _judged_once(capture: str) -> Column:
 
 
 def results(captures: Iterable[str] | None = None) -> list[Column]:
-    """All captures, or these, in the order of the manifest; of them those whose names fit the pattern in
-    TOKENWIRE_RESULTS, where it is set.
+    """Return all captures, or these, in the order of the manifest; of them those whose names fit the pattern
+    in TOKENWIRE_RESULTS, where it is set.
     """
     pattern = os.environ.get("TOKENWIRE_RESULTS", "*")
     wanted = [name for name in manifest() if captures is None or name in set(captures)]

@@ -68,7 +68,7 @@ _UNDECIDED = {Verdict.UNSUPPORTED, Verdict.NOT_TESTABLE, Verdict.INCONCLUSIVE}
 
 
 def _page_of(markdown: str) -> str:
-    """The address of a page, seen from the folder of the table's own page."""
+    """Return the address of a page, seen from the folder of the table's own page."""
     return f"../{markdown.removesuffix('.md')}/"
 
 
@@ -115,7 +115,7 @@ def _releases(columns: Sequence[Column]) -> list[_Release]:
 
 
 def _by_level(releases: Sequence[_Release]) -> str:
-    """A row for each release: its levels, and the three gravest findings."""
+    """Return a row for each release: its levels, and the three gravest findings."""
     titles = [level.title for level in releases[0].levels] if releases else []
     lines = [f"| release | {' | '.join(titles)} | gravest findings |", "|---" * (len(titles) + 2) + "|"]
     for release in releases:
@@ -193,7 +193,7 @@ def _why(cell: Cell) -> str:
 
 
 def _level(level: dict[str, Any]) -> str:
-    """A level, with its promise where it holds."""
+    """Return a level, with its promise where it holds."""
     promise = f": {level['means']}" if kept(level) else ""
     return f"- **Tokenwire {level['date']} v{level['version']} {level_in_words(level)}**{promise}"
 
@@ -206,7 +206,9 @@ def _levels(column: Column) -> list[str]:
 
 
 def _capture(column: Column) -> Page:
-    """The evidence of one capture: what was violated, with its event; then all else, in a line each."""
+    """Return the evidence of one capture: what was violated, with its event; then all else, in a
+    line each.
+    """
     counts = Counter(cell.verdict for cell in column.cells.values())
     verdicts = ", ".join(
         f"{counts[verdict]} {verdict.value}" for verdict in MOST_TELLING_FIRST if counts[verdict]
@@ -243,7 +245,7 @@ def _capture(column: Column) -> Page:
 
 
 def pages(columns: Sequence[Column]) -> Iterator[Page]:
-    """The table, and the evidence."""
+    """Yield the table, and the evidence."""
     legend = ", ".join(f"**{mark}** {verdict.value}" for verdict, mark in _MARKS.items())
     releases = _releases(columns)
     yield Page(

@@ -9,7 +9,7 @@ _PLACES = {"PR": "pull", "issue": "issues"}
 
 
 def linked(text: str) -> str:
-    """A text in which every named pull request and issue leads to its thread."""
+    """Return a text in which every named pull request and issue leads to its thread."""
 
     def turned(match: re.Match[str]) -> str:
         repository, kind, number = match.groups()

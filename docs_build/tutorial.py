@@ -40,7 +40,7 @@ class Shown:
 
 
 def shown(markdown: str) -> list[Shown]:
-    """All commands, in their order."""
+    """Return all commands, in their order."""
     return [Shown(match["command"], match["printed"]) for match in _SESSION.finditer(markdown)]
 
 
@@ -64,7 +64,9 @@ def printed(command: str, url: str, folder: Path) -> str:
 
 
 def comparable(text: str) -> Iterator[str]:
-    """The lines of an output without what differs between runs: numbers, spaces, which event was first."""
+    """Yield the lines of an output without what differs between runs: numbers, spaces, which event
+    was first.
+    """
     for line in text.splitlines():
         if line.strip() and not _DIFFERS.search(line):
             counted = re.sub(r"\d+(\.\d+)?", "#", " ".join(line.split()))
@@ -72,7 +74,7 @@ def comparable(text: str) -> Iterator[str]:
 
 
 def refreshed(markdown: str, url: str, folder: Path) -> str:
-    """The tutorial with what its commands print now, run one after the other in one folder."""
+    """Return the tutorial with what its commands print now, run one after the other in one folder."""
 
     def turned(match: re.Match[str]) -> str:
         return f"$ {match['command']}\n{printed(match['command'], url, folder)}"

@@ -97,7 +97,9 @@ def violations(
 
 
 def _readable_first(servers: Sequence[str]) -> list[str]:
-    """The servers that show a fault, each that needs no flags of its own with the parrot before itself."""
+    """Return the servers that show a fault, each that needs no flags of its own with the parrot
+    before itself.
+    """
     from proofs.killing.serving import WITH_PARROT
 
     parrots = [

@@ -59,7 +59,7 @@ class WorkedExample:
 
 
 def examples(page: str) -> Iterator[WorkedExample]:
-    """The marked blocks of a page. Raises ValueError for one whose caption says neither."""
+    """Yield the marked blocks of a page. Raises ValueError for one whose caption says neither."""
     for match in _BLOCK.finditer(page):
         caption = match["caption"]
         if not caption.startswith((VIOLATION, "legal")):
@@ -68,7 +68,9 @@ def examples(page: str) -> Iterator[WorkedExample]:
 
 
 def _exchanges(text: str) -> Iterator[Exchange]:
-    """The exchanges of a block, one after another; an abort is sent while the one before it is under way."""
+    """Yield the exchanges of a block, one after another; an abort is sent while the one before it
+    is under way.
+    """
     lines = text.splitlines()
     starts = [number for number, line in enumerate(lines) if _REQUEST.match(line)]
     labels: Counter[str] = Counter()
@@ -104,7 +106,7 @@ def _exchange(
 
 
 def shown(exchange: Exchange) -> str:
-    """An exchange as a block shows it."""
+    """Return an exchange as a block shows it."""
     request, body = exchange.request, exchange.body.decode()
     asked = f"{request.method} {request.path} {json.dumps(request.body, ensure_ascii=False)}"
     if body.startswith(("data:", "event:")):
@@ -128,7 +130,9 @@ def _wrapped(value: object, indent: str = "") -> str:
 
 
 def with_recorded(page: str) -> str:
-    """A page whose recorded blocks show what the fixtures hold. Raises KeyError for an unknown exchange."""
+    """Return a page whose recorded blocks show what the fixtures hold. Raises KeyError for an
+    unknown exchange.
+    """
 
     def written(match: re.Match[str]) -> str:
         capture = ROOT / "fixtures" / match["file"]
@@ -141,7 +145,7 @@ def with_recorded(page: str) -> str:
 
 
 def chapters() -> Iterator[Path]:
-    """The pages of the specification that may show exchanges."""
+    """Return the pages of the specification that may show exchanges."""
     return (path for path in sorted((ROOT / "spec").glob("*.md")) if path.name != "TRACEABILITY.md")
 
 

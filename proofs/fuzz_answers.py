@@ -166,7 +166,7 @@ def seeds() -> tuple[tuple[Exchange, ...], ...]:
 
 
 def written(exchanges: Sequence[Exchange]) -> bytes:
-    """A capture of these."""
+    """Return a capture of these."""
     file = io.BytesIO()
     writer = ExchangeWriter(file)
     for exchange in exchanges:
@@ -175,7 +175,7 @@ def written(exchanges: Sequence[Exchange]) -> bytes:
 
 
 def written_by_others(exchanges: Sequence[Exchange]) -> bytes:
-    """The same in the form of other recorders."""
+    """Return the same in the form of other recorders."""
     lines = [
         {
             "name": exchange.name,
@@ -319,7 +319,7 @@ def examine(examined: Callable[..., None], number: int, inputs: int) -> None:
 
 
 def batches(inputs: int, first_seed: int) -> Iterator[tuple[int, int]]:
-    """Each with its seed and its size."""
+    """Yield each with its seed and its size."""
     for number, start in enumerate(range(0, inputs, _BATCH)):
         yield first_seed + number, min(_BATCH, inputs - start)
 

@@ -88,7 +88,7 @@ def _asking(mode: GenerationMode, send: Send, statuses: Counter[tuple[str, int]]
 
 @contextlib.contextmanager
 def _served(dialect: str) -> Iterator[Send]:
-    """A server in this process; what sends it a request and gives the answer."""
+    """Yield a server in this process; what sends it a request and gives the answer."""
     loop = asyncio.new_event_loop()
     args = ServerArgs(api_dialect=dialect, enable_metrics=True, chunked_prefill_size=CONTEXT_LENGTH)
     torch.set_num_threads(args.cpu_threads)
@@ -124,7 +124,7 @@ def _plain(number: str) -> float:
 
 
 def _sharpened(document: dict[str, Any]) -> dict[str, Any]:
-    """A document of which more requests can run: ids that the model has, and budgets that fit."""
+    """Return a document of which more requests can run: ids that the model has, and budgets that fit."""
     schemas = document["components"]["schemas"]
     for name, schema in schemas.items():
         if name.endswith(".tokenId"):

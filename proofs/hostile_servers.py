@@ -226,7 +226,9 @@ _PIECES = (
 
 
 def drawn(seed: int) -> Hostile:
-    """The hostile server of a seed: a head, a body of some pieces, and an end. Of words nothing is known."""
+    """Return the hostile server of a seed: a head, a body of some pieces, and an end. Of words
+    nothing is known.
+    """
     choice = random.Random(seed)
     start = head(choice.choice(_TYPES), *choice.choice(_FRAMINGS), status=choice.choice(_STATUSES))
     body = [choice.choice(_PIECES) for _ in range(choice.randint(0, 6))]

@@ -124,7 +124,7 @@ def main() -> int:
 
 
 def _mutants(path: Path) -> list[Mutant]:
-    """The mutants of a file, without those that are known to do what the code does."""
+    """Return the mutants of a file, without those that are known to do what the code does."""
     name = str(path.relative_to(ROOT))
     known = yaml.safe_load(EQUIVALENT.read_text("utf-8"))
     equivalent = {(item["line"], item["mutation"]) for item in known if item["file"] == name}

@@ -53,7 +53,7 @@ class Dice:
 
 
 def recorded() -> list[Source]:
-    """All recorded streams that can be mutated."""
+    """Return all recorded streams that can be mutated."""
     return [
         source
         for model, paths in RECORDED.items()

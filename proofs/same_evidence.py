@@ -74,7 +74,7 @@ def lines(capture: Path, requirements: Collection[str] = ()) -> Iterator[tuple[s
 
 
 def _tokenizer(capture: Path) -> LocalTokenizer | None:
-    """The tokenizer that the expected verdicts of a capture name."""
+    """Return the tokenizer that the expected verdicts of a capture name."""
     expectation = expected_file(str(capture))
     folder = read_expected(expectation).tokenizer if expectation.is_file() else ""
     return LocalTokenizer(expectation.parent / folder) if folder else None
@@ -103,7 +103,7 @@ def _where(place: Place) -> str:
 
 
 def damaged_streams(run: Run, seed: str) -> Iterator[Stream]:
-    """Answers of a run with one or two values of their JSON changed; the same ones each time."""
+    """Yield answers of a run with one or two values of their JSON changed; the same ones each time."""
     dialects = load_dialects()
     sound = [
         stream
@@ -122,12 +122,12 @@ def damaged_streams(run: Run, seed: str) -> Iterator[Stream]:
 
 
 def _with_body(exchange: Exchange, body: bytes) -> Exchange:
-    """An exchange whose answer is another, read as one piece."""
+    """Return an exchange whose answer is another, read as one piece."""
     return replace(exchange, reads=(Read(0.1, body),))
 
 
 def damaged(body: bytes, dice: random.Random) -> bytes | None:
-    """A body of which one event, or the one document, was changed; None where nothing can be."""
+    """Return a body of which one event, or the one document, was changed; None where nothing can be."""
     text = body.decode("utf-8", "replace")
     if not text.startswith("data:"):
         changed = _changed(text, dice)
@@ -156,7 +156,7 @@ def _changed(text: str, dice: random.Random) -> str | None:
 
 
 def _spots(value: Any) -> Iterator[tuple[Any, Any]]:
-    """All containers in a JSON value, with each of their keys or positions."""
+    """Yield all containers in a JSON value, with each of their keys or positions."""
     keys: Iterable[Any] = ()
     if isinstance(value, dict):
         keys = list(value)
@@ -194,12 +194,12 @@ def digests(capture: Path, requirements: Collection[str] = ()) -> dict[str, str]
 
 
 def differing(written: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The requirements whose evidence is not what was written down."""
+    """Return the requirements whose evidence is not what was written down."""
     return [name for name in sorted({*written, *now}) if written.get(name) != now.get(name)]
 
 
 def captures(parts: Sequence[str] = ()) -> list[Path]:
-    """The captures of `fixtures/` whose paths contain any of these; without any, all."""
+    """Return the captures of `fixtures/` whose paths contain any of these; without any, all."""
     every = sorted(FIXTURES.rglob("*.jsonl.gz"))
     return [path for path in every if not parts or any(part in str(path) for part in parts)]
 

@@ -80,7 +80,7 @@ def _speaker() -> Speaker:
 
 
 def circumstances() -> tuple[Circumstances, ...]:
-    """A target of which nothing is known, one of which much is, and a parrot."""
+    """Return a target of which nothing is known, one of which much is, and a parrot."""
     return (
         Circumstances(Budget.QUICK, Advertised()),
         Circumstances(

@@ -63,7 +63,7 @@ class Setup:
 
 
 def _both_ways(path: str, bodies: Sequence[Mapping[str, Any]], **stream: Any) -> list[Asked]:
-    """Each body as a whole answer and as a stream."""
+    """Return each body as a whole answer and as a stream."""
     more = {"stream": True, **stream}
     return [Asked(path, {**body, **extra}) for body in bodies for extra in ({}, more)]
 
@@ -277,7 +277,7 @@ def _others() -> list[Asked]:
 
 
 def setups() -> dict[str, Setup]:
-    """Every server that is asked, by its name."""
+    """Return every server that is asked, by its name."""
     native = [*_both_ways("/generate", _generate()), *_refused_generate(), *_others()]
     usage: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     completions, chats = "/v1/completions", "/v1/chat/completions"
@@ -331,7 +331,7 @@ def setups() -> dict[str, Setup]:
 
 
 def normal(value: Any, key: str = "") -> Any:
-    """A value of an answer with names in the place of what is random or measures time."""
+    """Return a value of an answer with names in the place of what is random or measures time."""
     match value:
         case dict():
             return {name: normal(inner, name) for name, inner in value.items()}
@@ -346,7 +346,7 @@ def normal(value: Any, key: str = "") -> Any:
 
 
 def read(answer: httpx.Response) -> dict[str, Any]:
-    """An answer as it is compared: its events one by one, where it is a stream."""
+    """Return an answer as it is compared: its events one by one, where it is a stream."""
     kind, text = answer.headers.get("content-type", ""), answer.text
     body: Any = text
     if kind.startswith("text/event-stream"):
@@ -366,7 +366,7 @@ def _json(text: str) -> Any:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
-    """The places at which two answers differ, with both values."""
+    """Yield the places at which two answers differ, with both values."""
     match ours, theirs:
         case dict(), dict():
             for key in {**ours, **theirs}:

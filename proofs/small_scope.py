@@ -125,7 +125,7 @@ def joined(rows: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
 
 
 def with_text(story: Story, ends: tuple[int, ...]) -> Iterator[Cut]:
-    """Every way in which the text may lag behind the ids; with the finish all of it is there."""
+    """Yield every way in which the text may lag behind the ids; with the finish all of it is there."""
 
     def walk(position: int, shown: int, cut: Cut) -> Iterator[Cut]:
         if position == len(ends) - 1:
@@ -138,7 +138,7 @@ def with_text(story: Story, ends: tuple[int, ...]) -> Iterator[Cut]:
 
 
 def produced(story: Story, interval: int) -> set[Cut]:
-    """All deliveries that there are of a story."""
+    """Return all deliveries that there are of a story."""
     return {cut for ends in joined(emitted(story, interval)) for cut in with_text(story, ends)}
 
 
@@ -166,7 +166,7 @@ def written(story: Story, cut: Cut, mode: Delivery) -> tuple[Delivered, ...]:
 
 
 def _lists(values: list[Any], strange: Any, following: Any) -> Iterator[tuple[str, list[Any]]]:
-    """A list with one edit."""
+    """Yield a list with one edit."""
     for index in range(len(values)):
         yield f"without entry {index}", values[:index] + values[index + 1 :]
         yield f"with entry {index} twice", values[: index + 1] + values[index:]

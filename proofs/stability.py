@@ -74,7 +74,9 @@ def check(url: str, budget: Budget, dialects: Sequence[str], *, worker: str = ""
 
 
 def differing(runs: Sequence[tuple[str, Run]]) -> dict[str, list[str]]:
-    """The rows on which runs against one server disagree: a line for each verdict, and under which load."""
+    """Return the rows on which runs against one server disagree: a line for each verdict, and under
+    which load.
+    """
     differences: dict[str, list[str]] = {}
     for row in runs[0][1]:
         seen: dict[str, list[tuple[str, Judgement]]] = defaultdict(list)

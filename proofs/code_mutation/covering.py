@@ -36,7 +36,9 @@ class Covering:
     imported: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def of(self, mutant: Mutant) -> set[str]:
-        """The tests that run its line; of a line that runs as the module is imported, those that run any."""
+        """Return the tests that run its line; of a line that runs as the module is imported, those
+        that run any.
+        """
         lines, imported = self.lines.get(mutant.path, {}), self.imported.get(mutant.path, set())
         for line in (mutant.line, mutant.statement):
             if line in imported:

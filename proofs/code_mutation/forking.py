@@ -44,7 +44,7 @@ def import_others() -> None:
 
 
 def in_fork(run: Callable[[], int], cpu_s: int, wall_s: float) -> int | None:
-    """The exit status of a run in a process of its own, silent; None if it was not over in time.
+    """Return the exit status of a run in a process of its own, silent; None if it was not over in time.
 
     cpu_s: what it may compute, the same on a busy machine; wall_s: for one that only waits.
     """

@@ -66,7 +66,7 @@ class Mutant:
 
 
 def mutants_of(path: str, source: bytes) -> list[Mutant]:
-    """All mutants of a file, in the order of their places."""
+    """Return all mutants of a file, in the order of their places."""
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -81,7 +81,7 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
 
 
 def sampled(every: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
-    """A sample that a change of other lines leaves as it is: of each mutant, its text decides."""
+    """Return a sample that a change of other lines leaves as it is: of each mutant, its text decides."""
     seen: Counter[tuple[str, ...]] = Counter()
     drawn = []
     for mutant in every:

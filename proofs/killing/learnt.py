@@ -45,7 +45,7 @@ def consequences() -> frozenset[tuple[str, str]]:
 
 
 def families() -> tuple[frozenset[str], ...]:
-    """The families of requirements that see one disagreement."""
+    """Return the families of requirements that see one disagreement."""
     return tuple(frozenset(item["requirements"]) for item in yaml.safe_load(FAMILIES.read_text("utf-8")))
 
 

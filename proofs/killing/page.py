@@ -12,7 +12,7 @@ from tokenwire.requirement import Requirement
 
 
 def page(matrix: Matrix) -> str:
-    """The matrix as an HTML document."""
+    """Return the matrix as an HTML document."""
     environment = Environment(
         loader=PackageLoader("proofs.killing", "."),
         autoescape=True,

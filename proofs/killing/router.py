@@ -30,7 +30,7 @@ _OF_A_CONNECTION = {"connection", "content-length", "host", "keep-alive", "trans
 
 
 def _shared(body: Any, port: int, rooms: count[int]) -> Any:
-    """A body with the rooms in which its prompts are handed over; any other value as it is."""
+    """Return a body with the rooms in which its prompts are handed over; any other value as it is."""
     if not isinstance(body, dict):
         return body
     given = next((body[name] for name in _PROMPTS if body.get(name)), None)
@@ -44,7 +44,7 @@ def _passed_on(headers: httpx.Headers | Any) -> dict[str, str]:
 
 
 def router(prefill: str, decode: str) -> Starlette:
-    """The application, before the servers at two URLs."""
+    """Return the application, before the servers at two URLs."""
     info = httpx.get(f"{prefill}/server_info", timeout=60).json()["tokenwire_reference"]
     rooms = count(1)
     # A connection that is kept may be closed by the other end just when a request goes out.

@@ -21,7 +21,7 @@ WITH_PARROT = ", with the parrot"
 
 
 def servers_for(fault: KnownFault) -> list[str]:
-    """The servers on which a fault shows. Whole answers show in both delivery modes.
+    """Return the servers on which a fault shows. Whole answers show in both delivery modes.
 
     A server is named by its delivery mode, or by its flags where the fault needs special ones. What a
     requirement on known answers kills is tried on a parrot, too; what no other kills, there alone.
@@ -59,7 +59,7 @@ def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, 
 
 
 def flags_of(name: str) -> tuple[str, ...]:
-    """The flags of a server, by its name."""
+    """Return the flags of a server, by its name."""
     kind = name.partition(_ITS_OWN)[0].removesuffix(WITH_PARROT)
     model = ("--model", "builtin:parrot") if name.endswith(WITH_PARROT) else ()
     return (*model, *_FLAGS.get(kind, tuple(kind.split())))
@@ -67,7 +67,7 @@ def flags_of(name: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def routed(prefill: str, decode: str) -> Iterator[str]:
-    """A router before a server that prefills and one that decodes; its URL."""
+    """Yield a router before a server that prefills and one that decodes; its URL."""
     with _process(("-m", "proofs.killing.router", prefill, decode)) as process:
         yield _url(process)
 

@@ -53,7 +53,7 @@ def _finishing(source: Source) -> list[Emission]:
 
 
 def _series(emission: Emission) -> list[str]:
-    """Names of the series that hold entries, one for each id of the emission."""
+    """Return names of the series that hold entries, one for each id of the emission."""
     due = len(emission.output_ids or ())
     return [
         name

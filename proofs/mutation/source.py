@@ -58,7 +58,7 @@ class Source:
         return verdicts_of(judge([self.run]))
 
     def with_reads(self, reads: Iterable[bytes], ending: Ending = Ending.COMPLETE) -> Run:
-        """The run with another body in the place of the stream's."""
+        """Return the run with another body in the place of the stream's."""
         pieces = tuple(Read(n / 1000, piece) for n, piece in enumerate(reads) if piece)
         exchange = replace(self.exchange, reads=pieces, ending=ending)
         read = load_dialects()[self.stream.dialect].read(exchange, delivery_hint=self.run.advertised.delivery)
@@ -67,7 +67,7 @@ class Source:
 
 
 def verdicts_of(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
-    """The most telling verdict of each requirement that saw anything."""
+    """Return the most telling verdict of each requirement that saw anything."""
     found: dict[str, list[Verdict]] = {}
     for judgement in judgements:
         found.setdefault(judgement.requirement.id, []).append(judgement.verdict)
@@ -75,7 +75,7 @@ def verdicts_of(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
 
 
 def violations(judgements: Iterable[Judgement]) -> Iterator[tuple[str, Observation]]:
-    """Each violation with the id of its requirement."""
+    """Yield each violation with the id of its requirement."""
     for judgement in judgements:
         for observation in judgement.violations:
             yield judgement.requirement.id, observation
@@ -89,7 +89,9 @@ def _partners(stream: Answer, streams: Iterable[Answer]) -> tuple[Answer, ...]:
 
 
 def sources(paths: Iterable[Path], tokenizer: Tokenizer | None = None) -> Iterator[Source]:
-    """All streams of some captures that can be mutated: ended well, of a modest length, and without fault."""
+    """Yield all streams of some captures that can be mutated: ended well, of a modest length, and
+    without fault.
+    """
     for run in replay(list(paths), tokenizer=tokenizer).runs:
         for stream in run.streams:
             whole = stream.exchange.ending is Ending.COMPLETE and stream.exchange.status == 200

@@ -33,7 +33,7 @@ class Tally:
 
 
 def _read(source: Source, edit: Edit, hand: Hand) -> Run:
-    """The run with the edited stream, delivered in reads of a drawn size."""
+    """Return the run with the edited stream, delivered in reads of a drawn size."""
     whole = edit.body.bytes()
     size = hand.choose(_READ_SIZES)
     if size == 1 and len(whole) > 4000:

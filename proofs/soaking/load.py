@@ -30,7 +30,7 @@ _VOLATILE = re.compile(rb'"(id|created|e2e_latency|request_id|[a-z_]*_(time|ts|l
 
 
 def short(choice: random.Random) -> tuple[str, Any]:
-    """A request of a few tokens."""
+    """Return a request of a few tokens."""
     body: dict[str, Any]
     if choice.random() < 0.2:
         body = {"model": "builtin:tiny", "prompt": ids(choice, 8), "max_tokens": 4, "temperature": 0}
@@ -44,7 +44,7 @@ def short(choice: random.Random) -> tuple[str, Any]:
 
 
 def mixed(choice: random.Random, rid: str) -> tuple[str, Any]:
-    """A request that may ask for anything."""
+    """Return a request that may ask for anything."""
     body: dict[str, Any]
     budget, stream, temperature = choice.randint(1, 60), choice.random() < 0.6, choice.choice((0, 0.7, 1.5))
     if choice.random() < 0.3:
@@ -127,7 +127,7 @@ async def watched(server: Served, samples: list[Sample], what: str, began: float
 
 
 def growth(megabytes: Sequence[float]) -> float:
-    """The last fifth of some samples over the second: the first is the warm-up.
+    """Return the last fifth of some samples over the second: the first is the warm-up.
 
     Infinity where there are fewer than five: so short a load shows nothing.
     """

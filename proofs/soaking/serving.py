@@ -163,6 +163,6 @@ async def emptied(server: Served) -> str:
 
 
 def ids(choice: random.Random, most: int) -> list[int]:
-    """A prompt; half of them share a prefix."""
+    """Return a prompt; half of them share a prefix."""
     prefix = list(range(100, 132)) if choice.random() < 0.5 else []
     return prefix + [choice.randrange(3, 700) for _ in range(choice.randint(1, most))]

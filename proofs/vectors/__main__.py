@@ -31,14 +31,16 @@ _SEVERAL = 3
 
 
 def cases_of(door: Door) -> Iterator[Case]:
-    """All cases of a door, without what the judge says of them."""
+    """Yield all cases of a door, without what the judge says of them."""
     legal = {case.id: case for case in legal_cases(door)}
     yield from (*legal.values(), *refused_cases(door), *broken_cases(door, legal))
     yield long_case(door)
 
 
 def judged(door: Door) -> list[Case]:
-    """All cases of a door, each with the result that the judge gives it; the long one as its short form."""
+    """Return all cases of a door, each with the result that the judge gives it; the long one as its
+    short form.
+    """
     short = settled(long_case(door, _SHORT))
     return [
         replace(case, result=short.result, requirement=short.requirement) if case.rules else settled(case)
@@ -47,7 +49,7 @@ def judged(door: Door) -> list[Case]:
 
 
 def _rules(reads: Sequence[bytes]) -> list[Any]:
-    """The reads of a case as its file has them."""
+    """Return the reads of a case as its file has them."""
     body, size = b"".join(reads), len(reads[0])
     if len(reads) >= _SEVERAL and all(len(read) == size for read in reads[:-1]) and len(reads[-1]) <= size:
         return [{"text": body.decode(), "every": size}]
@@ -62,7 +64,7 @@ def _rule(read: bytes) -> Any:
 
 
 def row(case: Case) -> dict[str, Any]:
-    """A case as its file has it: without what is as in most cases."""
+    """Return a case as its file has it: without what is as in most cases."""
     headers = dict(case.headers)
     made: dict[str, Any] = {
         "id": case.id,
@@ -89,7 +91,7 @@ def row(case: Case) -> dict[str, Any]:
 
 
 def document(door: Door, cases: Sequence[Case]) -> str:
-    """The text of a file: its head, and a case a line."""
+    """Return the text of a file: its head, and a case a line."""
     flags = {case.sentence for case in cases}
     head = {
         "schema": "schema.json",

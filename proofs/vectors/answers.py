@@ -80,7 +80,7 @@ def _output(
     first: int = 0,
     **end: Any,
 ) -> Output:
-    """A choice from the pieces of its channels, a bar between tokens."""
+    """Return a choice from the pieces of its channels, a bar between tokens."""
     ids = count(_FIRST_ID + first)
 
     def tokens(pieces: str, channel: str | int) -> Iterator[Token]:
@@ -255,7 +255,7 @@ LATE = 3
 
 
 def margins(output: Output) -> list[float | None]:
-    """The entries of the sampler's list."""
+    """Return the entries of the sampler's list."""
     return [None if index < LATE else token.id / 1000 for index, token in enumerate(output.tokens)]
 
 

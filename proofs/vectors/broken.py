@@ -129,7 +129,7 @@ def _choices(events: Sequence[Event], index: int) -> list[Any]:
 
 
 def broken_cases(door: Door, legal: dict[str, Case]) -> Iterator[Case]:
-    """The cases of a door that break a sentence, from its legal ones."""
+    """Yield the cases of a door that break a sentence, from its legal ones."""
     yield from _mutated(door, legal)
     answers = {answer.name: answer for answer in answers_of(door.name)}
     tables = read_yaml(Path(__file__).with_name("broken.yaml"))

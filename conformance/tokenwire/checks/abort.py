@@ -39,14 +39,14 @@ def _single(stream: Answer) -> bool:
 
 
 def _aborts(stream: Answer, target: Target, names: frozenset[str] | None = None) -> list[ControlCall]:
-    """The aborts that name a request, by any of its ids or by some of them, and were answered."""
+    """Return the aborts that name a request, by any of its ids or by some of them, and were answered."""
     names = names_of(stream) if names is None else names
     return [call for call in target.aborts if call.ids & names] if names else []
 
 
 def _abort_under_way(stream: Stream, target: Target, name: str | None) -> ControlCall | None:
-    """The first abort of a stream by a name that was sent when some of its tokens had come, and less than a
-    quarter.
+    """Return the first abort of a stream by a name that was sent when some of its tokens had come, and less
+    than a quarter.
     """
     budget = stream.asked.max_new_tokens
     if budget is None or name is None or not _single(stream):
@@ -149,7 +149,9 @@ def _taken_back(choice: Choice) -> str:
 
 @check_finished("aborted-ids-are-counted")
 def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """An aborted choice ends with every id that it ever showed, a count of them, and an entry for each."""
+    """Check that an aborted choice ends with every id that it ever showed, a count of them, and an
+    entry for each.
+    """
     ids = choice.output_ids
     if not was_aborted(choice) or ids is None:
         return
@@ -236,7 +238,7 @@ def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterato
 
 @check_run("abort-of-nobody-is-no-failure")
 def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """An abort that comes too late, or for no request, is no reason to fail."""
+    """Check that an abort that comes too late, or for an unknown request, does not fail."""
     known: dict[str, list[Answer]] = {}
     firsts: dict[str, Answer] = {}
     for stream in streams:
@@ -260,7 +262,7 @@ def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) 
 
 @check_run("id-in-use-spares-the-first")
 def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A stream under whose id another request came is not ended by that."""
+    """Check that a stream under whose id another request came is not ended by that."""
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
         if stream.asked.request_id and began(stream.exchange) is not None:

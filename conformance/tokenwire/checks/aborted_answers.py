@@ -25,7 +25,7 @@ _COUNTERS = ("prompt_tokens", "completion_tokens")
 
 @read_once
 def _reported_ids(stream: Stream) -> dict[int, str]:
-    """The request id that each choice began with, by its index."""
+    """Return the request id that each choice began with, by its index."""
     reported: dict[int, str] = {}
     for choice in stream.choices:
         for name in choice.details("request_id"):
@@ -35,7 +35,9 @@ def _reported_ids(stream: Stream) -> dict[int, str]:
 
 
 def _aborts(stream: Stream, target: Target) -> list[ControlCall]:
-    """The aborts that name a request, by the client's id or by one that the answer carries, while it ran."""
+    """Return the aborts that name a request, by the client's id or by one that the answer carries,
+    while it ran.
+    """
     if not target.aborts:
         return []
     names = {*names_of(stream), *_reported_ids(stream).values()}
@@ -52,7 +54,9 @@ def _within(moment: float | None, start: float | None, end: float | None) -> boo
 
 
 def _error(stream: Stream) -> str:
-    """The error that an answer ended in, in words; empty for none, and for one that refuses the request."""
+    """Return the error that an answer ended in, in words; empty for none, and for one that refuses
+    the request.
+    """
     failed = any(is_error(choice.finish) for choice in stream.choices)
     if not (stream.refused or stream.error is not None or failed):
         return ""
@@ -65,7 +69,7 @@ def _error(stream: Stream) -> str:
 
 @check("aborted-request-is-answered")
 def _aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
-    """An error in the place of what was made before an abort loses it."""
+    """Check that an aborted request is answered with its tokens so far, and not with an error."""
     error = _error(stream)
     reported = error or (ended(stream) and any(map(was_aborted, stream.choices)))
     if reported and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
@@ -87,7 +91,9 @@ def _aborted_empty(stream: Stream) -> bool:
 
 @check_run("empty-abort-is-an-answer")
 def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A request that was aborted in the queue is answered in the shape that all answers of its kind have."""
+    """Check that a request that was aborted in the queue is answered in the shape that all answers of its
+    kind have.
+    """
     whole: dict[tuple[object, ...], Answer] = {}
     for stream in streams if _aborted_empty(streams) else ():
         if ended(stream) and finished_choices(stream) and not any(map(was_aborted, stream.choices)):

@@ -47,14 +47,18 @@ def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]: ...
 
 
 def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]:
-    """The choices of a record that reached a finish reason, an abort that a client asked for among them."""
+    """Return the choices of a record that reached a finish reason, an abort that a client asked for
+    among them.
+    """
     if stream.refused:
         return []
     return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
 
 
 def undisturbed_choices(stream: Stream) -> list[Choice]:
-    """The choices of a complete record that no abort ended: how far one came then depends on the moment."""
+    """Return the choices of a complete record that no abort ended: how far one came then depends on
+    the moment.
+    """
     if not stream.answered or not ended(stream):
         return []
     return [choice for choice in stream.choices if choice.finish and choice.finish.type != "abort"]

@@ -271,7 +271,9 @@ def idle_start(emissions: Sequence[Delivered]) -> int:
 
 
 def _of_both_sides(record: Record, emissions: Sequence[Delivered]) -> Record:
-    """The record without what no emission carries: the requests may have asked for different things."""
+    """Return the record without what no emission carries: the requests may have asked for different
+    things.
+    """
     carried = {name for emission in emissions for name in emission.series}
     return replace(
         record,
@@ -282,7 +284,7 @@ def _of_both_sides(record: Record, emissions: Sequence[Delivered]) -> Record:
 
 
 def record_of(choice: Choice) -> Record:
-    """The record that a choice put together; the choice of a whole answer is the record itself."""
+    """Return the record that a choice put together; the choice of a whole answer is the record itself."""
     series = {name: choice.series(name) for name in choice.series_names}
     return Record(
         output_ids=choice.output_ids,

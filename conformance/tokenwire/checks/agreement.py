@@ -36,7 +36,7 @@ def same_beginning(stream: Answer) -> tuple[object, ...] | None:
 
 
 def choice_pairs(baseline: Answer, other: Answer) -> Iterator[tuple[Side, Side]]:
-    """The choices of two answers, index by index, with their content.
+    """Yield the choices of two answers, index by index, with their content.
 
     Both stay loaded while they are compared: a check reads each of them several times.
     """
@@ -78,7 +78,7 @@ def same_sampled(pair: Pair, source: str, upto: slice = slice(None)) -> Iterator
 
 
 def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
-    """The series that both carry and that were asked for alike: others cannot be alike."""
+    """Return the series that both carry and that were asked for alike: others cannot be alike."""
     common = baseline[1].series_names & other[1].series_names
     if _asked_alike(baseline, other):
         return common

@@ -52,7 +52,7 @@ def _prompt_ids(choice: Choice) -> Iterator[Value]:
 
 
 def _prompt_series(choice: Choice) -> Iterator[Value]:
-    """All prompt-side series, series by series, be they no lists."""
+    """Yield all prompt-side series, series by series, be they no lists."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
         carrying = (carrier for carrier in choice.delivered if name in carrier.prompt_series)
         yield from ((carrier, name, carrier.prompt_series[name]) for carrier in carrying)
@@ -71,7 +71,7 @@ def _text(choice: Choice) -> Iterator[Value]:
 
 
 def _series(choice: Choice) -> Iterator[Value]:
-    """The lists of all series, series by series."""
+    """Yield the lists of all series, series by series."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.series):
         lists = ((carrier, name, carrier.entries(name)) for carrier in choice.delivered)
         yield from (value for value in lists if value[2] is not None)

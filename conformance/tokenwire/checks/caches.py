@@ -212,7 +212,7 @@ def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[O
 
 @check("answer-names-its-adapter", ANSWERED)
 def _answer_names_its_adapter(stream: Stream, target: Target) -> Iterator[Observation]:
-    """An adapter that is asked for as the model is the model that is named."""
+    """Check that an adapter that is asked for as the model is the model that is named."""
     name, adapter = stream.asked.model, stream.asked.adapter
     if adapter is None or name not in adapter.values or name not in target.advertised.adapters:
         return

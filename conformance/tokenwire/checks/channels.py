@@ -39,7 +39,7 @@ _CALLS = about(chat=True, streamed=True)
 
 
 def _finished(stream: Stream) -> Iterator[Channels]:
-    """The choices of a chat answer that came to their end."""
+    """Yield the choices of a chat answer that came to their end."""
     for choice in undisturbed_choices(stream) if is_chat(stream) else ():
         yield Channels.of(stream, choice)
 
@@ -67,7 +67,7 @@ def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target
 
 
 def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
-    """The choices of two answers to one request that a parser took apart, or may have."""
+    """Yield the choices of two answers to one request that a parser took apart, or may have."""
     ours = {channels.choice.index: channels for channels in _finished(comparison.baseline)}
     for theirs in _finished(comparison.other):
         if theirs.choice.index in ours:
@@ -138,7 +138,7 @@ def _with_whole(comparison: Comparison) -> bool:
 
 @compare("stream-channels-equal-whole")
 def _stream_channels_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """A stream is taken apart as the whole answer is."""
+    """Check that a stream is taken apart as the whole answer is."""
     if _with_whole(comparison):
         yield from _compared(comparison, "and in the whole answer", target)
 
@@ -263,7 +263,9 @@ def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Ob
 
 
 def _pieces(stream: Stream) -> Iterator[tuple[Place, CallPiece, bool]]:
-    """The pieces of tool calls of a stream, each with its place and whether it is the first of its call."""
+    """Yield the pieces of tool calls of a stream, each with its place and whether it is the first
+    of its call.
+    """
     for choice in stream.choices:
         for call in choice.calls:
             for position, (emission, piece) in enumerate(call.pieces):
@@ -297,7 +299,7 @@ def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("calls-are-numbered", about(chat=True))
 def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The tool calls of a choice are 0, 1, 2 and so on, as they begin."""
+    """Check that the tool calls of a choice are numbered 0, 1, 2 and so on, as they begin."""
     for choice in stream.choices:
         for due, call in enumerate(choice.calls):
             emission, piece = call.pieces[0]
@@ -308,7 +310,7 @@ def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("call-ids-are-unique", about(chat=True))
 def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A result is given back by the id of its call."""
+    """Check that the ids of calls are unique, because a result is returned by the id of its call."""
     held: set[str] = set()
     for choice in stream.choices:
         for call in choice.calls:
@@ -348,7 +350,9 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
 
 @check("spent-budget-is-told", _TAKEN_APART)
 def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """A choice that its budget ended within a tool call does not finish as if the call were complete."""
+    """Check that a choice that its budget ended within a tool call does not finish as if the call
+    were complete.
+    """
     for channels in _finished(stream):
         stated, finish = _marked_text(stream, channels, target), channels.choice.finish
         if stated is None or finish is None or not stated.spent or not stated.reading.cut:
@@ -359,7 +363,9 @@ def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observatio
 
 @check("stop-within-a-call-is-told", _TAKEN_APART)
 def _stop_within_a_call_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """A choice that a stop string ended within a tool call does not finish as if the call were complete."""
+    """Check that a choice that a stop string ended within a tool call does not finish as if the call were
+    complete.
+    """
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         stopped = stated is not None and (stated.stopped or stated.unfound) and not stated.spent
@@ -380,7 +386,7 @@ def _finish_of_calls_has_a_call(stream: Stream, _target: Target) -> Iterator[Obs
 
 @check("calls-finish-as-calls", _TAKEN_APART)
 def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A choice that comes to its end with calls that are complete says so."""
+    """Check that a choice that ends with complete calls finishes with tool_calls."""
     asked = stream.asked
     named = asked.tools is not None and asked.tools.name
     if named or asked.stop or asked.stop_regex or asked.stop_token_ids:
@@ -453,7 +459,7 @@ def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observ
 
 @compare("reasoning-tokens-equal-whole")
 def _reasoning_tokens_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """A stream counts as much reasoning as the same request answered whole."""
+    """Check that a stream counts as much reasoning as the same request answered whole."""
     ours, theirs = comparison.baseline, comparison.other
     if not _with_whole(comparison) or not (ended(ours) and ended(theirs)):
         return

@@ -38,8 +38,8 @@ _INSTEAD = ("refusal", "function_call")
 
 @check("chat-content-never-null", about(chat=True, items=False, delivery=Delivery.WHOLE))
 def _chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A chat message has a string as its content, the empty one where there is no text; beside tool calls, a
-    refusal or reasoning, and where a filter took it, it may have none.
+    """Check that a chat message has a string as its content, the empty one where there is no text; beside
+    tool calls, a refusal or reasoning, and where a filter took it, it may have none.
     """
     for choice in stream.choices:
         for emission in choice.emissions:
@@ -58,7 +58,7 @@ def _chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observ
 def _chat_meta_info_in_every_choice(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Every choice has its own meta_info when it was asked for."""
+    """Check that every choice has its own meta_info when it was asked for."""
     reported = choice.emissions[-1].details.get("meta_info")
     place, holds = choice.last_at("meta_info"), isinstance(reported, Mapping)
     message = f"choice {choice.index} has no meta_info object"
@@ -80,7 +80,9 @@ def _chat_meta_info_only_on_request(
 
 @check("chat-ids-agree-with-meta-info", about(chat=True, items=False, delivery=Delivery.WHOLE))
 def _chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The ids of a choice, their count in meta_info and the ids that its logprobs name are one story."""
+    """Check that the ids of a choice, their count in meta_info and the ids that its logprobs name
+    are one story.
+    """
     if stream.asked.max_new_tokens == 0:
         return
     for choice in stream.choices:

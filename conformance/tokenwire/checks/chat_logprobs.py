@@ -177,7 +177,7 @@ def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
 
 @check("chat-logprobs-spell-the-text", about("logprobs", chat=True, ended=True))
 def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The tokens of the logprobs are those whose text is shown."""
+    """Check that the tokens of the logprobs are those whose text is shown."""
     for choice in finished_choices(stream):
         content, text = joined_series(choice, CONTENT), choice.text
         tokens = [_bytes_of(entry) if entry else None for entry in content.tokens] if content else []
@@ -202,7 +202,7 @@ _SPECIAL = re.compile(r"<[^<>]*>")
 
 
 def _plain(text: str) -> str:
-    """The ASCII characters of a text that show."""
+    """Return the ASCII characters of a text that show."""
     return "".join(character for character in text if "!" <= character <= "~")
 
 
@@ -237,7 +237,7 @@ def parallel_lists(reported: Any) -> dict[str, list[Any]]:
 def _completion_logprobs_are_parallel(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """All lists of a completion's logprobs have one entry for each token.
+    """Check that all lists of a completion's logprobs have one entry for each token.
 
     The list of alternatives is empty where none were asked for; that it is not where they were is seen by the
     requirement that counts them.
@@ -286,7 +286,9 @@ def _may_follow_a_part(text: str | None, begin: int, position: int | None, name:
 
 @check("text-offsets-add-up", about(chat=False))
 def _text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Each offset is the one before it and what the text shows of the token there, across all events."""
+    """Check that each offset is the one before it and what the text shows of the token there,
+    across all events.
+    """
     unknown = policy_of(stream).text_offsets == "unknown"
     for choice in stream.choices if _tells(stream) else ():
         text = choice.text

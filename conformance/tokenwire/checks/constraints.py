@@ -93,7 +93,7 @@ def _finished_text_is_a_word(choice: Choice, stream: Stream, target: Target) -> 
 
 @check_finished("reasoning-keeps-the-constraint", _CHAT)
 def _reasoning_keeps_the_constraint(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """A model that reasons still has to say what was asked for."""
+    """Check that the answer of a model that reasons still keeps the constraint."""
     yield from _words(choice, stream, target, reasons=True)
 
 
@@ -132,7 +132,7 @@ check_rows(
 
 
 def _calling(choice: Choice, stream: Stream) -> Channels | None:
-    """A choice that came to its end and calls tools."""
+    """Return a choice that came to its end and calls tools."""
     whole = choice.finish is not None and choice.finish.type in {CALLED, "stop"}
     return Channels.of(stream, choice) if whole and choice.has_calls and not stream.asked.stop else None
 
@@ -151,7 +151,7 @@ def _one_call_at_most(choice: Choice, stream: Stream, _target: Target) -> Iterat
 def _demanded_arguments_are_an_object(
     choice: Choice, stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """A call that the server forced can be made."""
+    """Check that a forced call can be made."""
     rule, channels = stream.asked.tools, _calling(choice, stream)
     if rule is None or rule.demand != "required" or channels is None:
         return

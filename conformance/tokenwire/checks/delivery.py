@@ -97,7 +97,9 @@ def _modes(choice: Choice) -> list[tuple[Emission, str, Delivery]]:
 
 @check("one-mode-per-stream", STREAMED)
 def _one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """All fields are of the mode that the first telling field shows, ids before series before text."""
+    """Check that all fields are of the mode that the first telling field shows, ids before series
+    before text.
+    """
     first: Delivery | None = None
     for choice in stream.delivering_as_begun:
         modes = _modes(choice)
@@ -113,7 +115,7 @@ def _one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observatio
 
 @check("mode-is-advertised", STREAMED)
 def _mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The ids of each choice come in the mode that the server says that it streams in.
+    """Check that the ids of each choice come in the mode that the server says that it streams in.
 
     What it says holds for the endpoints that have both modes.
     """
@@ -149,7 +151,7 @@ def _carries_ids(choice: Choice) -> bool:
 
 @check("first-emission-has-a-token", STREAMED)
 def _first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Ids start with an id, not with an empty list."""
+    """Check that ids start with an id, not with an empty list."""
     for choice in stream.delivering_as_begun:
         carrying = [emission for emission in choice.delivered if emission.output_ids is not None]
         if any(emission.output_ids for emission in carrying):
@@ -193,7 +195,7 @@ def _brought(choice: Choice) -> Iterator[Row]:
 
 @check_finished("whole-accumulates", about(delivery=Delivery.WHOLE))
 def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A long whole answer still has all its ids and entries, counted by its completion_tokens."""
+    """Check that a long whole answer still has all its ids and entries, counted by its completion_tokens."""
     if stream.asked.max_new_tokens == 0:
         return
     count, names, emission = _reported_count(stream, choice), choice.series_names, choice.emissions[-1]
@@ -220,7 +222,8 @@ def _reported_count(stream: Stream, choice: Choice) -> int | None:
 
 @check("coalescing-keeps-all", STREAMED)
 def _coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation]:
-    """An emission of more ids than one output holds has all of its entries, and its counters count them.
+    """Check that an emission of more ids than one output holds has all of its entries, and its counters count
+    them.
 
     One output holds as many new ids as the interval says, the first one id; where the interval is not known,
     1. What was lost is seen by completion_tokens, which counts on. Servers that yield several tokens in one
@@ -241,7 +244,7 @@ def _coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observatio
 
 
 def _joined(emissions: Sequence[Emission], interval: int) -> Iterator[tuple[Emission, int]]:
-    """The emissions that carry more ids than one output holds, each with how many."""
+    """Yield the emissions that carry more ids than one output holds, each with how many."""
     counted = 0
     for emission in emissions:
         count = emission.counter("completion_tokens")

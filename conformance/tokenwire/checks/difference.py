@@ -14,7 +14,7 @@ Same = Callable[[Any, Any], bool]
 
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = equal) -> int | None:
-    """The first position at which two sequences differ, one of them ending counted as a difference."""
+    """Return the first position at which two sequences differ, one of them ending counted as a difference."""
     if isinstance(expected, str) and isinstance(actual, str):
         return None if expected == actual else _parting(expected, actual)
     if same_values(expected, actual):
@@ -73,8 +73,8 @@ def observe_sequence(
 def observe_sequences(
     rows: Iterable[tuple[Emission, str, Sequence[Any], Sequence[Any]]], what: str, source: str
 ) -> Iterator[Observation]:
-    """The same for a field of several emissions: emission, field, expected, actual. Those that are the same
-    are one observation. `what` names the thing, of `{field}`.
+    """Observe the same for a field of several emissions: emission, field, expected, actual. Equal ones are
+    one observation. `what` names the thing, of `{field}`.
     """
     same: list[Row] = []
     for emission, field, expected, actual in rows:

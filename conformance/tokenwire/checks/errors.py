@@ -17,7 +17,7 @@ from tokenwire.target.death import error_code
 
 @check("stream-errors-say-why", EVENTS)
 def _stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A reader that sees an error event knows what happened, and whether to come again."""
+    """Check that an error event has a message, and shows if a retry makes sense."""
     for event in stream.error_events:
         stated, code = words_of(event.error), error_code(event.error)
         coded = code is not None or not policy_of(stream).numeric_error_codes
@@ -29,13 +29,13 @@ def _stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 def _choice_in_error(event: Event) -> int | None:
-    """The index of the choice that an error event speaks of; None where it names none."""
+    """Return the index of the choice that an error event speaks of; None where it names none."""
     named = (value.get("index") for value in (event.data, event.error) if isinstance(value, Mapping))
     return next((index for value in named if (index := integer(value)) is not None), None)
 
 
 def _events_of(stream: Stream, choice: int) -> set[int]:
-    """The positions of the events that speak of a choice, errors among them."""
+    """Return the positions of the events that speak of a choice, errors among them."""
     of_choice = {emission.index for emission in stream.emissions() if emission.choice == choice}
     failed = (event for event in stream.error_events if _choice_in_error(event) in (choice, None))
     return of_choice | {event.index for event in failed}
@@ -88,7 +88,7 @@ def _asks_for_text(stream: Stream) -> bool:
 
 @check("ids-need-no-tokenizer", about(chat=False))
 def _ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Ids in, ids out: no text is needed on the way."""
+    """Check that a server without a tokenizer answers ids with ids."""
     if target.advertised.tokenizer is not False or _asks_for_text(stream):
         return
     dialect = dialect_of(stream)

@@ -94,7 +94,9 @@ def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
 
 
 def expect_equal(rows: Iterable[tuple[Emission, str, Any, Any]], words: str) -> Iterator[Observation]:
-    """The same, for values that must be equal and of one JSON type: emission, field, expected, actual."""
+    """Observe the same for values that must be equal and of one JSON type: emission, field,
+    expected, actual.
+    """
     compared = (
         (emission, field, expected is actual or equal(expected, actual), expected, actual)
         for emission, field, expected, actual in rows

@@ -17,7 +17,7 @@ from tokenwire.target.advertised import CONTEXT_BORDER
 
 
 def _stops(whole: Whole) -> tuple[object, ...]:
-    """All that shapes a result, but for its budget."""
+    """Return all that shapes a result, but for its budget."""
     prompt = whole.stream.asked.prompt_key or whole.prompt
     stops = ("stop", "stop_token_ids", "stop_regex", "ignore_eos", "min_new_tokens")
     return (prompt, *asked_alike(whole.stream, "other_sampling", *stops))

@@ -31,14 +31,14 @@ def _answer_content_type(stream: Stream, _target: Target) -> Iterator[Observatio
 
 @check("stream-content-type", EVENTS)
 def _stream_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """An event stream calls itself one."""
+    """Check that the media type of an event stream is that of one."""
     if stream.answered:
         yield expect(start_place(stream), "text/event-stream", _media_type(stream))
 
 
 @check("stream-is-utf8", EVENTS)
 def _stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """All bytes of a stream decode, once they are put together."""
+    """Check that all bytes of a stream decode, once they are put together."""
     offset = stream.undecodable_at
     place = end_place(stream)
     if offset is not None:
@@ -50,7 +50,7 @@ def _stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("events-are-json-objects", EVENTS)
 def _events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Every event but the end mark is one strict JSON object."""
+    """Check that every event but the end mark is one strict JSON object."""
 
     def rows() -> Iterator[Row]:
         for event in stream.events:
@@ -64,7 +64,7 @@ def _events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observ
 
 @check("events-fit-schema", EVENTS)
 def _events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Every event has the shape that its endpoint gives it."""
+    """Check that every event has the shape that its endpoint gives it."""
     expected = f"an event valid against {stream.schema}"
     rows: Iterator[Row] = (
         (event, "", not event.schema_errors, expected, list(event.schema_errors[:5]) or "valid")
@@ -101,7 +101,9 @@ def _done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observati
 
 @check("stream-ends-cleanly", EVENTS)
 def _stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The body is complete, and so is its last event. A stream that this suite gave up has no end."""
+    """Check that the body is complete, and so is its last event. A stream that this suite gave up
+    has no end.
+    """
     ending = stream.exchange.ending
     if ending not in {Ending.COMPLETE, Ending.TRUNCATED}:
         return
@@ -122,7 +124,7 @@ _HEARD_AS_MESSAGES = frozenset({"", "message"})
 
 @check("events-are-unnamed", about(event_stream=True, items=False))
 def _events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A client that listens for messages hears every event."""
+    """Check that events are unnamed, so that a client that listens for messages gets every event."""
     header, sent = policy_of(stream).named_events_header, stream.exchange.request.headers
     if any(name.lower() == header for name, _ in sent):
         return

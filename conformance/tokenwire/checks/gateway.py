@@ -53,7 +53,9 @@ def _answered(comparison: Comparison) -> bool:
 
 
 def _gateway(comparison: Comparison, _target: Target | None = None) -> Pairs | None:
-    """The choices that the worker finished and that the gateway brought, where both can be held together."""
+    """Return the choices that the worker finished and that the gateway brought, where both can be
+    held together.
+    """
     if not comparison.repeats or not _answered(comparison):
         return None
     theirs = {choice.index: choice for choice in comparison.other.choices}
@@ -92,7 +94,7 @@ def _gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterat
 
 @compare("gateway-keeps-every-field")
 def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """A gateway that reads answers into a type of its own loses what that type does not know."""
+    """Check for lost fields: a gateway that parses answers into its own type loses what that type lacks."""
     worker, gateway = comparison.baseline, comparison.other
     if not _answered(comparison):
         return
@@ -156,7 +158,7 @@ compare_rows(
 
 @compare("gateway-keeps-the-finish")
 def _gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Every choice that the worker finished is there, and finished for the same reason."""
+    """Check that every choice that the worker finished is there, and finished for the same reason."""
     worker, gateway = comparison.baseline, comparison.other
     if not comparison.repeats or not _answered(comparison):
         return

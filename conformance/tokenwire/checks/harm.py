@@ -31,8 +31,8 @@ Good = tuple[str, tuple[object, ...], Answer]
 
 
 def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[Answer, Answer]], list[Good]]:
-    """Each good request that was sent next after a bad one in the same talk, behind that bad one; and all
-    good ones that were answered.
+    """Return each good request that was sent next after a bad one in the same talk, behind that bad one; and
+    all good ones that were answered.
     """
     bad: dict[tuple[str, str], Answer] = {}
     controls: list[tuple[Answer, Answer]] = []
@@ -155,8 +155,8 @@ _OF_A_WORKER = frozenset({502, 504})
 
 @check_run("requests-do-not-break-the-server")
 def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Every request, good or bad, ends in a record or a refusal. The gravest failures come first: the end of
-    the server, then silence, then a status.
+    """Check that every request, good or bad, ends in a record or a refusal. The gravest failures come first:
+    the end of the server, then silence, then a status.
 
     A target that never gave a record may be no inference server at all.
     """

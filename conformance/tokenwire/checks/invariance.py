@@ -67,7 +67,9 @@ def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
 
 
 def repeated(group: list[Answer]) -> Answer | None:
-    """The first of two answers of a group that are alike: what shows that the target repeats itself."""
+    """Return the first of two answers of a group that are alike: what shows that the target repeats
+    itself.
+    """
     results = [known_by(tuple((c.index, c.output_ids, c.text) for c in stream.choices)) for stream in group]
     times = Counter(results)
     return next((s for s, result in zip(group, results, strict=True) if times[result] > 1), None)
@@ -75,7 +77,7 @@ def repeated(group: list[Answer]) -> Answer | None:
 
 @once_per_run
 def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
-    """The complete answers of a run that begin alike, those together that do.
+    """Return the complete answers of a run that begin alike, those together that do.
 
     Ids begin as those of a longer answer do. A text need not: servers parse what is whole, and cut it. So an
     answer without ids is held against those to the same budget that came in the same way.
@@ -116,7 +118,7 @@ def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Tar
 
 
 def _of_same_weights(streams: tuple[Answer, ...], target: Target) -> Iterable[tuple[Answer, ...]]:
-    """The answers that the same weights made, together."""
+    """Return the answers that the same weights made, together."""
     by_weights: defaultdict[int | None, list[Answer]] = defaultdict(list)
     for stream in streams:
         by_weights[target.deeds.weights(stream)].append(stream)
@@ -147,7 +149,7 @@ def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer 
 
 @fact(Stream)
 def _highest(stream: Stream) -> dict[str, int]:
-    """The highest value of each counter in an answer."""
+    """Return the highest value of each counter in an answer."""
     highest: dict[str, int] = {}
     for emission in stream.emissions():
         for name, value in emission.counters.items():
@@ -157,7 +159,9 @@ def _highest(stream: Stream) -> dict[str, int]:
 
 
 def _with_and_without(streams: tuple[Answer, ...], counter: str) -> Iterator[tuple[Answer, Answer, int]]:
-    """Each answer that counted something, behind one that begins alike and counted less, and that count."""
+    """Yield each answer that counted something, behind one that begins alike and counted less, and
+    that count.
+    """
     for group in beginnings(streams):
         counts = [_highest(stream).get(counter, 0) for stream in group]
         least = min(counts)
@@ -169,13 +173,13 @@ def _with_and_without(streams: tuple[Answer, ...], counter: str) -> Iterator[tup
 
 
 def _cold_and_warm(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """A prompt computed, and the same from the cache."""
+    """Yield a prompt computed, and the same from the cache."""
     for cold, warm, count in _with_and_without(streams, "cached_tokens"):
         yield cold, warm, f"the answer with {count} cached tokens"
 
 
 def _under_other_keys(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """The first answer under a key of the cache, or none, and those under another."""
+    """Yield the first answer under a key of the cache, or none, and those under another."""
     for first, *others in beginnings(streams):
         for other in others:
             if other.asked.cache_key != first.asked.cache_key:
@@ -223,7 +227,7 @@ def _in_batches(stream: Stream) -> bool:
 
 @check_run("batch-items-stand-alone")
 def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A prompt in a batch is answered as by itself."""
+    """Check that a prompt in a batch is answered as by itself."""
     alone: dict[tuple[object, ...], list[Answer]] = {}
     for stream in streams if _in_batches(streams) else ():
         asked = stream.asked
@@ -261,7 +265,7 @@ def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
 
 
 def _shape(stream: Answer) -> tuple[object, ...]:
-    """All that shapes a greedy result but for the prompt."""
+    """Return all that shapes a greedy result but for the prompt."""
     return asked_alike(stream, "form", "other_sampling", *STOPS, *SHOWN, "n")
 
 

@@ -54,7 +54,9 @@ class Known:
 
 
 def known_choices(stream: Stream, target: Target) -> tuple[Known, ...]:
-    """The choices of an answer whose right answer is known; cached with it, since every check here asks."""
+    """Return the choices of an answer whose right answer is known; cached with it, since every
+    check here asks.
+    """
     model = target.model
     if model is None or not stream.answered:
         return ()
@@ -132,7 +134,9 @@ def _may_not_count_its_end(stream: Stream, known: Known) -> bool:
 
 @check("script-ids-are-said", ANSWERED)
 def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The output ids are those of the right answer; those of a choice that was cut off, its beginning."""
+    """Check that the output ids are those of the right answer; those of a choice that was cut off,
+    its beginning.
+    """
     for known in known_choices(stream, target):
         ids = known.choice.output_ids
         if ids is None:
@@ -145,7 +149,9 @@ def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation
 
 @check("script-finish-is-right", ANSWERED)
 def _script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """A stop before the budget is over, or with its last token; else the budget."""
+    """Check that the finish is a stop if one comes before the budget is over, or with its last token; else
+    the budget.
+    """
     for known in known_choices(stream, target):
         if known.finished and known.choice.finish is not None:
             due, right = known.right.finish, known.right
@@ -162,7 +168,7 @@ def _last_finish(choice: Choice) -> Emission:
 
 @check("script-match-is-right", ANSWERED)
 def _script_match_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The stop that is named is one that is complete where the right answer ends."""
+    """Check that the named stop is complete where the right answer ends."""
     for known in known_choices(stream, target):
         finish = known.choice.finish
         if known.finished and finish is not None and finish.matched is not None:
@@ -212,7 +218,7 @@ def _counted(place: Place, name: str, due: int, stated: object, least: int | Non
 
 @check("script-text-is-right", ANSWERED)
 def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The text at the end is that of the right answer, up to its stop."""
+    """Check that the text at the end is that of the right answer, up to its stop."""
     for known in known_choices(stream, target):
         text = known.choice.text
         if text is None or not known.finished or taken_apart(stream, known.choice):

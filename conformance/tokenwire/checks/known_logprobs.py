@@ -97,7 +97,7 @@ def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
 
 
 def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Right]]:
-    """The choices whose logprobs are known and complete; thoughts may have taken theirs along."""
+    """Yield the choices whose logprobs are known and complete; thoughts may have taken theirs along."""
     law = target.model.law if target.model is not None else None
     rounding_of = partial(target.noise.rounding, stream)
     if isinstance(law, Parrot) and stream.asked.uniform:
@@ -136,7 +136,7 @@ def _observed_series(
 
 @check("script-logprobs-are-right")
 def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Each id has an entry, and its logprob is the right one."""
+    """Check that each id has an entry, and its logprob is the right one."""
     for known, right in _with_logprobs(stream, target):
         for name, reported in _sampled(known.choice):
             ids = _due(stream, known, len(reported), name)
@@ -294,7 +294,7 @@ def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @check("script-prompt-logprobs-are-right")
 def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Each id of the prompt has the logprob that it has after those before it."""
+    """Check that each id of the prompt has the logprob that it has after those before it."""
     for known, right in _with_logprobs(stream, target):
         law, carried = right.law, prompt_logprobs(stream, known.choice)
         if carried is not None and carried[1]:
@@ -314,7 +314,7 @@ def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterato
 
 
 def _beside_the_prompt(stream: Stream, answer: Known, right: _Right) -> Iterator[Observation]:
-    """The likeliest and the chosen ids at each position of a prompt, in SGLang's shape."""
+    """Yield the likeliest and the chosen ids at each position of a prompt, in SGLang's shape."""
     asked, prompt, law = stream.asked, answer.prompt, right.law
     start = asked.logprob_start
     for emission in answer.choice.emissions[:1] if start is not None else ():

@@ -51,7 +51,7 @@ class Lockstep(Relation):
 
 
 def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A budget of zero is another requirement's matter."""
+    """Check the lockstep of a series. Another requirement covers a budget of zero."""
     if stream.asked.max_new_tokens == 0:
         return
     # Without alternatives asked for, completions may leave their list empty.

@@ -115,7 +115,7 @@ def _first_top_logprobs(stream: Stream) -> _Tops | None:
 
 
 def _numbers(reported: ReportedLogprobs, position: int) -> dict[object, float]:
-    """The top logprobs of a position, by what they are known by."""
+    """Return the top logprobs of a position, by what they are known by."""
     top = reported.positions[position].top if position < len(reported.positions) else ()
     read = {name: entry.number for entry in top or () if (name := _name(entry)) is not None}
     return {token: number for token, number in read.items() if number is not None}
@@ -222,7 +222,9 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
 
 
 def _penalised(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
-    """The top logprobs of second ids that a penalty shapes, each with those of an answer without one."""
+    """Yield the top logprobs of second ids that a penalty shapes, each with those of an answer
+    without one.
+    """
     seconds = [
         top for top in map(_second_top, _tells_top(streams)) if top is not None and top.asked.prompt_key
     ]
@@ -277,7 +279,7 @@ _DIMENSIONS = (_TEMPERATURE, _TRUNCATION, _BIAS)
 
 @once_per_run
 def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
-    """The top logprobs that answers begin with; and by dialect and prompt those of the model itself.
+    """Return the top logprobs that answers begin with; and by dialect and prompt those of the model itself.
 
     Both answers begin after the same prompt, so their first ids have the same logits.
     """
@@ -290,7 +292,7 @@ def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str]
 
 
 def _shaped(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
-    """The top logprobs of answers that a dimension shapes, each with those of the model itself."""
+    """Yield the top logprobs of answers that a dimension shapes, each with those of the model itself."""
     known, neutral = _tops(streams)
     for top in known:
         base = neutral.get(top.key)
@@ -364,7 +366,7 @@ def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Targ
 
 
 def rules_seen(streams: tuple[Answer, ...]) -> Iterator[str]:
-    """A line for each dialect whose answers show of which distribution its logprobs speak."""
+    """Yield a line for each dialect whose answers show of which distribution its logprobs speak."""
     reported: dict[str, dict[str, str]] = {}
     for seen in (seen for dimension in _DIMENSIONS for seen in _rules(dimension, streams)):
         reported.setdefault(seen.dialect, {}).setdefault(seen.rule, seen.place.exchange)

@@ -44,7 +44,7 @@ from tokenwire.target.determinism import Comparison
 
 
 def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
-    """The ids of the prompt of a choice: those sent, or those that came back for a text."""
+    """Return the ids of the prompt of a choice: those sent, or those that came back for a text."""
     reported = told_prompt(choice)
     return prompt_of(stream, choice.index) or (reported[1] if reported else None)
 
@@ -152,7 +152,7 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
 
 @check("prompt-top-logprobs-belong-to-position", about("top_logprobs", finished=True))
 def _prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Each prompt position has its own alternatives, and the prompt id one logprob."""
+    """Check that each prompt position has its own alternatives, and the prompt id one logprob."""
     k = stream.asked.top_logprobs
     for choice in finished_choices(stream) if k > 0 and stream.asked.uniform else ():
         emission, name, faults = _faults_in_prompt(stream, choice) or (None, "", [])
@@ -181,7 +181,9 @@ def _reported_of_prompt(stream: Stream) -> tuple[object, ...]:
 
 @compare("stream-prompt-series-equal-whole")
 def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """A prompt-side series says the same in a stream, in all events that carry it, as in the whole answer."""
+    """Check that a prompt-side series is the same in a stream, in all events that carry it, as in the whole
+    answer.
+    """
     whole, stream = comparison.baseline, comparison.other
     if whole.delivery is not Delivery.WHOLE or not streamed(stream):
         return
@@ -333,7 +335,8 @@ def _prompt_logprobs_independent_of_start(
 def _prompt_logprobs_rescore_the_output(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Ids that were generated and sent back as a prompt have the logprobs that they had when sampled.
+    """Check that ids that were generated and sent back as a prompt have the logprobs that they had when
+    sampled.
 
     A position that is off after every prompt is no outlier. Of answers that say the same, the first of either
     side is held against all of the other.
@@ -399,7 +402,7 @@ def _prompt_logprobs_rescore_the_output(
 
 
 def _prompt_text(stream: Answer, choice: int) -> str | None:
-    """The text that was sent as the prompt of a choice; None for ids and messages."""
+    """Return the text that was sent as the prompt of a choice; None for ids and messages."""
     texts, prompt = stream.asked.texts, choice // max(stream.asked.n, 1)
     return texts[prompt] if prompt < len(texts) else None
 
@@ -412,7 +415,7 @@ def _echoes_text(stream: Answer) -> bool:
 
 @check("echo-begins-with-the-prompt")
 def _echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The text of an echo begins with the prompt as it was sent."""
+    """Check that the text of an echo begins with the prompt as it was sent."""
     if not _echoes_text(stream):
         return
     for choice in finished_choices(stream):
@@ -424,7 +427,7 @@ def _echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Ob
 
 
 def _without_echo(whole: Whole) -> tuple[object, ...]:
-    """All that decides a result but for the echo."""
+    """Return all that decides a result but for the echo."""
     asked = whole.stream.asked
     return (whole.stream.dialect, asked.prompt_key, *whole.limits, whole.sampling, asked.no_stop_trim)
 
@@ -485,7 +488,7 @@ def _begins_again(choice: Choice, head: str) -> bool:
 
 @check("echo-logprobs-cover-the-prompt")
 def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """An echo with logprobs has an entry for each prompt token, before those of the output."""
+    """Check that an echo with logprobs has an entry for each prompt token, before those of the output."""
     asked = stream.asked
     if is_chat(stream) or not (asked.echo and asked.logprobs and asked.top_logprobs > 0 and ended(stream)):
         return

@@ -33,7 +33,7 @@ _CUT_BY_US = frozenset(
 
 @check("answer-fits-schema", about(unasked=("stream",)))
 def _answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A whole answer is one JSON document of the shape that its endpoint has."""
+    """Check that a whole answer is one JSON document of the shape that its endpoint has."""
     if stream.exchange.status != 200 or stream.exchange.ending in _CUT_BY_US:
         return
     expected = f"one JSON document valid against {stream.schema or 'its schema'}"
@@ -48,7 +48,9 @@ def _answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("choices-complete", about(ended=True))
 def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A choice for each sample of each prompt, and no other; an answer without any is the worst case."""
+    """Check that there is one choice for each sample of each prompt. An answer without any is the
+    worst case.
+    """
     asked = stream.asked
     if stream.refused or stream.exchange.status != 200 or not stream.events or asked.n < 1:
         return
@@ -76,7 +78,7 @@ def _ends(choice: Choice) -> list[Emission]:
 
 
 def _refused_prompts(stream: Stream) -> set[int]:
-    """The prompts of a batch in whose place a whole answer has an error."""
+    """Return the prompts of a batch in whose place a whole answer has an error."""
     items = stream.events[0].data if stream.asked.prompts > 1 else None
     errors = [isinstance(item, Mapping) and item.get("error") is not None for item in as_list(items) or ()]
     return {position for position, error in enumerate(errors) if error}
@@ -118,7 +120,7 @@ def _finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]
 
 @check("finish-type-is-known", ANSWERED)
 def _finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The finish reason has a known type."""
+    """Check that the finish reason has a known type."""
     policy = policy_of(stream)
     known = policy.finish_types
     for choice in stream.choices if not gives_results(stream) else ():
@@ -136,7 +138,7 @@ def _finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observati
 
 @check("stop-has-a-cause", ANSWERED)
 def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A stop needs a stop condition, and the id that it names has to be there."""
+    """Check that a stop has a stop condition, and that the id that it names is there."""
     for choice in stream.choices:
         ids = choice.output_ids
         for emission in choice.emissions:
@@ -172,7 +174,7 @@ def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]
 
 @check_choices("ids-are-token-ids")
 def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Every id on the wire is a JSON integer in the range of token ids."""
+    """Check that every id on the wire is a JSON integer in the range of token ids."""
     expected = "integers t with 0 <= t < 2^31"
     rows: list[Row] = []
     for emission, name, ids in _id_lists(choice):
@@ -187,7 +189,7 @@ def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iter
 
 @check_finished("ids-are-counted")
 def _ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """All output ids of a finished choice number its completion_tokens."""
+    """Check that all output ids of a finished choice number its completion_tokens."""
     ids = choice.output_ids
     counted = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
     if ids is not None and counted:
@@ -206,7 +208,7 @@ def _counted_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
 
 @check_each("counters-never-fall", STREAMED, "{field} is {actual!r}, not {expected}")
 def _counters_before(choice: Choice) -> Iterator[Row]:
-    """Each counter, beside what it was in an emission before."""
+    """Yield each counter, beside what it was in an emission before."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.counters):
         least: int | None = None
         expected = ""
@@ -239,7 +241,7 @@ def _fault_in_details(details: object, cached: int | None) -> str:
 
 @check_choices("cached-details-add-up")
 def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The tiers of the cache share out what was cached, and no more."""
+    """Check that the tiers of the cache add up to what was cached, or less."""
     expected = "counts for device and host, together not above cached_tokens"
     for emission, tiers in details(choice.delivered, "cached_tokens_details"):
         if tiers is not None:
@@ -251,8 +253,8 @@ def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> 
     "cached-details-where-cached", ANY, "{field} is {actual!r}, and cached_tokens asks for {expected}"
 )
 def _cached_details(choice: Choice) -> Iterator[Row]:
-    """The tiers: null if nothing was cached, and else a count. A server that knows no tier counts it for the
-    device.
+    """Yield the tiers: null if nothing was cached, and else a count. A server that knows no tier counts it
+    for the device.
     """
     for emission, tiers in details(choice.delivered, "cached_tokens_details"):
         cached = emission.counter("cached_tokens")
@@ -288,12 +290,12 @@ def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
 
 
 def _dotted(pointer: str) -> str:
-    """A pointer in the form in which documentation names fields."""
+    """Return a pointer in the form in which documentation names fields."""
     return pointer.strip("/").replace("/", ".")
 
 
 def _budget_in_words(stream: Stream, budget: int) -> str:
-    """The budget of a choice by the name that the request gives it."""
+    """Return the budget of a choice by the name that the request gives it."""
     stated = stream.asked.sent.get("max_new_tokens")
     return f"{stated.wire_name if stated else 'a budget of'} {budget}"
 
@@ -326,7 +328,7 @@ def _length_means_budget(choice: Choice, stream: Stream, _target: Target) -> Ite
 
 @check("zero-budget-has-no-ids")
 def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A budget of zero yields nothing at all, in no list."""
+    """Check that a budget of zero yields nothing at all, in no list."""
     if stream.asked.max_new_tokens != 0 or _budget_of(stream) is None:
         return
     if was_refused(stream):
@@ -350,7 +352,7 @@ def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observa
 
 @check("request-id-is-the-clients")
 def _request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A single request is answered under the id that its client chose."""
+    """Check that a single request is answered under the id that its client chose."""
     asked = stream.asked
     single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
     chosen = known_as(stream) if single else None
@@ -365,7 +367,7 @@ def _request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obse
 
 @fact(Stream)
 def _request_id(stream: Stream) -> tuple[Place, str] | None:
-    """The first id that an answer gives its request, and where."""
+    """Return the first id that an answer gives its request, and where."""
     for emission in stream.emissions():
         name = emission.details.get("request_id")
         if isinstance(name, str):
@@ -426,7 +428,7 @@ def _cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) 
 
 
 def _answered_between(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer, Answer, Answer]]:
-    """The whole answers that came between two streams of the same prompt, with these."""
+    """Yield the whole answers that came between two streams of the same prompt, with these."""
     alike: dict[tuple[str, str], list[Answer]] = {}
     for stream in streams:
         if stream.asked.prompt_key and ended(stream) and len(stream.choices) == 1:

@@ -90,7 +90,7 @@ def _holds_nothing(stream: Stream) -> bool:
 
 
 def _too_long(stream: Stream, target: Target) -> str:
-    """Ids that are to have a result and do not fit the context, and are not to be truncated."""
+    """Return ids that are to have a result and do not fit the context, and are not to be truncated."""
     asked, length = stream.asked, target.advertised.context_length
     if length is None or asked.truncate is not None or not gives_results(stream):
         return ""
@@ -181,7 +181,9 @@ check_rows(_observe_early_refusal, *_EARLY)
 
 @check("refusal-names-the-field", _CHAT)
 def _refusal_names_the_field(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The refusal of a chat stream names the field, and says that it is to be had without streaming."""
+    """Check that the refusal of a chat stream names the field, and says that it is to be had
+    without streaming.
+    """
     fields = [row.field for row in _EARLY if row.applies(stream)]
     if not fields or not was_refused(stream):
         return
@@ -200,7 +202,7 @@ _SHAPES = '{"error": {"message": …}}, {"error": …} or {"object": "error", "m
 
 @check("refusal-is-json")
 def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A refusal is JSON of the shape of an error, and says why."""
+    """Check that a refusal is JSON of the shape of an error, with a message."""
     if not stream.refused or not was_refused(stream):
         return
     faults = [event.problem for event in stream.events if event.problem]
@@ -239,7 +241,7 @@ def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Ite
 
 
 def _ways(stream: Answer) -> tuple[tuple[str, bool], ...]:
-    """The form in which a request has its prompts, and wants its answer."""
+    """Return the form in which a request has its prompts, and wants its answer."""
     asked = stream.asked
     return ("ids", asked.input_ids is not None), ("stream", asked.stream), ("batch", asked.batch)
 
@@ -264,7 +266,7 @@ _INTERNALS = re.compile(
 
 
 def _place_of_words(error: object) -> str:
-    """The JSON pointer to where an error body says why; empty where it says nothing."""
+    """Return the JSON pointer to where an error body says why; empty where it says nothing."""
     if not isinstance(error, Mapping):
         return ""
     for name in ("message", "error", "detail"):
@@ -283,7 +285,7 @@ def _refused(stream: Stream) -> bool:
 
 @check_run("refusals-have-one-shape")
 def _refusals_have_one_shape(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A client that shows why it was refused finds the words of an endpoint in one place."""
+    """Check that all refusals of an endpoint have their message in one place."""
     places: dict[str, dict[str, list[Answer]]] = {}
     for stream in _refused(streams):
         if where := _place_of_words(stream.error):
@@ -336,7 +338,9 @@ def _refused_stream_delivers_nothing(stream: Stream, _target: Target) -> Iterato
 
 @check("unknown-paths-are-not-found")
 def _unknown_paths_are_not_found(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A path that no server has; the scenario's other requests go to the endpoint."""
+    """Check that a path that servers do not have gets 404; the scenario's other requests go to the
+    endpoint.
+    """
     exchange = stream.exchange
     if exchange.scenario != SCENARIO or exchange.label != UNKNOWN_PATH:
         return

@@ -29,7 +29,7 @@ def _place(call: ControlCall) -> Place:
 
 
 def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answer, ControlCall]]:
-    """The requests that an abort of all found, each with the first such abort."""
+    """Yield the requests that an abort of all found, each with the first such abort."""
     calls = [call for call in target.aborts if call.everything]
     for stream in streams if calls else ():
         call = next((abort for abort in calls if _under_way(stream, abort)), None)
@@ -61,7 +61,9 @@ def _abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -
 
 @check_run("abort-all-gives-back")
 def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A request that an abort of all ended has status 200, no error, and a list of ids, be it empty."""
+    """Check that a request that an abort of all ended has status 200, no error, and a list of ids,
+    be it empty.
+    """
     for stream, call in _aborted(streams, target):
         if refused_as_bad(stream, target):  # no abort ended it
             continue
@@ -97,7 +99,9 @@ def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
 
 @check_run("pause-changes-nothing")
 def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A greedy choice that was under way in a pause which keeps it has the ids that it has without one."""
+    """Check that a greedy choice that was under way in a pause which keeps it has the ids that it
+    has without one.
+    """
     pauses = [call for call in target.calls if call.effect in {"keeps", "retracts"} and call.done]
     ends = [call for call in target.calls if call.action is Action.CONTINUE and call.done]
     undisturbed: defaultdict[object, list[tuple[Answer, ChoiceFacts]]] = defaultdict(list)
@@ -136,7 +140,9 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
 
 @check_run("retracted-cache-can-be-flushed")
 def _retracted_cache_can_be_flushed(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """A flush that was sent and answered while everything had been taken back by a pause was done."""
+    """Check that a flush that was sent and answered while everything had been taken back by a pause
+    was done.
+    """
     turns = (Action.PAUSE, Action.CONTINUE)
     paused: ControlCall | None = None
     for call in sorted(target.calls, key=lambda call: began(call.exchange) or 0.0):
@@ -180,9 +186,9 @@ def _refused_weights(
 
 @check_run("weights-change-by-update")
 def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """An answer names the weights of the last that was over before it was asked for, or new ones: these
-    another client may have brought. Weights that were there before do not come back, and those of an update
-    that was refused do not come.
+    """Check that an answer names the weights of the last that was over before it was asked for, or new ones:
+    these another client may have brought. Weights that were there before do not come back, and those of an
+    update that was refused do not come.
     """
     updates = [call for call in target.calls if call.action in {Action.UPDATE, Action.RENAME}]
     reported = [

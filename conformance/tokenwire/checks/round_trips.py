@@ -80,7 +80,7 @@ class Whole:
 
 
 def _hashable(values: Sequence[Any] | None) -> Ids | None:
-    """Ids as a tuple; None where there is anything but integers among them."""
+    """Return ids as a tuple; None where there is anything but integers among them."""
     return tuple(values) if values is not None and all(type(value) is int for value in values) else None
 
 
@@ -105,8 +105,8 @@ def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
 
 @fact(Stream)
 def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
-    """The ids of the prompt and of the output of an answer that may be related to others, and by what those
-    are known that say the same; else None.
+    """Return the ids of the prompt and of the output of an answer that may be related to others, and by what
+    those are known that say the same; else None.
     """
     asked, choices = stream.asked, finished_choices(stream)
     single = asked.prompts * asked.n == 1 and len(choices) == 1
@@ -125,7 +125,7 @@ def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
 
 @check_run("text-prompt-ids-reproduce")
 def _text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """The ids that a text became, sent as ids, are answered as the text was."""
+    """Check that the ids that a text became, sent as ids, are answered as the text was."""
     wholes = [answer for answer in related_streams(streams) if answer.prompt and answer.ids is not None]
     from_ids = {
         (whole.prompt, whole.sampling, whole.limits): whole for whole in reversed(wholes) if whole.sent_ids
@@ -194,7 +194,7 @@ def _same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) ->
 
 
 def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
-    """All for which a request may be refused, but for its prompt and its budget."""
+    """Return all for which a request may be refused, but for its prompt and its budget."""
     fields = ("stream", "n", "batch", "echo", "form", "other_sampling")
     return asked_alike(stream, *fields, *EXTRAS, *LOGPROBS)
 
@@ -250,7 +250,7 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterat
 
 
 def _turn(whole: Whole) -> Ids:
-    """All that a conversation consists of after an answer."""
+    """Return all that a conversation consists of after an answer."""
     return (whole.prompt or ()) + (whole.ids or ())
 
 
@@ -320,7 +320,9 @@ def _one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> 
 
 
 def _conversation(stream: Answer) -> tuple[str, bool] | None:
-    """The messages of a request with empty content for null, and whether any was null; None for a text."""
+    """Return the messages of a request with empty content for null, and whether any was null; None
+    for a text.
+    """
     sent = prompt_sent(stream) if is_chat(stream) else None
     if sent is None:
         return None
@@ -335,7 +337,7 @@ def _conversation(stream: Answer) -> tuple[str, bool] | None:
 
 @check_run("null-content-is-empty-content")
 def _null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A template gets the empty string for null, and does not write it as a word."""
+    """Check that the template treats null as the empty string, and does not write it as a word."""
     reported: dict[tuple[str, str, bool], list[tuple[Place, list[Any]]]] = {}
     for stream in streams:
         conversation = _conversation(stream)
@@ -377,7 +379,7 @@ def _with_media(stream: Stream) -> bool:
 
 @check_run("media-ids-are-run-as-sent")
 def _media_ids_are_run_as_sent(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """The ids of a prompt with media are its prompt again, beside the same media."""
+    """Check that the ids of a prompt with media are its prompt again, beside the same media."""
     wholes = [answer for answer in related_streams(streams) if answer.prompt] if _with_media(streams) else []
     for whole in wholes:
         if whole.sent_ids or not whole.stream.asked.media or not _text_of(whole.stream):

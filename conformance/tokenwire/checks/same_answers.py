@@ -38,7 +38,7 @@ def _without(choice: Choice, names: frozenset[str]) -> Choice:
 
 
 def _without_bytes(choice: Choice) -> Choice:
-    """A choice whose logprobs have no bytes: items have them where they closed, and deltas never."""
+    """Return a choice whose logprobs have no bytes: items have them where they closed, and deltas never."""
 
     def rest(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -50,7 +50,7 @@ def _without_bytes(choice: Choice) -> Choice:
 
 
 def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
-    """The choices that both answers finished undisturbed, baseline first.
+    """Return the choices that both answers finished undisturbed, baseline first.
 
     Where they were asked for different numbers of top logprobs, they go without these.
     """
@@ -216,7 +216,7 @@ class Pairs(NamedTuple):
 
 
 def _with_whole(comparison: Comparison, target: Target) -> Pairs | None:
-    """A whole answer and a stream."""
+    """Return a whole answer and a stream."""
     if comparison.baseline.delivery is not Delivery.WHOLE or not streamed(comparison.other):
         return None
     rounding = partial(target.noise.rounding, comparison.other)
@@ -283,7 +283,8 @@ def _customized_info_in_streams(comparison: Comparison, target: Target) -> Itera
 
 @compare("stream-is-legal-delivery")
 def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """The stream sent some legal cut of the whole answer; the acceptor names the first step that is not.
+    """Check that the stream sent some legal cut of the whole answer; the acceptor names the first step that
+    is not.
 
     Where the stream is a legal cut of what it joins to itself, only its content can be at fault.
     """

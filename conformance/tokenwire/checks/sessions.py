@@ -26,14 +26,14 @@ def _names(stream: Stream) -> frozenset[str]:
 
 
 def _only_prompt(answer: Answer) -> Ids | None:
-    """The ids that were sent, where they are one prompt for one sample."""
+    """Return the ids that were sent, where they are one prompt for one sample."""
     ids = answer.asked.input_ids or ()
     return ids[0] if len(ids) == 1 and answer.asked.n == 1 and not answer.asked.batch else None
 
 
 @once_per_run
 def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
-    """The turns whose whole prompt is known, with it; in the order of asking."""
+    """Return the turns whose whole prompt is known, with it; in the order of asking."""
     records: dict[str, Ids] = {}
     found: list[tuple[Answer, Ids]] = []
     for answer in streams:
@@ -68,7 +68,7 @@ def _turns_carry_their_history(streams: tuple[Answer, ...], _target: Target) -> 
 
 @check_run("turns-answer-as-their-history")
 def _turns_answer_as_their_history(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """The ids of a greedy turn, and of a request that sends its whole history."""
+    """Check that a greedy turn has the ids of a request that sends its whole history."""
     alike = ("max_new_tokens", "other_sampling", *STOPS)
     turns = [(answer, prompt) for answer, prompt in _turns(streams) if answer.asked.greedy]
     wanted = {(prompt, asked_alike(answer, *alike)) for answer, prompt in turns}

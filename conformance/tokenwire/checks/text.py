@@ -28,13 +28,15 @@ def _observed(
 
 
 def _without_tail(text: str) -> str:
-    """A text without the incomplete character that it may end in."""
+    """Return a text without the incomplete character that it may end in."""
     return text.rstrip(BROKEN)
 
 
 @check("text-is-what-its-ids-say", _DECODED)
 def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The whole text of a choice is its ids, decoded at once; an incomplete tail may be missing here."""
+    """Check that the whole text of a choice is its ids, decoded at once; an incomplete tail may be
+    missing here.
+    """
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         if any(legal):
@@ -188,7 +190,7 @@ check_rows(
 
 @check("named-stop-was-asked-and-spelled", about("input_ids", finished=True, unasked=("echo",)))
 def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The string that a server names as the stop is one of the request's, and the ids spell it.
+    """Check that the string that a server names as the stop is one of the request's, and the ids spell it.
 
     For texts and messages, a template may bring stops of its own.
     """

@@ -50,7 +50,7 @@ def _as_sent(stream: Stream) -> Iterator[Observation]:
 
 @check("prompt-ids-are-the-input-ids", FINISHED)
 def _prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The ids that were sent are the ids that were run."""
+    """Check that the ids that were sent are the ids that were run."""
     yield from _as_sent(stream)
 
 
@@ -127,7 +127,7 @@ def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obs
 
 @check_finished("prompt-ids-only-on-request")
 def _prompt_ids_only_on_request(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The key is there when it was asked for, with a list; otherwise it is not there at all."""
+    """Check that the key is there when it was asked for, with a list; otherwise it is not there at all."""
     keyed = [e for e in choice.emissions if FIELD in e.pointers or e.prompt_token_ids is not None]
     if stream.asked.return_prompt_token_ids:
         null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
@@ -169,7 +169,9 @@ def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 def _sent_text(stream: Stream) -> str | None:
-    """The text of a single prompt, or the content of the last message; None where it is no plain text."""
+    """Return the text of a single prompt, or the content of the last message; None where it is no
+    plain text.
+    """
     sent = prompt_sent(stream)
     if sent is None:
         return None

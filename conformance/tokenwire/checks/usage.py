@@ -36,7 +36,7 @@ def _usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("usage-counts-ids", about(answered=True, ended=True))
 def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The usage of an answer counts the output ids of all its choices.
+    """Check that the usage of an answer counts the output ids of all its choices.
 
     Without ids, several choices that all came to the end of their budget have as many.
     """
@@ -163,7 +163,7 @@ def _draft_counts_add_up(choice: Choice, _stream: Stream, _target: Target) -> It
     about("stream", answered=True, items=False, unasked=("usage", "continuous_usage")),
 )
 def _usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observation]:
-    """A reader that did not ask for usage need not know the event that carries it."""
+    """Check that streams without a request for usage do not have it."""
     if target.advertised.usage_in_streams or "usage" not in target.capabilities:
         return
     place = stream.usages[0].place if stream.usages else end_place(stream)
@@ -172,7 +172,7 @@ def _usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observati
 
 
 def _last_place(stream: Stream) -> Place | None:
-    """The place of the last event before the end mark."""
+    """Return the place of the last event before the end mark."""
     return next((event.place for event in reversed(stream.events) if not event.done), None)
 
 
@@ -201,7 +201,7 @@ def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("continuous-usage-in-every-event", about("stream", "continuous_usage", answered=True))
 def _continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Every event with text has the usage that every event was asked for."""
+    """Check that every event with text has the usage that every event was asked for."""
     reported = {usage.place.event: usage for usage in stream.usages}
     for emission in stream.emissions():
         usage = reported.get(emission.event.index)
@@ -235,7 +235,7 @@ def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Obser
 
 @compare("stream-usage-equals-whole")
 def _stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """A stream costs what the same request costs that is answered whole."""
+    """Check that a stream has the usage of the same request answered whole."""
     ours, theirs = comparison.baseline, comparison.other
     if ours.delivery is not Delivery.WHOLE or not theirs.asked.stream or not theirs.asked.usage:
         return

@@ -257,7 +257,7 @@ class AnswerBinding:
         return all(value is None for fields in values for value in fields.values())
 
     def error_in(self, data: Any) -> Any:
-        """The error that an event or document carries; None where there is none."""
+        """Return the error that an event or document carries; None where there is none."""
         return data.get("error") if isinstance(data, dict) else None
 
     def index_of(self, item: Any, position: int = 0) -> int:
@@ -327,7 +327,7 @@ class AnswerBinding:
         )
 
     def _calls(self, value: Any, pointer: str) -> tuple[CallPiece, ...]:
-        """The pieces of tool calls in a list; what is no object in it is none."""
+        """Return the pieces of tool calls in a list; what is no object in it is none."""
         if not isinstance(value, list):
             return ()
         pieces = []

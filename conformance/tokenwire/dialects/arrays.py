@@ -71,7 +71,9 @@ class ArrayRule:
         return prompt_tokens + max(output_ids - 1, 0) - start if 0 <= start <= prompt_tokens else None
 
     def read(self, value: Any) -> Array:
-        """The array in a value. Raises ValueError, in words, for what is not written as it should be."""
+        """Return the array in a value. Raises ValueError, in words, for what is not written as it
+        should be.
+        """
         if self.encoding is Encoding.LISTS:
             if not isinstance(value, list):
                 raise ValueError(f"it is a {type(value).__name__}, not a list")
@@ -121,7 +123,7 @@ def _rows(value: Any) -> list[Any]:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """All numbers in nested lists, in their order. Raises ValueError for anything else."""
+    """Yield all numbers in nested lists, in their order. Raises ValueError for anything else."""
     # Without recursion: a server may nest lists as deep as it likes.
     waiting = [value]
     while waiting:

@@ -100,7 +100,7 @@ class _LoadEndpoint:
         return cls(row["path"], items, tuple(row["live"]), tuple(row.get("used_tokens", ())))
 
     def read(self, exchange: ExchangeHead) -> Load | None:
-        """The load in an answer; None where there is none."""
+        """Return the load in an answer; None where there is none."""
         if exchange.status != 200 or exchange.ending is not Ending.COMPLETE:
             return None
         text = exchange.load().body.decode(errors="replace")
@@ -110,7 +110,7 @@ class _LoadEndpoint:
 
 
 def _listed(text: str, items: Keys) -> Iterator[tuple[str, object]]:
-    """The members of each item of a JSON list, by their pointers."""
+    """Yield the members of each item of a JSON list, by their pointers."""
     try:
         listed = find(strict_json.loads(text), items)
     except strict_json.StrictJsonError:
@@ -121,7 +121,7 @@ def _listed(text: str, items: Keys) -> Iterator[tuple[str, object]]:
 
 
 def _exposed(text: str) -> Iterator[tuple[str, object]]:
-    """The samples of Prometheus' text format, by their names."""
+    """Yield the samples of Prometheus' text format, by their names."""
     for name, value in _SAMPLE.findall(text):
         try:
             yield name, float(value)
@@ -130,7 +130,7 @@ def _exposed(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _total(samples: Iterable[tuple[str, object]], names: tuple[str, ...]) -> int | None:
-    """The sum of the named numbers; None where any name has none."""
+    """Return the sum of the named numbers; None where any name has none."""
     found = [(name, value) for name, value in samples if name in names]
     if not names or {name for name, _ in found} != set(names):
         return None
@@ -169,12 +169,12 @@ class Control:
         return json.dumps(document["listed"]).encode()
 
     def plain_request(self, action: Action) -> HttpRequest | None:
-        """The request for a flush, or for the end of a pause; None where the family has none."""
+        """Return the request for a flush, or for the end of a pause; None where the family has none."""
         row = self.table.get(action)
         return HttpRequest(row["method"], row["path"], row.get("body")) if row else None
 
     def update_request(self, weights: str) -> HttpRequest | None:
-        """The request for an update of the weights that flushes; None where the family has none."""
+        """Return the request for an update of the weights that flushes; None where the family has none."""
         row = self.table.get(Action.UPDATE)
         if row is None:
             return None
@@ -184,7 +184,7 @@ class Control:
         return HttpRequest(row["method"], row["paths"][0], body)
 
     def pause_request(self, effect: str) -> HttpRequest | None:
-        """The request for a pause of this effect; None where the family has none in a body."""
+        """Return the request for a pause of this effect; None where the family has none in a body."""
         row = self.table.get("pause", {})
         name = next((mode for mode, does in row.get("modes", {}).items() if does == effect), None)
         if name is None or "mode" not in row:
@@ -194,7 +194,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def session_request(self, action: Action, session: str) -> HttpRequest | None:
-        """The request that opens or closes a session of this id; None where the family has none."""
+        """Return the request that opens or closes a session of this id; None where the family has none."""
         row = self.table.get(action)
         if row is None:
             return None
@@ -213,7 +213,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def abort_request(self, request_id: str, endpoint: str) -> HttpRequest | None:
-        """The request that aborts one request to an endpoint; None where the family has none."""
+        """Return the request that aborts one request to an endpoint; None where the family has none."""
         row = self.table.get("abort")
         if row is None or endpoint not in row["endpoints"]:
             return None
@@ -225,7 +225,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def read(self, exchange: ExchangeHead) -> ControlCall | None:
-        """The call that an exchange is; None for an exchange with any other endpoint."""
+        """Return the call that an exchange is; None for an exchange with any other endpoint."""
         method, (path, _, query) = exchange.request.method, exchange.request.path.partition("?")
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
@@ -253,7 +253,7 @@ class Control:
 
 
 def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
-    """The ids that an abort names, and whether it names everything."""
+    """Return the ids that an abort names, and whether it names everything."""
     named = [find(body, parse(row[name])) for name in ("id", "ids") if name in row]
     values = [name for value in named for name in (value if isinstance(value, list) else [value])]
     everything = "everything" in row and find(body, parse(row["everything"])) not in (ABSENT, None, False)
@@ -272,13 +272,13 @@ def _effect(row: Mapping[str, Any], body: object, query: str) -> str:
 
 @cache
 def load_controls() -> dict[str, Control]:
-    """The control endpoints of all families of `spec/control/`."""
+    """Return the control endpoints of all families of `spec/control/`."""
     tables = map(read_yaml, sorted((spec_root() / "control").glob("*.yaml")))
     return {table["family"]: Control(table["family"], table) for table in tables}
 
 
 def read_call(exchange: ExchangeHead) -> ControlCall | None:
-    """The call that an exchange is; None where it is none.
+    """Return the call that an exchange is; None where it is none.
 
     Families share paths, such as /metrics: the one that can read the load in the answer wrote it.
     """

@@ -13,7 +13,9 @@ _CLEAR = 2
 
 
 def _counted(emissions: Sequence[Emission]) -> Iterator[Delivery]:
-    """The modes in which the ids of emissions are as many as were counted since the ones before them."""
+    """Yield the modes in which the ids of emissions are as many as were counted since the ones
+    before them.
+    """
     for previous, emission in pairwise(emissions):
         count, before = (part.counters.get("completion_tokens") for part in (emission, previous))
         # If nothing was counted before, both modes carry the same list.
@@ -25,7 +27,7 @@ def _counted(emissions: Sequence[Emission]) -> Iterator[Delivery]:
 
 
 def _extended(emissions: Sequence[Emission]) -> Iterator[Delivery]:
-    """The modes that emissions look like, by whether they begin like the ones before them.
+    """Yield the modes that emissions look like, by whether they begin like the ones before them.
 
     A token that is repeated in pieces that grow looks cumulative and need not be.
     """

@@ -33,7 +33,7 @@ class Says:
         return body
 
     def text(self, body: Any) -> str | None:
-        """The one text that a body lets the model say; None where it says no such thing."""
+        """Return the one text that a body lets the model say; None where it says no such thing."""
         pattern = find(body, self.pattern)
         text = re.sub(r"\\([^\w\s])", r"\1", pattern) if isinstance(pattern, str) else None
         # An expression that is not spelled as `body` spells it may match more than one text.
@@ -58,7 +58,7 @@ class ToolBinding:
     """Where it says that it wants one at most, and how; behind that, what has to stand beside it."""
 
     def written(self, tool: Tool) -> Any:
-        """A tool as the endpoint has it."""
+        """Return a tool as the endpoint has it."""
         values = {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters}
         written = _filled_in(self.as_, values)
         if tool.strict and self.strict:
@@ -79,7 +79,7 @@ class ToolBinding:
         return body
 
     def names(self, body: Any) -> tuple[str, ...] | None:
-        """The names of the tools that a body offers; None where it says none."""
+        """Return the names of the tools that a body offers; None where it says none."""
         tools = find(body, self.at)
         if not isinstance(tools, list) or not tools:
             return None
@@ -116,7 +116,7 @@ class ToolBinding:
 
 
 def _kind(choice: Any) -> Any:
-    """The word of a choice of tools, alone or as the type of an object."""
+    """Return the word of a choice of tools, alone or as the type of an object."""
     return choice.get("type") if isinstance(choice, dict) else choice
 
 
@@ -170,7 +170,7 @@ def _constraint(name: str, kind: str, value: Any) -> Constraint | None:
 
 
 def _filled_in(template: Any, values: Mapping[str, Any]) -> Any:
-    """A template with values in the places of their names."""
+    """Return a template with values in the places of their names."""
     if isinstance(template, Mapping):
         return {name: _filled_in(member, values) for name, member in template.items()}
     return copy.deepcopy(values.get(template, template) if isinstance(template, str) else template)

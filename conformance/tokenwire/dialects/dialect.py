@@ -136,7 +136,7 @@ class Mark:
 
 
 def _told_names(table: Any) -> Iterator[str]:
-    """The names at the end of all pointers in a part of a table."""
+    """Yield the names at the end of all pointers in a part of a table."""
     if isinstance(table, Mapping):
         for value in table.values():
             yield from _told_names(value)
@@ -188,7 +188,7 @@ class _Places:
         self._read_ends = list(accumulate(len(read.data) for read in exchange.reads))
 
     def place(self, index: int, start: int, end: int) -> Place:
-        """The place of an event; its time is that of the read which brought its last byte."""
+        """Return the place of an event; its time is that of the read which brought its last byte."""
         read = min(bisect_left(self._read_ends, end), len(self._times) - 1)
         return Place(self._name, index, "", start, end, self._times[read] if self._times else 0.0)
 
@@ -290,7 +290,7 @@ class Dialect:
         return {str(keys[-1]): count} if keys else {}
 
     def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
-        """The request that says what the ask wants, or why the endpoint has no way to say it.
+        """Return the request that says what the ask wants, or why the endpoint has no way to say it.
 
         `model` is the name that the server knows its model by; where it is empty, a name that any server of
         one model takes.
@@ -332,7 +332,7 @@ class Dialect:
         delivery_hint: Delivery | None = None,
         adapters: Collection[str] = (),
     ) -> Stream:
-        """The record that an exchange delivered and how.
+        """Return the record that an exchange delivered and how.
 
         Never raises for what a target wrote. The delivery mode of a stream is the dialect's own where it
         has one, else `delivery_hint` (what the server advertises) unless the stream itself shows clearly that
@@ -407,7 +407,9 @@ class Dialect:
         )
 
     def _events(self, exchange: Exchange) -> tuple[tuple[Event, ...], bytes, int | None]:
-        """The events of a body, the unterminated rest, the offset of the first byte that is not UTF-8."""
+        """Return the events of a body, the unterminated rest, the offset of the first byte that is
+        not UTF-8.
+        """
         cut_off = exchange.ending is not Ending.COMPLETE
         sent, unterminated, undecodable_at = parse_event_stream(exchange.body, cut_off=cut_off)
         places = _Places(exchange)
@@ -428,7 +430,9 @@ class Dialect:
         return tuple(events), unterminated, undecodable_at
 
     def _value(self, text: str) -> tuple[Any, str, tuple[str, ...]]:
-        """The value of the data of an event, why it is no strict JSON object, and what its schema refuses."""
+        """Return the value of the data of an event, why it is no strict JSON object, and what its
+        schema refuses.
+        """
         try:
             value = strict_json.loads(text)
         except strict_json.StrictJsonError as error:
@@ -438,7 +442,7 @@ class Dialect:
         return value, "", self._schemas.errors("stream", value)
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
-        """The one document of an answer, and the offset of its first byte that is not UTF-8."""
+        """Return the one document of an answer, and the offset of its first byte that is not UTF-8."""
         body = exchange.body
         place = Place(exchange.name, None, "", 0, len(body), exchange.last_read or 0.0)
         undecodable_at = None
@@ -488,7 +492,7 @@ def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
 
 
 def beginning(exchange: Exchange, events: int) -> bytes:
-    """The bytes of the first events of an answer; all bytes of one that is a document or has fewer."""
+    """Return the bytes of the first events of an answer; all bytes of one that is a document or has fewer."""
     body, end = exchange.body, 0
     if _begins_as_json(body):
         return body
@@ -501,7 +505,7 @@ def beginning(exchange: Exchange, events: int) -> bytes:
 
 
 def json_values(body: bytes, *, cut_off: bool) -> Iterator[Any]:
-    """The JSON values that an answer consists of, whatever they say: its events' data, or its body."""
+    """Yield the JSON values that an answer consists of, whatever they say: its events' data, or its body."""
     if _begins_as_json(body):
         texts = [body.decode(errors="replace")]
     else:
@@ -526,12 +530,12 @@ def _choices(emissions: Iterable[Emission], delivery: Delivery, asked: Asked) ->
 
 
 def dialect_of(stream: Answer) -> Dialect | None:
-    """The dialect that read a stream; None for an unknown name."""
+    """Return the dialect that read a stream; None for an unknown name."""
     return load_dialects().get(stream.dialect)
 
 
 def family_of(dialect: str) -> str:
-    """The family that a dialect is of, by its name, such as `sglang`."""
+    """Return the family that a dialect is of, by its name, such as `sglang`."""
     return dialect.partition("-")[0]
 
 
@@ -568,19 +572,25 @@ def policy_of(stream: Answer) -> Policy:
 
 
 def arrays_of(stream: Answer) -> tuple[ArrayRule, ...]:
-    """The per-token arrays that the dialect of a stream knows beside the series; none if it is unknown."""
+    """Return the per-token arrays that the dialect of a stream knows beside the series; none if it
+    is unknown.
+    """
     dialect = dialect_of(stream)
     return dialect.arrays if dialect is not None else ()
 
 
 def known_as(stream: Answer) -> str | None:
-    """The id by which a server knows a request that its client named: that id behind the dialect's prefix."""
+    """Return the id by which a server knows a request that its client named: that id behind the
+    dialect's prefix.
+    """
     sent_id = stream.asked.request_id
     return None if sent_id is None else f"{policy_of(stream).request_id_prefix}{sent_id}"
 
 
 def names_of(stream: Answer) -> frozenset[str]:
-    """The ids by which an abort may mean a request: the one that its client chose, and the server's of it."""
+    """Return the ids by which an abort may mean a request: the one that its client chose, and the
+    server's of it.
+    """
     sent_id = stream.asked.request_id
     return _NO_NAMES if sent_id is None else frozenset((sent_id, known_as(stream) or sent_id))
 
@@ -600,7 +610,9 @@ def vocabulary_told(streams: Iterable[Answer]) -> int | None:
 
 @cache
 def load_dialects() -> dict[str, Dialect]:
-    """All dialects by name, those of installed packages last. Raises ValueError for a table that is none."""
+    """Return all dialects by name, those of installed packages last. Raises ValueError for a table
+    that is none.
+    """
     known: dict[str, Dialect] = {}
     for folder in spec_folders():
         for path in sorted((folder / "dialects").glob("*.yaml")):
@@ -609,7 +621,7 @@ def load_dialects() -> dict[str, Dialect]:
 
 
 def named_dialects(names: Iterable[str]) -> set[str]:
-    """The names of dialects that are named, or whose file is: a file's dialect is known from then on.
+    """Return the names of dialects that are named, or whose file is: a file's dialect is known from then on.
 
     Its schemas may lie in the folder `schemas` beside the file. Raises ValueError for a file without a
     dialect.

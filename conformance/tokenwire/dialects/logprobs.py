@@ -74,7 +74,7 @@ Logprobs = list[Logprob]
 
 
 def id_in_text(text: object) -> int | None:
-    """The id in a text of the form `token_id:7`; None for every other text."""
+    """Return the id in a text of the form `token_id:7`; None for every other text."""
     found = _ID_AS_TEXT.fullmatch(text) if isinstance(text, str) else None
     return int(found[1]) if found else None
 
@@ -135,14 +135,14 @@ def _by_id(value: object) -> Logprobs | None:
 
 
 def _rank(item: tuple[str, Any]) -> float:
-    """The rank of an entry; without one, its place by its logprob."""
+    """Return the rank of an entry; without one, its place by its logprob."""
     entry = item[1] if isinstance(item[1], dict) else {}
     rank = entry.get("rank")
     return rank if type(rank) is int else -(number_of(entry.get("logprob")) or 0.0)
 
 
 def _named(number: object, text: object = None) -> Logprob:
-    """An entry of a list of numbers, whose tokens are named by texts and never should by ids."""
+    """Return an entry of a list of numbers, whose tokens are named by texts and never should by ids."""
     return Logprob(number, id_in_text(text), text if isinstance(text, str) else "")
 
 
@@ -234,7 +234,7 @@ class ReportedLogprobs(NamedTuple):
 
 
 def _beside(sampled: LogprobSeries, top: LogprobSeries | None) -> list[Position]:
-    """The positions of a series with the alternatives that a series of their own has for them."""
+    """Return the positions of a series with the alternatives that a series of their own has for them."""
     if top is None:
         return [Position(token) for token in sampled.tokens]
     known = zip_longest(sampled.tokens, top.positions, top.values)
@@ -252,7 +252,9 @@ def _of_content(content: LogprobSeries) -> ReportedLogprobs:
 
 
 def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator[ReportedLogprobs]:
-    """The logprobs of the output ids that an emission is the first to carry, in each shape that it uses."""
+    """Yield the logprobs of the output ids that an emission is the first to carry, in each shape
+    that it uses.
+    """
     if (sampled := read.get(SAMPLED)) is not None:
         top = read.get(TOP)
         # Lists of unlike length do not tell which alternatives belong to which id.
@@ -305,7 +307,7 @@ def _emitted(emission: Emission, names: Sequence[str]) -> _EmittedLogprobs:
 
 
 def series_along(choice: Choice) -> Iterator[tuple[Emission, LogprobSeries]]:
-    """All logprob series of the emissions of a choice, for its new ids."""
+    """Return all logprob series of the emissions of a choice, for its new ids."""
     every = logprobs_of(choice)
     return ((emission, series) for emission in choice.delivered for series in every[emission.position].series)
 
@@ -321,7 +323,7 @@ def reported_along(choice: Choice) -> Iterator[tuple[Emission, ReportedLogprobs]
 
 
 def joined_series(choice: Choice, name: str) -> LogprobSeries | None:
-    """A series as a choice has it in the end; None where no emission has it as a list."""
+    """Return a series as a choice has it in the end; None where no emission has it as a list."""
     if all(emission.entries(name) is None for emission in choice.emissions):
         return None
     joined = LogprobSeries(name, [], [])
@@ -340,7 +342,7 @@ def sampled_entries(choice: Choice) -> list[Logprob | None]:
 
 
 def prompt_series(choice: Choice, name: str) -> tuple[Emission, LogprobSeries] | None:
-    """The first list that a choice has of a logprob series of its prompt."""
+    """Return the first list that a choice has of a logprob series of its prompt."""
     for emission in choice.emissions:
         if isinstance(values := emission.prompt_series.get(name), list):
             return emission, read_series(name, values, emission.prompt_series.get(NAMES))
@@ -360,7 +362,7 @@ def is_legal(value: object) -> bool:
 
 
 def number_of(value: object) -> float | None:
-    """A JSON number that can be calculated with; None for every other value."""
+    """Return a JSON number that can be calculated with; None for every other value."""
     if type(value) is float:
         return value if math.isfinite(value) else None
     # A larger integer has no exact float, and a much larger one none at all.

@@ -90,7 +90,7 @@ class Markup:
     form: Form | None = None
 
     def markers(self, *, thoughts: bool, calls: bool) -> list[str]:
-        """The markers of the parsers, of those kinds that are wanted."""
+        """Return the markers of the parsers, of those kinds that are wanted."""
         marks = [self.thoughts.opens, self.thoughts.closes] if self.thoughts and thoughts else []
         if self.form and calls:
             marks += [self.form.opens, self.form.closes, self.form.optional]
@@ -119,7 +119,7 @@ class _WrittenCall:
 
 
 def as_object(arguments: str) -> dict[str, Any] | None:
-    """The JSON object that arguments are; None where they are none."""
+    """Return the JSON object that arguments are; None where they are none."""
     try:
         value = json.loads(arguments)
     except _UNREADABLE:
@@ -156,8 +156,8 @@ class Reading:
 
 @cache
 def load_markup() -> tuple[Mapping[str, Thoughts], Mapping[str, Form]]:
-    """The ways of marking reasoning and the forms of tool calls, by name. Raises TypeError for a key that
-    neither has.
+    """Return the ways of marking reasoning and the forms of tool calls, by name. Raises TypeError for a key
+    that neither has.
     """
     table = read_yaml(spec_root() / "markup.yaml")
     thoughts = {name: Thoughts(**row) for name, row in table["reasoning"].items()}
@@ -201,7 +201,7 @@ def _first_call(form: Form, text: str, start: int) -> int:
 
 
 def _calls(text: str, form: Form) -> Reading:
-    """The calls of a text and the content around them."""
+    """Return the calls of a text and the content around them."""
     calls: list[_WrittenCall] = []
     contents: list[str] = []
     position = 0
@@ -296,7 +296,9 @@ def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
 
 
 def _end_of_list(text: str, begin: int) -> int | None:
-    """The end of the list that begins there; brackets within texts count for nothing. None without an end."""
+    """Return the end of the list that begins there; brackets within texts count for nothing. None
+    without an end.
+    """
     depth = 0
     for found in _PYTHON_TEXT_OR_BRACKET.finditer(text, begin):
         depth += {"[": 1, "]": -1}.get(found[0], 0)
@@ -309,8 +311,8 @@ _BODIES = {"json": _as_json, "parameters": _as_parameters, "python": _as_python}
 
 
 def begun(cut: str, form: Form) -> tuple[str, str | None] | None:
-    """The name of a call that was cut, and the text of its arguments so far where they are JSON; None where
-    its name was not complete.
+    """Return the name of a call that was cut, and the text of its arguments so far where they are JSON; None
+    where its name was not complete.
     """
     named = (_OPENED if form.holds == "parameters" else _NAME).search(cut)
     if named is None:

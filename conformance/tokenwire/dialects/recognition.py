@@ -33,7 +33,7 @@ class _Recognised:
 
 
 def dialects_at(request: RequestHead) -> tuple[Dialect, ...]:
-    """All dialects whose endpoint a request went to, by method and path."""
+    """Return all dialects whose endpoint a request went to, by method and path."""
     return tuple(dialect for dialect in load_dialects().values() if request in dialect.endpoint)
 
 
@@ -75,7 +75,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) 
 
 
 def _marks_seen(dialects: Sequence[Dialect], exchange: ExchangeHead) -> Iterator[tuple[Dialect, Mark]]:
-    """The first mark of each dialect that an answer holds; nothing for one of which it holds none."""
+    """Yield the first mark of each dialect that an answer holds; nothing for one of which it holds none."""
     if exchange.status != 200 or exchange.ending is Ending.OUTGROWN:
         return
     body, cut_off = beginning(exchange.load(), _ENOUGH_EVENTS), exchange.ending is not Ending.COMPLETE

@@ -191,7 +191,7 @@ class RequestBinding:
         return ConstraintBinding(self.constraints, self.schema_as)
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
-        """The body that says what the ask wants of a model, or why there is none."""
+        """Return the body that says what the ask wants of a model, or why there is none."""
         if ask.prompts == 0 and not ask.raw:
             return Unsupported("the ask holds no prompt")
         body: dict[str, Any] = {}
@@ -279,7 +279,7 @@ class RequestBinding:
         return None
 
     def without(self, form: str) -> RequestBinding:
-        """The binding of an endpoint that takes no prompt in one of its forms."""
+        """Return the binding of an endpoint that takes no prompt in one of its forms."""
         prompt = {name: keys for name, keys in self.prompt.items() if name != form}
         return dataclasses.replace(self, prompt=prompt)
 
@@ -447,7 +447,7 @@ class RequestBinding:
     def _sent_fields(
         self, body: Mapping[str, Any], stated: Mapping[str, tuple[str, list[Any]]], prompts: Iterable[str]
     ) -> dict[str, SentField]:
-        """Every bound field and prompt that the body itself says."""
+        """Return every bound field and prompt that the body itself says."""
         beside = [(name, self.prompt[name]) for name in prompts] + [
             (name, count.at) for name, count in self.counts.items()
         ]
@@ -500,7 +500,7 @@ class RequestBinding:
         return by_field
 
     def _value_of(self, stated: Mapping[str, tuple[str, list[Any]]], name: str) -> Any:
-        """The value of a field, or its default; a tuple of values where items of a batch differ."""
+        """Return the value of a field, or its default; a tuple of values where items of a batch differ."""
         default = self.defaults.get(name)
         if name not in stated:
             return default
@@ -513,7 +513,9 @@ class RequestBinding:
         return asked and (name not in self.only_with or by_field.get(self.only_with[name]) is True)
 
     def _prompts_sent(self, found: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
-        """The prompts of a body by their form, without what is ignored beside ids; None where malformed."""
+        """Return the prompts of a body by their form, without what is ignored beside ids; None
+        where malformed.
+        """
         if "input_ids" not in found:
             return dict(found)
         if asked.input_ids is None:
@@ -581,7 +583,7 @@ class RequestBinding:
 
 
 def _headers_of(request: HttpRequest) -> dict[str, str]:
-    """The last value of each header, by its name in small letters."""
+    """Return the last value of each header, by its name in small letters."""
     return {name.lower(): value for name, value in request.headers}
 
 
@@ -593,7 +595,7 @@ def _wanted(keys: Keys, names: str | list[str]) -> Wanted:
 
 
 def _fields_of(ask: Ask) -> dict[str, Any]:
-    """The fields of an ask that have to be written, as JSON."""
+    """Return the fields of an ask that have to be written, as JSON."""
     fields: dict[str, Any] = {}
     for name in sorted(RULES):
         value = getattr(ask, name)
@@ -635,7 +637,7 @@ def _gather(body: Any, keys: Keys) -> list[Any]:
 
 
 def _with_own_objects(value: Any) -> Any:
-    """A JSON value that may be changed, but for its lists of integers: they are long."""
+    """Return a JSON value that may be changed, but for its lists of integers: they are long."""
     if isinstance(value, dict):
         return {name: _with_own_objects(member) for name, member in value.items()}
     if isinstance(value, list) and not are_ids(value):

@@ -32,7 +32,9 @@ def are_ids(values: Iterable[Any]) -> bool:
 
 
 def id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
-    """The prompts in a value of input_ids, None where malformed; whether they came as a list of prompts."""
+    """Return the prompts in a value of input_ids, None where malformed; whether they came as a list
+    of prompts.
+    """
     if not isinstance(value, list):
         return None, False
     if are_ids(value):
@@ -68,13 +70,13 @@ def name_or_empty(value: Any) -> str:
 
 
 def budgets_of(value: Any) -> tuple[int, ...]:
-    """The budgets of the prompts of a batch where they differ; none where one of them is no number."""
+    """Return the budgets of the prompts of a batch where they differ; none where one of them is no number."""
     budgets = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
     return budgets if isinstance(value, tuple) and len(budgets) == len(value) else ()
 
 
 def fields_by_prompt(by_field: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
-    """The fields of each prompt of a batch; nothing where they are the same for all."""
+    """Yield the fields of each prompt of a batch; nothing where they are the same for all."""
     by_prompt = {name: values for name, values in by_field.items() if isinstance(values, tuple)}
     if by_prompt and all(len(values) == prompts for values in by_prompt.values()):
         for prompt in range(prompts):
@@ -120,6 +122,6 @@ _READERS: Mapping[Kind, Callable[[Any], Any]] = {
 
 
 def read_fields(by_field: Mapping[str, Any], names: Iterable[str] = RULES) -> dict[str, Any]:
-    """The values of fields, without those that are of another kind."""
+    """Return the values of fields, without those that are of another kind."""
     values = {name: _READERS[RULES[name].kind](by_field[name]) for name in names if name in by_field}
     return {name: value for name, value in values.items() if value is not None}

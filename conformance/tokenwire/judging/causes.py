@@ -57,8 +57,8 @@ def _order() -> dict[str, int]:
 
 
 def specificity(requirement: Requirement) -> Specificity:
-    """A key that sorts the most specific requirement first: what follows from little, then what looks at
-    little, then the order of the specification.
+    """Return a key that sorts the most specific requirement first: what follows from little, then what looks
+    at little, then the order of the specification.
     """
     return (
         len(_ancestors().get(requirement.id, ())),
@@ -68,7 +68,7 @@ def specificity(requirement: Requirement) -> Specificity:
 
 
 def _field(place: Place) -> str:
-    """The name at the end of a pointer, without indices."""
+    """Return the name at the end of a pointer, without indices."""
     return next((part for part in reversed(place.pointer.split("/")) if not part.isdecimal()), "")
 
 
@@ -103,12 +103,12 @@ class _Violations:
             yield run, name, self._endpoint(n, place), _field(place)
 
     def _endpoint(self, n: int, place: Place) -> tuple[str]:
-        """The dialect of the answer that a place is in; its name where there is no such answer."""
+        """Return the dialect of the answer that a place is in; its name where there is no such answer."""
         stream = self._judgements[n].run.by_exchange.get(place.exchange)
         return (stream.dialect if stream else place.exchange,)
 
     def explaining(self, n: int, seen: Observation) -> set[int]:
-        """The judgements that a finding may follow from."""
+        """Return the judgements that a finding may follow from."""
         judgement = self._judgements[n]
         run, places = id(judgement.run), (seen.place, *seen.related)
         found: set[int] = set()
@@ -137,7 +137,9 @@ class _Violations:
         return first.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(first.violations))
 
     def nearness(self, n: int, m: int) -> tuple[bool, bool, bool, Specificity, int]:
-        """A key that sorts the likeliest cause of `n` first: the same answer, then field, then scenario."""
+        """Return a key that sorts the likeliest cause of `n` first: the same answer, then field,
+        then scenario.
+        """
         judgement, other = self._judgements[n], self._judgements[m]
         first = judgement.violations[0]
         answers = [
@@ -163,7 +165,7 @@ class Causes:
     """By the position of a judgement of which other findings are explained, the first that is not."""
 
     def leading(self, position: int, judgement: Judgement) -> Judgement:
-        """The judgement at a position, its first unexplained violation first."""
+        """Return the judgement at a position, its first unexplained violation first."""
         first = self.unexplained.get(position)
         if first is None:
             return judgement

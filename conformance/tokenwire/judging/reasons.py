@@ -49,7 +49,7 @@ _MOST_NAMED = 3
 
 @cache
 def scenarios_for() -> Mapping[str, tuple[str, ...]]:
-    """The scenarios that show a requirement, by its id; none where most of them do."""
+    """Return the scenarios that show a requirement, by its id; none where most of them do."""
     table: dict[str, list[str]] = read_yaml(spec_root() / "scenarios.yaml")
     return {name: tuple(scenarios) for name, scenarios in table.items()}
 
@@ -176,7 +176,9 @@ Unjudged = tuple[Verdict, Reason, tuple[Observation, ...]]
 
 
 def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
-    """The verdict on a requirement that does not apply to this target or run; None where it applies."""
+    """Return the verdict on a requirement that does not apply to this target or run; None where it
+    applies.
+    """
     if requirement.excluded:
         return Verdict.NOT_TESTABLE, requirement.excluded, ()
     # A death that came late cut off only requests that were to be refused: it is not why a capability is

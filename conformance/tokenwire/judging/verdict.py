@@ -49,7 +49,7 @@ class ExitStatus:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The most severe of some verdicts. Raises ValueError where there are none."""
+    """Return the most severe of some verdicts. Raises ValueError where there are none."""
     return max(verdicts, key=SEVERITY.__getitem__)
 
 

@@ -163,13 +163,13 @@ def load_families() -> tuple[_Family, ...]:
 
 @cache
 def promises(family: str) -> tuple[str, ...]:
-    """The capabilities that each server of a family has, or refuses to be asked for."""
+    """Return the capabilities that each server of a family has, or refuses to be asked for."""
     return next((known.promises for known in load_families() if known.family == family), ())
 
 
 @cache
 def _documents() -> dict[str, _Document]:
-    """The information endpoints by all of their paths, the older ones last."""
+    """Return the information endpoints by all of their paths, the older ones last."""
     every = [document for family in load_families() for document in family.documents]
     older = {document.older_path: document for document in every if document.older_path}
     return {document.path: document for document in every} | older

@@ -68,7 +68,9 @@ Candidates = Sequence[tuple[object, float]]
 
 
 def _candidate(entry: object) -> tuple[object, float] | None:
-    """A candidate in an entry `[logprob, id, text]` or `{"token": …, "logprob": …}`; None for all else."""
+    """Return a candidate in an entry `[logprob, id, text]` or `{"token": …, "logprob": …}`; None
+    for all else.
+    """
     if isinstance(entry, Mapping):
         name = entry.get("token_id", entry.get("id"))
         named = entry.get("token") if name is None else name
@@ -91,14 +93,16 @@ def _if_logprobs(candidates: Sequence[tuple[object, float]]) -> Candidates:
 
 
 def _listed(entries: Sequence[object]) -> Candidates:
-    """The candidates in an array of entries; none where it is not one."""
+    """Return the candidates in an array of entries; none where it is not one."""
     read = [_candidate(entry) for entry in entries]
     known = [entry for entry in read if entry is not None]
     return _if_logprobs(known) if len(known) == len(read) else ()
 
 
 def _keyed(entries: Mapping[Any, object]) -> Candidates:
-    """The candidates in an object from texts or ids to logprobs or entries; none where it is not one."""
+    """Return the candidates in an object from texts or ids to logprobs or entries; none where it is
+    not one.
+    """
     read: list[tuple[object, float]] = []
     for key, value in entries.items():
         logprob = value.get(_LOGPROB) if isinstance(value, Mapping) else value
@@ -125,7 +129,7 @@ def apart(first: object, other: object) -> float:
 
 
 def _by_name(entries: object) -> dict[object, float]:
-    """The logprobs of the candidates of a position, but of those that may share a name."""
+    """Return the logprobs of the candidates of a position, but of those that may share a name."""
     if isinstance(entries, Mapping):
         read = _keyed(entries)
     else:

@@ -87,7 +87,7 @@ def _above_zero(name: str) -> Callable[[Stream], bool]:
 
 
 def _server_series(emission: Emission) -> list[str]:
-    """The series that the server defines, not the sampler."""
+    """Return the series that the server defines, not the sampler."""
     return [name for name, value in emission.series.items() if value and name not in emission.customized]
 
 
@@ -151,7 +151,8 @@ def _is_stream(stream: Stream) -> bool:
 
 @fact(Stream)
 def least_inner_step(stream: Stream) -> int:
-    """The fewest ids that any event between a choice's first and last one brings; 0 where too few are there.
+    """Return the fewest ids that any event between a choice's first and last one brings; 0 where too few are
+    there.
 
     One event alone may hold as many ids by chance.
     """
@@ -171,7 +172,7 @@ def _has_top_logprobs(emission: Emission) -> bool:
 
 
 def _listed(emission: Emission, series: str) -> list[Any]:
-    """All entries of a series."""
+    """Return all entries of a series."""
     entries = emission.series.get(series)
     return entries if isinstance(entries, list) else []
 
@@ -187,7 +188,7 @@ def _has_text_offsets(emission: Emission) -> bool:
 
 
 def _items_of(stream: Stream) -> str:
-    """The grammar of the endpoint of an answer, by its name; empty for an endpoint without items."""
+    """Return the grammar of the endpoint of an answer, by its name; empty for an endpoint without items."""
     dialect = dialect_of(stream)
     return dialect.grammar_name if dialect is not None else ""
 
@@ -316,7 +317,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
 
 @fact(Stream)
 def _shown(stream: Stream) -> frozenset[str]:
-    """The names of all that an answer shows."""
+    """Return the names of all that an answer shows."""
     return frozenset(name for name, (shows, _) in _SHOWN.items() if shows(stream))
 
 
@@ -496,7 +497,7 @@ def capabilities(
     calls: Iterable[ControlCall] = (),
     model: KnownModel | None = None,
 ) -> dict[str, Capability]:
-    """All capabilities that requirements speak of, by name.
+    """Return all capabilities that requirements speak of, by name.
 
     `declared` names those that the user says the target has. A name that is none is left out. `model` is the
     one behind the answers, where it is known.
@@ -539,5 +540,7 @@ def _with_sources(known: Capability, stated: str, declared: bool) -> Capability:
 
 
 def known_capabilities() -> dict[str, str]:
-    """All capabilities, that is, what a user can declare; each with what a target without it looks like."""
+    """Return all capabilities, that is, what a user can declare; each with what a target without it
+    looks like.
+    """
     return {name: absent.established for name, absent in capabilities((), Advertised()).items()}

@@ -52,7 +52,7 @@ class Noise:
         return max(ROUNDING, _OF_NOISE * max(of_request, max(known or self.furthest.values(), default=0.0)))
 
     def __or__(self, other: Noise) -> Noise:
-        """The greater of two, for each kind."""
+        """Return the greater of two, for each kind."""
         return Noise(_greater(self.furthest, other.furthest), _greater(self.unsteady, other.unsteady))
 
 
@@ -61,7 +61,7 @@ def _greater(first: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key
 
 
 def noise_of(differences: Iterable[Difference]) -> Noise:
-    """The noise of a target, from all requests that it answered more than once.
+    """Return the noise of a target, from all requests that it answered more than once.
 
     Where numbers of one request alone lie further apart than drift, that is no noise of its endpoint.
     """

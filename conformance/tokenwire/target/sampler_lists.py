@@ -47,7 +47,9 @@ def _counts(choice: Choice, name: str) -> set[int]:
 
 
 def unknown_lists(streams: Iterable[Answer]) -> frozenset[str]:
-    """The lists of a run that were out of step with the ids, and never in step with two numbers of them."""
+    """Return the lists of a run that were out of step with the ids, and never in step with two
+    numbers of them.
+    """
     found: dict[str, set[int]] = defaultdict(set)
     for stream in streams:
         if _has_lists(stream):
@@ -61,7 +63,7 @@ def unknown_lists(streams: Iterable[Answer]) -> frozenset[str]:
 
 
 def without_lists(stream: Stream, names: frozenset[str]) -> Stream:
-    """An answer without some of the lists that a sampler may have brought."""
+    """Return an answer without some of the lists that a sampler may have brought."""
     if all(names.isdisjoint(choice.customized) for choice in stream.choices):
         return stream
 

@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> str | None:
-        """The text of ids; None where this tokenizer cannot say, as for ids beyond its vocabulary."""
+        """Return the text of ids; None where this tokenizer cannot say, as for ids beyond its vocabulary."""
 
 
 class LocalTokenizer:
@@ -155,7 +155,7 @@ class RemoteTokenizer:
         return self._skipping(tuple(ids)) if known is None and skip_special_tokens else known
 
     def _skipping(self, ids: Ids) -> str | None:
-        """The text without special tokens, for a server that always spells them out."""
+        """Return the text without special tokens, for a server that always spells them out."""
         spelled_out = self._texts.get((ids, False))
         if spelled_out is None or not _MAY_BE_SPECIAL.search(spelled_out):
             return spelled_out
@@ -191,7 +191,7 @@ def ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
 
 
 def way_of(request: RequestHead) -> Detokenize | None:
-    """The way in which a request asks for the text of ids; None for any other request."""
+    """Return the way in which a request asks for the text of ids; None for any other request."""
     return next((way for way in ways_of(load_dialects().values()) if way.is_asked_by(request)), None)
 
 

@@ -98,7 +98,7 @@ class _OpenExchange:
         """Why its bytes are dropped, though it is parsed to its end; empty if they are kept."""
 
     def completed(self, ended: float, ending: Ending, detail: str) -> Exchange:
-        """The exchange, with its credentials masked."""
+        """Return the exchange, with its credentials masked."""
         head = self.request.head
         assert head is not None
         request = HttpRequest(
@@ -125,7 +125,7 @@ class _OpenExchange:
 
 
 def _as_sent(head: h11.Request | h11.Response) -> Headers:
-    """All headers, in order and spelled as they came."""
+    """Return all headers, in order and spelled as they came."""
     return tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in head.headers.raw_items())
 
 
@@ -226,7 +226,7 @@ class ConnectionReader:
             self._finish_if_complete(record)
 
     def _begin(self, record: Record) -> _OpenExchange:
-        """The open exchange; it begins with this record if there is none."""
+        """Return the open exchange; it begins with this record if there is none."""
         exchange = self._open
         if exchange.position < 0:
             exchange.position, exchange.began = record.position, record.time

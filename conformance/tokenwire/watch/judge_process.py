@@ -48,7 +48,7 @@ class JudgePlan:
 
 
 def read_opinion(fields: dict[str, Any]) -> Opinion:
-    """The opinion in a line. Raises TypeError, KeyError."""
+    """Return the opinion in a line. Raises TypeError, KeyError."""
     times = fields["latencies"]
     read = {
         "violations": tuple(Violation(**violation) for violation in fields["violations"]),
@@ -95,7 +95,7 @@ class Reporter:
         self._out.flush()
 
     def _recorded(self, opinion: Opinion, exchange: Exchange) -> Opinion:
-        """The opinion, with the path of its recording, or why there is none."""
+        """Return the opinion, with the path of its recording, or why there is none."""
         if self._folder is None or not opinion.violations:
             return opinion
         try:

@@ -37,8 +37,8 @@ CRASHED = "judge-crashed"
 
 
 def judge_command(plan: JudgePlan) -> list[str]:
-    """The command line of the judge's process. It imports nothing from the working directory (-P): a checkout
-    may bring modules.
+    """Return the command line of the judge's process. It imports nothing from the working directory (-P): a
+    checkout may bring modules.
     """
     return [sys.executable, "-P", "-m", "tokenwire.watch.judge_process", json.dumps(asdict(plan))]
 

@@ -29,7 +29,9 @@ class Histogram:
         self.seconds += other.seconds
 
     def within(self, share: float) -> str:
-        """The edge that so large a share does not exceed, in words; empty where nothing was counted."""
+        """Return the edge that so large a share does not exceed, in words; empty where nothing was
+        counted.
+        """
         so_far = 0
         for edge, count in zip((*EDGES, None), self.counts, strict=True):
             so_far += count

@@ -47,7 +47,7 @@ class Address:
 
     @classmethod
     def of_target(cls, url: str) -> Self:
-        """The origin of a server. Raises UsageError for anything else, a path included."""
+        """Return the origin of a server. Raises UsageError for anything else, a path included."""
         shown = redact_url(url)
         try:
             parts = urlsplit(url)
@@ -70,7 +70,7 @@ class _ConnectionObserver(Protocol):
         """The client sent bytes; they were written to the target."""
 
     def buffer(self) -> memoryview:
-        """The memory to receive the next bytes of the target in."""
+        """Return the memory to receive the next bytes of the target in."""
 
     def received(self, size: int) -> None:
         """The target sent bytes, which are in the last buffer; they were written to the client."""

@@ -244,7 +244,7 @@ class SpoolReader:
         self._memory = memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
 
     def records(self, start: int, end: int, position: int) -> Iterator[Record]:
-        """The records of a batch."""
+        """Yield the records of a batch."""
         position -= start
         while start < end:
             connection, kind, when, size = _HEADER.unpack_from(self._memory, start)

@@ -82,7 +82,7 @@ _LEAST = {name: rule.least for name, rule in RULES.items() if rule.least is not 
 
 
 def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
-    """The wire name and each value of a field; the entries of a list where every prompt has its own."""
+    """Yield the wire name and each value of a field; the entries of a list where every prompt has its own."""
     stated = asked.sent.get(name)
     for value in stated.values if stated else ():
         one_each = asked.batch and name in _PER_PROMPT and isinstance(value, list)
@@ -92,7 +92,7 @@ def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_types(asked: Asked) -> Iterator[BadValue]:
-    """The fields whose JSON type no reader can make sense of."""
+    """Yield the fields whose JSON type no reader can make sense of."""
     for name, (fits, problem) in _TYPES.items():
         for wire_name, value in _values(asked, name):
             if not fits(value):
@@ -100,7 +100,7 @@ def wrong_types(asked: Asked) -> Iterator[BadValue]:
 
 
 def impossible_values(asked: Asked, least: Mapping[str, float | None]) -> Iterator[BadValue]:
-    """The numbers that ask for what cannot be.
+    """Yield the numbers that ask for what cannot be.
 
     `least` says by field from where on the dialect gives numbers a meaning, such as -1 for no limit; None
     for all numbers.
@@ -127,7 +127,7 @@ def _flat(value: object) -> Iterator[object]:
 
 
 def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
-    """Ids of the prompt that no vocabulary, or not the target's own, holds."""
+    """Yield ids of the prompt that no vocabulary, or not the target's own, holds."""
     stated = asked.sent.get("input_ids")
     for ids in asked.input_ids or () if stated else ():
         if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < (vocabulary or ID_LIMIT):
@@ -138,7 +138,7 @@ def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValu
 
 
 def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
-    """Ids whose logprobs are asked for and that are no ids of the target."""
+    """Yield ids whose logprobs are asked for and that are no ids of the target."""
     yield from _unknown_ids(asked, "chosen_ids", vocabulary)
 
 
@@ -208,7 +208,7 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
 
 
 def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
-    """All that is wrong with the values of a request, ids that the target does not have among them."""
+    """Yield all that is wrong with the values of a request, ids that the target does not have among them."""
     asked, vocabulary = stream.asked, target.advertised.vocab_size
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
@@ -218,7 +218,7 @@ def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
 
 @fact(Stream)
 def _ids_named(stream: Stream) -> tuple[int, int]:
-    """The least and the greatest id in a request; 0 where there is none."""
+    """Return the least and the greatest id in a request; 0 where there is none."""
     asked = stream.asked
     sent = (value for name in ("chosen_ids", "stop_token_ids") for _, value in _values(asked, name))
     prompts = asked.input_ids or () if "input_ids" in asked.sent else ()
@@ -233,7 +233,7 @@ def names_unknown_ids(stream: Answer, target: Target) -> bool:
 
 
 def meaningless_values(stream: Answer) -> Iterator[BadValue]:
-    """The values of a request that mean nothing to any target."""
+    """Yield the values of a request that mean nothing to any target."""
     yield from wrong_types(stream.asked)
     yield from impossible_values(stream.asked, policy_of(stream).least)
     yield from misfitting_lists(stream.asked, stream.exchange.load().request)

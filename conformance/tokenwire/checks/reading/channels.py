@@ -135,7 +135,7 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
 
 
 def written(channels: Channels) -> list[list[Any]]:
-    """The names and arguments of the calls, as evidence."""
+    """Return the names and arguments of the calls, as evidence."""
     return [[call.name, call.arguments] for call in channels.calls]
 
 
@@ -256,7 +256,7 @@ class MarkedText:
         return reported.strip() in {due.strip(), self._unbegun(due).strip()}
 
     def _unbegun(self, text: str) -> str:
-        """A text without the marker that it ends within, where the budget cut that."""
+        """Return a text without the marker that it ends within, where the budget cut that."""
         markers = self.markup.markers(thoughts=True, calls=True) if self.spent else []
         parts = [m[:size] for m in markers for size in range(1, len(m)) if text.endswith(m[:size])]
         return text.removesuffix(max(parts, key=len, default=""))
@@ -301,7 +301,7 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bo
 
 
 def offered(stream: Stream) -> tuple[str, ...] | None:
-    """The names of the tools that a request offers; None where it says none."""
+    """Return the names of the tools that a request offers; None where it says none."""
     dialect = dialect_of(stream)
     tool = dialect.request.tool if dialect is not None else None
     return tool.names(stream.exchange.request.body) if tool is not None else None

@@ -56,7 +56,7 @@ class Deeds:
         self._by_kind: dict[str, tuple[list[_Deed], list[_Deed], Spans[_Deed]]] = {}
 
     def during(self, began: float | None, ended: float | None, kind: str) -> list[_Deed]:
-        """The deeds of a kind that overlap a span of time, and those whose time is unknown."""
+        """Return the deeds of a kind that overlap a span of time, and those whose time is unknown."""
         if kind not in self._by_kind:
             of_kind = [deed for deed in self.every if deed.is_a(kind)]
             timed = [(d.began, d.ended, d) for d in of_kind if d.began is not None and d.ended is not None]
@@ -66,7 +66,7 @@ class Deeds:
         return of_kind if began is None or ended is None else timeless + spans.during(began, ended)
 
     def beside(self, exchange: ExchangeHead, kind: str) -> list[_Deed]:
-        """The deeds of a kind that overlap an exchange."""
+        """Return the deeds of a kind that overlap an exchange."""
         return self.during(began(exchange), over(exchange), kind)
 
     @cached_property
@@ -90,7 +90,7 @@ _DISTURBS = (Action.PAUSE, Action.UPDATE, Action.FLUSH)
 
 
 def disturbed(streams: Iterable[Answer], deeds: Deeds) -> frozenset[str]:
-    """The exchanges that a pause, an update of the weights or a flush overlapped."""
+    """Return the exchanges that a pause, an update of the weights or a flush overlapped."""
     if not any(deed.kind in _DISTURBS for deed in deeds.every):
         return frozenset()
     return frozenset(

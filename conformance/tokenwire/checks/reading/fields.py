@@ -42,7 +42,7 @@ def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
 
 
 def details(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission, Any]]:
-    """The emissions that hold a detail, be it null, each with the value."""
+    """Return the emissions that hold a detail, be it null, each with the value."""
     return ((emission, emission.details[name]) for emission in emissions if name in emission.details)
 
 
@@ -62,7 +62,7 @@ def counts_its_ids(choice: ChoiceFacts) -> bool:
 
 
 def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
-    """The text that a client holds after each emission that carries text."""
+    """Return the text that a client holds after each emission that carries text."""
     texts: list[tuple[Emission, str]] = []
     held = ""
     for emission in choice.emissions:
@@ -117,16 +117,16 @@ def _listed(value: object) -> Sequence[Any]:
 
 
 def first_prompt_ids(choice: Choice, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
-    """The first emission of a choice that has a list of prompt_token_ids, and that list; `empty`: or an empty
-    one.
+    """Return the first emission of a choice that has a list of prompt_token_ids, and that list; `empty`: or
+    an empty one.
     """
     lists = ((emission, as_list(emission.prompt_token_ids)) for emission in choice.emissions)
     return next(((emission, ids) for emission, ids in lists if ids or (empty and ids is not None)), None)
 
 
 def first_of_prompt(choice: Choice, name: str, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
-    """The first emission of a choice that carries a prompt-side series as a list, and that list; `empty`: or
-    an empty one.
+    """Return the first emission of a choice that carries a prompt-side series as a list, and that list;
+    `empty`: or an empty one.
     """
     lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
     return next(
@@ -136,12 +136,12 @@ def first_of_prompt(choice: Choice, name: str, *, empty: bool = True) -> tuple[E
 
 @fact(Choice)
 def names_of_prompt(choice: Choice) -> frozenset[str]:
-    """The prompt-side series of a choice."""
+    """Return the prompt-side series of a choice."""
     return frozenset(name for emission in choice.emissions for name in emission.prompt_series)
 
 
 def usage_count(stream: Answer, name: str = "completion_tokens") -> int | None:
-    """A count in the usage of an answer, where it is an integer."""
+    """Return a count in the usage of an answer, where it is an integer."""
     return integer((stream.usage or {}).get(name))
 
 
@@ -196,8 +196,8 @@ def asked_alike(stream: Answer, *fields: str) -> tuple[object, ...]:
 
 
 def prompt_sent(stream: Answer) -> tuple[Any, Mapping[str, Any]] | None:
-    """The model and the prompt that a request names, by the names of the dialect tables; None where it cannot
-    be read.
+    """Return the model and the prompt that a request names, by the names of the dialect tables; None where it
+    cannot be read.
     """
     try:
         model, prompt = json.loads(stream.asked.prompt_key)
@@ -213,7 +213,7 @@ def _ends(stream: Stream) -> tuple[Place, Place]:
 
 
 def end_place(stream: Answer) -> Place:
-    """The end of an answer: its last event, or the exchange where there is none."""
+    """Return the end of an answer: its last event, or the exchange where there is none."""
     return _ends(stream)[1]
 
 
@@ -229,6 +229,6 @@ def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
 
 
 def stated_by_both(*choices: ChoiceFacts) -> list[Sequence[Any]]:
-    """The ids of two choices, or their texts where one of them carries no ids."""
+    """Return the ids of two choices, or their texts where one of them carries no ids."""
     ids = [choice.output_ids for choice in choices]
     return [choice.text or "" for choice in choices] if None in ids else [found or () for found in ids]

@@ -18,8 +18,8 @@ def is_of_the_cache(path: str) -> bool:
 
 
 def fields_of(value: Any, *, nulls: bool = False) -> Iterator[tuple[str, Any]]:
-    """The paths in a JSON value that lead to something other than null and empty lists and objects, with it;
-    with `nulls`, those to nulls too.
+    """Yield the paths in a JSON value that lead to something other than null and empty lists and objects,
+    with it; with `nulls`, those to nulls too.
 
     Positions in lists and names that are tokens are left out of the path.
     """

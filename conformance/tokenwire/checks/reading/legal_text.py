@@ -78,7 +78,7 @@ class Decoded:
 
 
 def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
-    """The choices of an answer whose text their own ids have to explain.
+    """Yield the choices of an answer whose text their own ids have to explain.
 
     Not those whose text holds the prompt as well, or that a parser took apart, or that were aborted.
     """
@@ -119,7 +119,7 @@ def uncut_texts(decoding: Decoded, *, skip_special_tokens: bool | None = None) -
 
 
 def legal_texts(decoding: Decoded) -> tuple[str, ...]:
-    """Every text that a choice with these ids may have; empty if that is not known."""
+    """Return every text that a choice with these ids may have; empty if that is not known."""
     texts = uncut_texts(decoding)
     finish = decoding.choice.finish
     if finish is None or finish.type != "stop" or isinstance(decoding.stop, int):
@@ -129,7 +129,9 @@ def legal_texts(decoding: Decoded) -> tuple[str, ...]:
 
 
 def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
-    """A text cut at the stop, at each place where it occurs: which one ended the choice is not known here."""
+    """Yield a text cut at the stop, at each place where it occurs: which one ended the choice is
+    not known here.
+    """
     stop, asked = decoding.stop, decoding.asked
     if isinstance(stop, str) and stop in asked.stop_regex:
         yield text
@@ -146,7 +148,7 @@ def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
 
 
 def compiled(pattern: str) -> re.Pattern[str] | None:
-    """A stop pattern as an expression; None for one that only the server can read."""
+    """Return a stop pattern as an expression; None for one that only the server can read."""
     try:
         return re.compile(pattern)
     except re.error:
