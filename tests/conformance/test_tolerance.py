@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,44 @@ def faults(text: str, *run: Outcome, whole: bool = True) -> list[str]:
 
 
 FAILS = outcome(Verdict.FAIL, KIND)
+
+
+CAUSE = FailureKind("sglang-generate", "/usage: # ids for a budget of zero")
+FOLLOWS = replace(outcome(Verdict.FAIL, OTHER), follows_from="zero-budget-has-no-ids")
+
+
+def test_what_follows_from_a_known_cause_is_known() -> None:
+    """A race shows in another row, or otherwise in the same one, each time: the baseline was red again."""
+    cause = outcome(Verdict.FAIL, CAUSE, requirement="zero-budget-has-no-ids")
+    known = entry(requirement=cause.requirement, says=CAUSE.says, fingerprint=CAUSE.fingerprint)
+    held = apply(known, cause, FOLLOWS)
+    assert held.faults == ()
+    assert held.tolerated[FOLLOWS.name] == "it follows from zero-budget-has-no-ids, which is known"
+    assert apply(known + entry(), cause, FOLLOWS).faults == (), "and no entry is wrong for it"
+
+
+def test_what_follows_from_nothing_or_from_an_unknown_cause_is_new() -> None:
+    cause = outcome(Verdict.FAIL, CAUSE, requirement="zero-budget-has-no-ids")
+    known = entry(requirement=cause.requirement, says=CAUSE.says, fingerprint=CAUSE.fingerprint)
+    assert FOLLOWS.name not in apply(known, cause, replace(FOLLOWS, follows_from="")).tolerated
+    assert FOLLOWS.name not in apply(known, cause, FOLLOWS, replace(FOLLOWS, follows_from="")).tolerated
+    assert FOLLOWS.name not in apply("", cause, FOLLOWS).tolerated
+    elsewhere = replace(cause, scenario="greedy-stream")
+    assert FOLLOWS.name not in apply(known, cause, elsewhere, FOLLOWS).tolerated, "one of its failures is new"
+    passes = replace(cause, verdict=Verdict.PASS, kinds=())
+    assert FOLLOWS.name not in apply(known, passes, FOLLOWS).tolerated
+
+
+@pytest.mark.parametrize("older", ["is missing", "is too much"])
+def test_one_race_seen_from_either_side_is_one_failure(older: str) -> None:
+    says = f"/output_ids: entry # {older}: # instead of the # of the whole answer"
+    written = entry(says=says, fingerprint=FailureKind(KIND.dialect, says).fingerprint)
+    for words in ("entry 0 is missing: 0 instead of the 1", "entry 3 is too much: 4 instead of the 3"):
+        now = FailureKind(KIND.dialect, lasting_words(f"/output_ids: {words} of the whole answer"))
+        held = apply(written, outcome(Verdict.FAIL, now))
+        assert (held.faults, len(held.tolerated)) == ((), 1)
+        other = FailureKind(KIND.dialect, lasting_words(f"/output_ids: {words} of the stream"))
+        assert apply(written, outcome(Verdict.FAIL, other)).tolerated == {}
 
 
 def test_a_known_failure_is_tolerated_with_its_reason() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokenwire.ask import Budget
-from tokenwire.judging.failure_kind import FailureKind
+from tokenwire.judging.failure_kind import FailureKind, either_way
 from tokenwire.typed_table import suggestion, typed
 from tokenwire.usage_error import UsageError
 
@@ -85,6 +85,11 @@ class Entry:
 
     @property
     def kind(self) -> FailureKind:
+        return FailureKind(self.dialect, either_way(self.says))
+
+    @property
+    def as_written(self) -> FailureKind:
+        """The kind in the words of the file, of which its fingerprint is."""
         return FailureKind(self.dialect, self.says)
 
     @property

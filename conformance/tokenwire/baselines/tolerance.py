@@ -14,7 +14,8 @@ from typing import Any
 from tokenwire.ask import Budget
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.baselines.baseline import Baseline, Entry, lasting_end
-from tokenwire.judging.failure_kind import FailureKind, failure_kinds
+from tokenwire.judging.causes import causes
+from tokenwire.judging.failure_kind import FailureKind, either_way, failure_kinds
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.verdict import Verdict
@@ -68,6 +69,8 @@ class Outcome:
     verdict: Verdict
     kinds: tuple[FailureKind, ...]
     """The ways in which it fails; empty unless it does."""
+    follows_from: str = ""
+    """The requirement whose violation explains all of its failures; empty for none."""
 
     @property
     def name(self) -> str:
@@ -114,14 +117,17 @@ def ended_as_known(baseline: Baseline, broken_off: str) -> bool:
 
 def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
     """Return the outcomes of a run that was just judged."""
+    every = list(judgements)
+    folded = causes(every).folded
     return [
         Outcome(
             judgement.requirement.id,
             judgement.scenario,
             judgement.verdict,
             failure_kinds(judgement) if judgement.verdict is Verdict.FAIL else (),
+            every[folded[position]].requirement.id if position in folded else "",
         )
-        for judgement in judgements
+        for position, judgement in enumerate(every)
     ]
 
 
@@ -132,7 +138,8 @@ def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
             row["requirement"],
             row["scenario"],
             Verdict(row["verdict"]),
-            tuple(FailureKind(kind["dialect"], kind["says"]) for kind in row.get("kinds", ())),
+            tuple(FailureKind(kind["dialect"], either_way(kind["says"])) for kind in row.get("kinds", ())),
+            row.get("follows_from", ""),
         )
         for row in report["verdicts"]
     ]
@@ -217,7 +224,7 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
     if entry.scenario and entry.scenario not in nameable and (baseline.budget is not None or scenarios):
         hint = suggestion(entry.scenario, nameable, "remove the entry")
         yield _FaultKind.UNMATCHED, f"there is no such scenario; {hint}"
-    if entry.kind.fingerprint != entry.fingerprint:
+    if entry.as_written.fingerprint != entry.fingerprint:
         yield (
             _FaultKind.TOO_BROAD,
             "its fingerprint is not that of its dialect and its words, so that it would tolerate more than "
@@ -249,6 +256,9 @@ def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
     verdicts = {outcome.verdict for outcome in here or judged}
     # A check that crashed may have hidden the failure.
     if not judged or Verdict.HARNESS_ERROR in verdicts:
+        return None
+    # What follows from another failure shows in another way each time.
+    if any(outcome.follows_from for outcome in here if outcome.verdict is Verdict.FAIL):
         return None
     if Verdict.FAIL in verdicts and here:
         words = f"it fails, but no longer so: {entry.dialect}: {entry.says}; write down how it fails now"
@@ -283,7 +293,7 @@ def _flaky_words(entry: Entry, *, happened: bool, complete: bool) -> str:
 
 def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[str, str]:
     """Return the names of outcomes that fail in known ways only, in every server of the run, with
-    the reasons.
+    the reasons. What follows from a requirement whose failures are all known is known, too.
     """
     found: dict[str, list[Entry | None]] = {}
     for outcome in run:
@@ -294,11 +304,25 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
             ]
             # A FAIL without a kind is not known to the baseline.
             found.setdefault(outcome.name, []).extend(entries or [None])
-    return {
+    tolerated = {
         name: "; ".join(dict.fromkeys(f"{entry.reason} ({entry.link})" for entry in entries if entry))
         for name, entries in found.items()
         if None not in entries
     }
+    failing: dict[str, set[str]] = {}
+    for outcome in run:
+        if outcome.verdict is Verdict.FAIL:
+            failing.setdefault(outcome.requirement, set()).add(outcome.name)
+    following: dict[str, list[str]] = {}
+    for outcome in run:
+        if outcome.verdict is Verdict.FAIL and outcome.name not in tolerated:
+            of_cause = failing.get(outcome.follows_from, set())
+            known_cause = bool(of_cause) and of_cause <= tolerated.keys()
+            reason = f"it follows from {outcome.follows_from}, which is known" if known_cause else ""
+            following.setdefault(outcome.name, []).append(reason)
+    # One name stands for several servers of a run: each of them has to be explained.
+    explained = {name: reasons[0] for name, reasons in following.items() if all(reasons)}
+    return {**tolerated, **explained}
 
 
 def with_reasons(judgements: Iterable[Judgement], result: BaselineResult) -> list[Judgement]:

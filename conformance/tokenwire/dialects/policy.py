@@ -62,7 +62,7 @@ class Policy:
     fewer_top_logprobs: bool = False
     """A position may hold fewer than were asked for."""
     sampled_besides_top_logprobs: bool = False
-    """A sampled token that is not among the likeliest stands before them, and is not counted."""
+    """A sampled token that is not among the likeliest comes before them, and is not counted."""
     likeliest_are_listed: Literal["as_chosen_from", "before_bans", "before_penalties"] = "as_chosen_from"
     """Which logprobs the likeliest are listed by: `before_bans`, as the model gave them, with ids that the
     request bans; `before_penalties`, also where the server applies penalties unasked."""

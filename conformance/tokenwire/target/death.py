@@ -344,7 +344,7 @@ def _suspects(
     if again:
         return again[:1]
     ranks = {id(sent): suspicion(sent.stream) for sent in (*under_way, *reported)}
-    # Legal values that were answered are no cause; a bad value may end a server behind its answer.
+    # Legal values that were answered cannot be the cause; a bad value may end a server behind its answer.
     bad = [sent for sent in under_way if ranks[id(sent)] < ORDINARY]
     bad += [sent for sent in reported if ranks[id(sent)] < UNSATISFIABLE]
     if bad:
