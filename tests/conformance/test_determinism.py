@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from control_calls import abort
+from live_captures import live_run
 from stream_builder import (
     ABORT,
     IDS,
@@ -479,3 +480,56 @@ def test_a_stream_is_held_against_the_whole_answer_that_tells_as_much() -> None:
     stream = named(incremental(reply, key="k"), "generate/stream")
     [pair] = Run((plain, rich, stream)).comparisons
     assert (pair.baseline.exchange.name, pair.other.exchange.name) == ("generate/rich", "generate/stream")
+
+
+# Texts without ids: a loss, or another answer.
+
+TEXT = "stream-text-equals-whole"
+
+
+def said(text: str, name: str, *, key: str = "k", stream: bool = False) -> Stream:
+    reply = Reply(ids=None, text=text, counters={}, counted=False)
+    answer = (incremental if stream else whole)(reply, key=key, max_new_tokens=6)
+    return named(answer, f"generate/{name}")
+
+
+def test_texts_of_a_server_that_answers_at_random_are_no_loss() -> None:
+    """Dynamo's mocker: most of its texts are empty, and an empty text is a part of each other one."""
+    run = live_run("dynamo-random")
+    assert run.determinism.random
+    for requirement in (TEXT, "endpoints-agree-on-channels"):
+        found = judge([run], [load_requirements()[requirement]])
+        assert {judgement.verdict for judgement in found} <= {Verdict.INCONCLUSIVE, Verdict.PASS}
+        assert any("did not repeat itself" in judgement.message for judgement in found)
+
+
+@pytest.mark.parametrize(
+    ("wholes", "streamed", "verdict"),
+    [
+        (["prec pass", "log='"], "", Verdict.INCONCLUSIVE),
+        (["abcdef", "abcxyz"], "abc", Verdict.INCONCLUSIVE),
+        (["abcdef", "abcxyz"], "abef", Verdict.FAIL),
+        (["abcdef", "abcxyz"], "", Verdict.FAIL),
+        (["abcdef", "abcdef"], "abc", Verdict.FAIL),
+    ],
+    ids=[
+        "all differs",
+        "the rest differs",
+        "a piece is lost before",
+        "all is lost",
+        "the whole answers agree",
+    ],
+)
+def test_a_text_that_lacks_a_piece_is_a_loss_unless_whole_answers_part_there(
+    wholes: list[str], streamed: str, verdict: Verdict
+) -> None:
+    answers = [said(text, f"whole-{number}") for number, text in enumerate(wholes)]
+    assert verdicts(TEXT, *answers, said(streamed, "stream", stream=True)) == {verdict}
+
+
+def test_a_few_other_answers_elsewhere_excuse_no_loss() -> None:
+    """Near ties: one of ten repetitions is another answer."""
+    steady = [said("abcdef", f"steady-{n}", key="steady") for n in range(9)]
+    other = [said(text, f"other-{text}", key="other") for text in ("xyz", "uvw")]
+    lost = [said("abcdef", "whole"), said("abf", "stream", stream=True)]
+    assert verdicts(TEXT, *steady, *other, *lost) == {Verdict.FAIL}

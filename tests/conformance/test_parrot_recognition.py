@@ -8,9 +8,11 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from live_captures import live_run, verdict
 from stream_builder import Reply, change, whole
 
 from tokenwire.ask import Asked, SentField
+from tokenwire.judging.verdict import Verdict
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.encoding import chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater
@@ -195,3 +197,22 @@ def test_ends_are_told_by_counts_where_texts_are_not_as_they_were_said() -> None
         model = recognised([shown, *(answer_of(law, words, prompt_of(size)) for size in (40, 300))])
         assert model is not None
         assert model.words.ends == ends
+
+
+def test_an_echo_of_the_last_message_is_no_parrot() -> None:
+    """A mock server: by chance its echo is what some law says, too."""
+    run = live_run("echo-taken-for-parrot")
+    assert run.model is None
+    for requirement in ("script-text-is-right", "script-finish-is-right"):
+        assert verdict(run, requirement) is Verdict.UNSUPPORTED
+    assert verdict(run, "choices-complete") is Verdict.FAIL, "what it does wrong is found"
+
+
+@KINDS
+def test_a_parrot_that_also_repeats_a_whole_prompt_is_one(kind: Vocabulary) -> None:
+    law, words, encode = Parrot(SIZE, 128), words_of(kind), encoder(kind)
+    said = answer_of(law, words, encode(LESSON[:900]))
+    own = without_ids(said, texts=(LESSON[:900],))
+    echo = without_ids(said, texts=(said.choices[0].text or "",))
+    assert recognised([echo, own]) is not None
+    assert recognised([echo]) is None

@@ -8,6 +8,7 @@ from functools import cached_property
 from tokenwire.checks.about import Traits, traits_of
 from tokenwire.checks.check import Answers, Target
 from tokenwire.checks.evidence import Observation
+from tokenwire.checks.reading.chance import limits_of, part_no_earlier, texts_alone
 from tokenwire.checks.reading.channels import seen_markup
 from tokenwire.checks.reading.deeds import Deeds, disturbed
 from tokenwire.checks.reading.refusals import suspicion
@@ -168,12 +169,37 @@ class Run:
 
     def doubt(self, difference: Observation) -> Doubt | None:
         """Why a difference is no violation in itself; None where it is one."""
-        if not difference.by_chance:
+        if not difference.by_chance and not self._parts_as_whole_answers_do(difference):
             return None
         places = (difference.place, *difference.related)
         names = {place.exchange: None for place in places if place.exchange in self.by_exchange}
         token = isinstance(difference.expected, (int, str))  # an id or a text, and no entry of a series
         return doubt(names, self.seen, token=token)
+
+    def _parts_as_whole_answers_do(self, difference: Observation) -> bool:
+        """True if two texts part no earlier than whole answers to their very request did, or if the target
+        answers as at random.
+
+        Without ids, one text that is a part of another looks like a loss. It shows none where whole answers
+        contradict each other from there on.
+        """
+        texts = (difference.expected, difference.actual)
+        if not difference.related or not all(isinstance(text, str) for text in texts):
+            return False
+        pair = [self.by_exchange.get(place.exchange) for place in (difference.related[0], difference.place)]
+        if None in pair or pair[0] is pair[1]:
+            return False
+        first, second = (stream.load() for stream in pair if stream is not None)
+        if limits_of(first) != limits_of(second):
+            return False
+        if self.determinism.random and texts_alone(first, second):
+            return True
+        contradicting = [self.determinism.unsteady.get(stream.exchange.name) for stream in (first, second)]
+        both = next(filter(None, contradicting), None)
+        if both is None:
+            return False
+        whole = [self.by_exchange[name].load() for name in both]
+        return part_no_earlier((first, second), (whole[0], whole[1]))
 
     @cached_property
     def comparisons(self) -> list[AnswerPair]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
@@ -187,8 +187,26 @@ def _ended_texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_Ende
         text, finish = stream.choices[0].text, stream.choices[0].finish
         known = isinstance(text, str) and len(text) >= _LEAST_TEXT and len(set(text)) > _LEAST_TEXT // 2
         known = known and (not with_ids or bool(stream.choices[0].output_ids))
+        known = known and (with_ids or not _is_an_echo(stream, text or ""))
         if known and finish is not None and finish.type in {"stop", "length"}:
             yield _EndedText(stream, text or "")
+
+
+def _is_an_echo(stream: Answer, text: str) -> bool:
+    """True if a text is the whole prompt, or the whole last message, as a mock server answers."""
+    asked = stream.asked
+    messages = asked.sent.get("messages")
+    last = _last_message(messages.values[0]) if messages else ""
+    return text.strip() in {prompt.strip() for prompt in (*(asked.texts or ()), last)}
+
+
+def _last_message(messages: object) -> str:
+    """Return the text of the last of some messages; empty if there is none."""
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    content = last.get("content") if isinstance(last, Mapping) else None
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
 
 
 def _is_spelled(words: Words, answer: _EndedText) -> bool:

@@ -31,6 +31,8 @@ AGAIN = 2
 """So often an answer is asked for again that differs from another by chance, before the target is blamed."""
 OFTEN = 6
 """And so often where the target was seen not to repeat itself: few alike answers prove little there."""
+_MANY = 8
+"""So many repetitions show whether a target answers as at random."""
 _MEND = (
     "start it so that greedy requests are repeatable (SGLang: --enable-deterministic-inference), "
     "or ask it alone, with --max-concurrency 1"
@@ -69,6 +71,13 @@ class Determinism:
     contradictions: int = 0
     """How many of these were not the most frequent of their answers."""
     noise: Noise = field(default_factory=Noise)
+
+    @property
+    def random(self) -> bool:
+        """True if the target answers as at random: every third whole answer to a request that was asked again
+        was another one. Near ties make far fewer.
+        """
+        return self.repetitions >= _MANY and 3 * self.contradictions >= self.repetitions
 
     def trusts(self, stream: Answer) -> bool:
         """Whether an answer may be held against others to the same request.

@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenwire.checks.difference import first_difference
 from tokenwire.dialects.logprobs import logprobs_of, sampled_entries
-from tokenwire.record import Choice, ChoiceFacts, fact, integer
+from tokenwire.record import Choice, ChoiceFacts, Stream, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 
@@ -164,6 +164,31 @@ def _is_without_a_piece(short: str, long: str) -> bool:
     head = first_difference(short, long)
     tail = first_difference(short[::-1], long[::-1])
     return (head or 0) + (tail or 0) >= len(short)
+
+
+def limits_of(stream: Stream) -> tuple[object, ...]:
+    """Return what ends an answer: its budget and its stops."""
+    asked = stream.asked
+    return asked.max_new_tokens, asked.stop, asked.stop_token_ids, asked.ignore_eos, asked.greedy
+
+
+def texts_alone(first: Stream, second: Stream) -> bool:
+    """True if two answers tell no ids."""
+    return all(choice.output_ids is None for stream in (first, second) for choice in stream.choices)
+
+
+def part_no_earlier(pair: tuple[Stream, Stream], whole: tuple[Stream, Stream]) -> bool:
+    """True if two answers have texts alone, and part no earlier than two whole answers to one request."""
+    parting = [_parting(*answers) for answers in (pair, whole)]
+    return None not in parting and parting[0] >= parting[1]  # type: ignore[operator]  # neither is None
+
+
+def _parting(first: Stream, second: Stream) -> int | None:
+    """Return how many characters two answers have in common; None where that is not known, or is all."""
+    choices = [stream.choices[0] for stream in (first, second) if len(stream.choices) == 1]
+    if len(choices) < 2 or not texts_alone(first, second):
+        return None
+    return first_difference(*(f"{choice.reasoning or ''}{choice.text or ''}" for choice in choices))
 
 
 def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
