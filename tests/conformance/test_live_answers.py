@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from control_calls import abort
+from live_captures import live_run
 from test_checks_pairs import observe
 from wire_answers import DONE, answered
 
@@ -587,3 +588,31 @@ def test_words_that_no_client_finds_are_named_with_the_shapes_in_which_it_would(
         '\'There was an error parsing the body\' stands in no shape of an error: {"error": {"message": …}}, '
         '{"error": …} or {"object": "error", "message": …, "code": …}'
     )
+
+
+# What a parser takes out of a text, token by token.
+
+
+def _pieces(*tokens: str, text: str, dialect: str = "sglang-chat") -> Stream:
+    entries = [{"token": token, "logprob": -0.5, "top_logprobs": []} for token in tokens]
+    shown = {"message": {"role": "assistant", "content": text}, "logprobs": {"content": entries}}
+    if dialect == "sglang-completions":
+        lists = {"tokens": list(tokens), "token_logprobs": [-0.5] * len(tokens)}
+        shown = {"text": text, "logprobs": {**lists, "top_logprobs": None, "text_offset": [0] * len(tokens)}}
+    body = {"messages": [{"role": "user", "content": "-"}], "max_completion_tokens": len(tokens)}
+    document = {"id": "c", "choices": [{"index": 0, "finish_reason": "length", **shown}]}
+    return answered(dialect, {**body, "logprobs": True}, document)
+
+
+def test_a_marker_of_reasoning_may_be_spelled_by_several_tokens() -> None:
+    """Where a grammar decides the ids, or the vocabulary has no token for it."""
+    row = "tokens-of-logprobs-are-shown"
+    (stream,) = live_run("router-marker-in-pieces").streams
+    assert observe(row, stream.load())
+    assert violated(row, stream.load()) == []
+    for tokens, text in (("<", "think", ">", "ab"), "ab"), (("a", "</", "think>", "b"), "ab"):
+        assert violated(row, _pieces(*tokens, text=text)) == []
+        assert violated(row, _pieces(*tokens, text=text[:1])), "text behind it is lost"
+        assert violated(row, _pieces(*tokens, text=text, dialect="sglang-completions")), "no parser there"
+    for tokens in (("<", "b", ">"), ("<", "thin", ">"), ("think",)):
+        assert violated(row, _pieces(*tokens, text="")), "that is no marker"

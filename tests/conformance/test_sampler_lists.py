@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
-from stream_builder import IDS, Reply, incremental, named, whole
+from stream_builder import IDS, Reply, change, incremental, named, whole
 
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
@@ -67,3 +68,24 @@ def test_no_comparison_takes_an_unknown_list_for_a_series_and_a_remark_names_it(
     assert red(run) == set()
     assert any(words.endswith("each output id: histogram") for words in remarks(run))
     assert "histogram" in whole_answer.choices[0].series_names, "the answer itself stays as it was"
+
+
+def traces(*lengths: int, seed: int = 1) -> tuple[Stream, ...]:
+    """Whole answers of 1 to 6 ids, with a list of a length that has nothing to do with them."""
+    drawn = Random(seed)
+    every = answers(*((drawn.randint(1, 6), 0) for _ in range(200)))
+    return tuple(change(answer, series={"histogram": [0] * drawn.choice(lengths)}) for answer in every)
+
+
+@pytest.mark.parametrize("lengths", [range(6), range(4), (1, 2), (3, 4, 5, 6)], ids=repr)
+def test_a_list_of_changing_length_is_no_samplers_though_it_is_in_step_with_several_numbers(
+    lengths: Sequence[int],
+) -> None:
+    assert red(Run(traces(*lengths))) == set()
+
+
+def test_a_samplers_list_that_loses_entries_now_and_then_is_red() -> None:
+    """Most of its answers are right."""
+    sizes = [(1 + n % 6, 1 + n % 6) for n in range(20)]
+    assert red(Run(answers(*sizes, (6, 4), (5, 2), (4, 5)))) == OUT_OF_STEP
+    assert red(Run(answers(*sizes[:4], *((6, 4) for _ in range(3))))) == OUT_OF_STEP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -246,3 +247,32 @@ def test_hermes_loses_no_letter(cut):
     )
     for letter in "é😀":
         assert letters.count(letter) == cut[0].count(letter)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ('{"a": 10e1212}', {"a": float("inf")}),
+        ('{"a": 1, "b": [null, true, -0.5e-3]}', {"a": 1, "b": [None, True, -0.0005]}),
+        ("", None),
+        ('{"a": 1', None),
+        ('{"a": NaN}', None),
+        ('{"a": -Infinity}', None),
+        ('{"a": 01}', None),
+        ("[" * 100_000, None),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_a_call_is_whole_if_its_arguments_are_of_the_grammar_of_json(arguments, value):
+    """A grammar bounds no number: such a call finished with `stop`, though it was delivered whole."""
+    call = Call("get_weather", arguments)
+    assert call.whole is (value is not None)
+    assert call.value == ({} if value is None else value)
+    assert Message(calls=[call]).calls_tools is call.whole
+
+
+def test_an_answer_writes_a_number_beyond_a_double_as_null():
+    written = orjson.dumps(Call("f", f'{{"a": 10e1212, "b": {"9" * 5000}, "c": {"9" * 19}}}').value)
+    assert orjson.loads(written) == {"a": None, "b": None, "c": 1e19}
+    half = Call("f", '{"a": "\\ud800"}')
+    assert (half.whole, half.value) == (True, {})

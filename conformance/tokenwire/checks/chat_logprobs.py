@@ -13,7 +13,7 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import taken_apart
 from tokenwire.checks.reading.fields import details, end_place, total_count, usage_count
 from tokenwire.checks.usage import reasoning_tokens
-from tokenwire.dialects.dialect import has_items, policy_of
+from tokenwire.dialects.dialect import has_items, is_chat, policy_of
 from tokenwire.dialects.logprobs import (
     CONTENT,
     LISTS,
@@ -25,6 +25,7 @@ from tokenwire.dialects.logprobs import (
     id_in_text,
     joined_series,
 )
+from tokenwire.dialects.markup import load_markup
 from tokenwire.record import Choice, Stream, integer
 
 FIELD = "logprobs"
@@ -206,6 +207,13 @@ def _plain(text: str) -> str:
     return "".join(character for character in text if "!" <= character <= "~")
 
 
+def _without_thought_markers(text: str) -> str:
+    """Return a text without the markers of reasoning, which may be spelled by several tokens each."""
+    for thoughts in load_markup()[0].values():
+        text = text.replace(thoughts.opens, "").replace(thoughts.closes, "")
+    return text
+
+
 @check_finished("tokens-of-logprobs-are-shown")
 def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing that the tokens spell is missing from the text; spaces and bytes are the tokenizer's own."""
@@ -219,7 +227,8 @@ def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Targe
     texts = [name for name in names if isinstance(name, str) and not _is_escaped(name)]
     if not texts or choice.text is None or any(id_in_text(name) is not None for name in texts):
         return
-    spelled = _plain("".join("" if _SPECIAL.fullmatch(name) else name for name in texts))
+    joined = "".join("" if _SPECIAL.fullmatch(name) else name for name in texts)
+    spelled = _plain(_without_thought_markers(joined) if is_chat(stream) else joined)
     shown = iter(_plain(choice.text))
     message = f"the tokens of the logprobs spell more than the text, which is {choice.text[:60]!r}"
     holds = all(character in shown for character in spelled)

@@ -1,7 +1,7 @@
 """Lists of a sampler beside the known ones, and other lists that no dialect knows.
 
-A list in `meta_info` is customized_info only if it was seen to have an entry for each output id, or if it is
-declared, because the next release of a server may add a histogram.
+A list in `meta_info` is customized_info only if it mostly has an entry for each output id, or if it is
+declared, because the next release of a server may add a histogram, or a trace whose length varies.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from tokenwire.record import Answer, Choice, Emission, Stream, as_list, fact
 
@@ -17,49 +18,66 @@ _TWO_LENGTHS = 2
 """A list of one length has that of the ids by chance, once."""
 
 
+class _Steps(NamedTuple):
+    """How often a list had an entry for each output id."""
+
+    counts: frozenset[int] = frozenset()
+    """The numbers of ids for which it had."""
+    in_step: int = 0
+    """Emissions in which it had."""
+    out_of_step: int = 0
+    """Emissions in which it had not."""
+
+    def __add__(self, other: object) -> _Steps:
+        assert isinstance(other, _Steps)
+        counted = self.in_step + other.in_step, self.out_of_step + other.out_of_step
+        return _Steps(self.counts | other.counts, *counted)
+
+    @property
+    def unknown(self) -> bool:
+        """True if it was out of step, and in step by chance at most, as a list of any length is."""
+        often = self.in_step > self.out_of_step and len(self.counts) >= _TWO_LENGTHS
+        return self.out_of_step > 0 and not often
+
+
 @fact(Stream)
 def _has_lists(stream: Stream) -> bool:
     return any(choice.customized for choice in stream.choices)
 
 
 @fact(Stream)
-def _ids_in_lockstep(stream: Stream) -> dict[str, tuple[int, ...]]:
-    """Map each list that a sampler may have brought to the numbers of ids for which it had an entry each; 0
-    where it had not.
-    """
-    found: dict[str, set[int]] = defaultdict(set)
+def _in_lockstep(stream: Stream) -> dict[str, _Steps]:
+    """Count, for each list that a sampler may have brought, how often it had an entry for each id."""
+    found: dict[str, _Steps] = defaultdict(_Steps)
     for choice in stream.choices:
         for name in choice.customized:
-            found[name] |= _counts(choice, name)
-    return {name: tuple(counts) for name, counts in found.items()}
+            found[name] += _steps(choice, name)
+    return dict(found)
 
 
-def _counts(choice: Choice, name: str) -> set[int]:
+def _steps(choice: Choice, name: str) -> _Steps:
     counts: set[int] = set()
+    in_step = out_of_step = 0
     for emission in choice.emissions:
         entries = as_list(emission.series.get(name))
         if not emission.counted or entries is None or (not entries and not emission.expected_entries):
             continue
-        if len(entries) != emission.expected_entries:
-            return {*counts, 0}
-        counts.add(emission.after)
-    return counts
+        if len(entries) == emission.expected_entries:
+            counts.add(emission.after)
+            in_step += 1
+        else:
+            out_of_step += 1
+    return _Steps(frozenset(counts), in_step, out_of_step)
 
 
 def unknown_lists(streams: Iterable[Answer]) -> frozenset[str]:
-    """Return the lists of a run that were out of step with the ids, and never in step with two
-    numbers of them.
-    """
-    found: dict[str, set[int]] = defaultdict(set)
+    """Return the lists of a run that are no sampler's, by how often they were in step with the ids."""
+    found: dict[str, _Steps] = defaultdict(_Steps)
     for stream in streams:
         if _has_lists(stream):
-            for name, counts in _ids_in_lockstep(stream).items():
-                found[name].update(counts)
-    return frozenset(
-        name
-        for name, counts in found.items()
-        if 0 in counts and len(counts) <= _TWO_LENGTHS and name not in _OF_THE_MIRROR
-    )
+            for name, steps in _in_lockstep(stream).items():
+                found[name] += steps
+    return frozenset(name for name, steps in found.items() if steps.unknown and name not in _OF_THE_MIRROR)
 
 
 def without_lists(stream: Stream, names: frozenset[str]) -> Stream:

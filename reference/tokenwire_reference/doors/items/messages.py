@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import orjson
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -126,7 +125,7 @@ class _Answer:
             blocks.append({"type": "text", "text": message.content})
         for item in message.calls:
             block = {"type": "tool_use", "id": new_id("toolu"), "name": item.name}
-            blocks.append({**block, "input": orjson.loads(item.arguments) if item.whole else {}})
+            blocks.append({**block, "input": item.value})
         return {
             **_head(self._call),
             "content": blocks,

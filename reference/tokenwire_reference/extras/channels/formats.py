@@ -15,7 +15,14 @@ from functools import partial
 
 import orjson
 
-from tokenwire_reference.extras.channels.parser import Channel, ChannelParser, Format, NotACallError, Parse
+from tokenwire_reference.extras.channels.parser import (
+    Channel,
+    ChannelParser,
+    Format,
+    NotACallError,
+    Parse,
+    is_json,
+)
 
 Tools = Mapping[str, Mapping[str, Collection[str]]]
 """By the names of functions and of their parameters, the JSON types that a parameter may have; none: any."""
@@ -301,20 +308,12 @@ def _xml_value(parser: ChannelParser, types: Collection[str]) -> Parse[None]:
     pieces: list[str] = []
     ended = yield from parser.text_until(markers, pieces.append, trim=False)
     value = "".join(pieces)
-    parser.argue(value if _is_json(value) or not ended else f'"{_escaped(value)}"')
+    parser.argue(value if is_json(value) or not ended else f'"{_escaped(value)}"')
 
 
 def _escaped(text: str) -> str:
     """Escape text for a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _is_json(text: str) -> bool:
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _python_calls(parser: ChannelParser) -> Parse[list[tuple[str, str]]]:

@@ -7,11 +7,12 @@ join of the deltas that its stream carries. So neither chunks nor intervals can 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import orjson
 
@@ -21,6 +22,7 @@ Parse = Generator[None, None, Result]
 Format = Callable[["ChannelParser"], Parse[None]]
 """How a model marks its channels: reads a text to its end."""
 
+_DIGITS_OF_64_BITS = 19
 WHITE_SPACE = " \t\r\n"
 
 
@@ -55,11 +57,39 @@ class Call:
     @property
     def whole(self) -> bool:
         """True if its arguments are JSON; they are not if it was cut or malformed."""
+        return is_json(self.arguments)
+
+    @property
+    def value(self) -> Any:
+        """The arguments as a value; an empty object unless they are JSON that an answer can carry.
+
+        A number beyond a double is infinite, which an answer writes as null.
+        """
         try:
-            orjson.loads(self.arguments)
-        except orjson.JSONDecodeError:
-            return False
-        return True
+            value = json.loads(self.arguments, parse_int=_bounded) if self.whole else {}
+            orjson.dumps(value)
+        except TypeError:  # a text with half a surrogate pair
+            return {}
+        return value
+
+
+def is_json(text: str) -> bool:
+    """True if a text is a word of the grammar of JSON, which bounds no number, as a constraint does not."""
+    try:
+        json.loads(text, parse_int=len, parse_float=len, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _bounded(digits: str) -> float:
+    """Return an integer; as a float, if 64 bits do not hold it."""
+    return int(digits) if len(digits) < _DIGITS_OF_64_BITS else float(digits)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    """Raise ValueError for NaN and infinity, which Python reads."""
+    raise ValueError(f"{name} is not JSON")
 
 
 @dataclass
