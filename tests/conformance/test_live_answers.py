@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from control_calls import abort
+from item_answers import responded
+from item_pairs import LEGAL
 from live_captures import live_run
 from test_checks_pairs import observe
 from wire_answers import DONE, answered
@@ -616,3 +618,53 @@ def test_a_marker_of_reasoning_may_be_spelled_by_several_tokens() -> None:
         assert violated(row, _pieces(*tokens, text=text, dialect="sglang-completions")), "no parser there"
     for tokens in (("<", "b", ">"), ("<", "thin", ">"), ("think",)):
         assert violated(row, _pieces(*tokens, text="")), "that is no marker"
+
+
+# Usage in the event that finishes a choice.
+
+
+def _finishing(n: int, tokens: int, *, entries: int = 3, missing: bool = False) -> Stream:
+    """A stream of `n` choices of three tokens, whose usage comes in the last event that finishes one."""
+    body = {"messages": [{"role": "user", "content": "q"}], "max_tokens": 3, "stream": True, "logprobs": True}
+    body |= {"temperature": 0, "n": n, "stream_options": {"include_usage": True}}
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    events: list[dict[str, Any]] = []
+    for index in range(n):
+        for nth in range(3):
+            content = [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]
+            logprobs = {"content": content if nth < entries else []}
+            finish = "length" if nth == 2 else None
+            delta: dict[str, Any] = {"content": "a"}
+            told = {} if missing and index else {"logprobs": logprobs}
+            choice = {"index": index, "delta": delta, "finish_reason": finish, **told}
+            events.append({**head, "choices": [choice]})
+    usage = {"prompt_tokens": 2, "completion_tokens": tokens, "total_tokens": tokens + 2}
+    events[-1] |= {"usage": usage}
+    return answered("openai-chat", body, *events, DONE, label=f"{n}")
+
+
+def test_usage_beside_the_finish_counts_the_answer_and_not_the_last_tokens_of_a_choice() -> None:
+    one, several = _finishing(1, 3), _finishing(7, 21)
+    assert one.usage is not None
+    assert violated("samples-are-asked-alike", (one, several)) == []
+    assert violated("logprobs-incremental", one) == []
+    assert violated("samples-are-asked-alike", (one, _finishing(7, 21, missing=True)))
+    assert violated("chat-logprobs-count-the-tokens", _finishing(1, 3, entries=2))
+
+
+# Sequence numbers of events.
+
+
+def test_a_sequence_number_may_be_written_with_a_fraction_and_be_missing_in_an_extension() -> None:
+    row, extension = "events-are-numbered", {"type": "x.trace", "note": "of this server"}
+    fractions = [{**event, "sequence_number": float(event["sequence_number"])} for event in LEGAL]
+    extended = [*LEGAL[:2], extension, *LEGAL[2:]]
+    for legal in (fractions, extended):
+        assert observe(row, responded(*legal))
+        assert violated(row, responded(*legal)) == []
+    numbered = [*LEGAL[:2], {**extension, "sequence_number": 7}, *LEGAL[2:]]
+    bare = {name: value for name, value in LEGAL[3].items() if name != "sequence_number"}
+    half = [*LEGAL[:3], {**LEGAL[3], "sequence_number": 3.5}, *LEGAL[4:]]
+    true = [LEGAL[0], {**LEGAL[1], "sequence_number": True}, *LEGAL[2:]]
+    for wrong, place in ((numbered, 2), ([*LEGAL[:3], bare, *LEGAL[4:]], 3), (half, 3), (true, 1)):
+        assert violated(row, responded(*wrong))[0].place.event == place

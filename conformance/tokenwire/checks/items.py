@@ -83,14 +83,28 @@ def _event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observa
 
 @check("events-are-numbered", EVENTS)
 def _events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The sequence numbers of a stream count its events from 0."""
+    """The sequence numbers of a stream count its events from 0.
+
+    A number may be written with a fraction of zero. An extension need not be numbered.
+    """
     grammar = _grammar(stream)
     if grammar is None or not grammar.numbered or not stream.answered:
         return
     numbers = ((e, find(e.data, parse(grammar.numbered))) for e in stream.events if not e.done)
+    counted = (
+        (event, number)
+        for event, number in numbers
+        if number is not ABSENT or grammar.kind_of(event.data) in grammar.known
+    )
     rows: Iterator[Row] = (
-        (event, "", number == due and type(number) is int, due, "none" if number is ABSENT else number)
-        for due, (event, number) in enumerate(numbers)
+        (
+            event,
+            "",
+            number == due and type(number) in {int, float},
+            due,
+            "none" if number is ABSENT else number,
+        )
+        for due, (event, number) in enumerate(counted)
     )
     yield from expect_each(rows, "the sequence number is {actual}, and {expected} is the next")
 

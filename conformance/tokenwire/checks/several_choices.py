@@ -12,6 +12,8 @@ from tokenwire.checks.tito import told_once_for_all
 from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 
 _PROMPT_IDS = "prompt_token_ids"
+_USAGE = "/usage/"
+"""Part of the pointers of counters of the answer as a whole."""
 
 
 @fact(Choice)
@@ -21,7 +23,9 @@ def _carried(choice: Choice) -> frozenset[str]:
     for emission in choice.emissions:
         series = (*emission.series.items(), *emission.prompt_series.items())
         names |= {name for name, value in series if value}
-        names |= emission.counters.keys()
+        # A usage in the event that finishes counts the whole answer, and no choice of several.
+        pointers = emission.pointers
+        names |= {name for name in emission.counters if _USAGE not in f"{pointers.get(name, '')}/"}
         names |= {"output_ids"} if emission.output_ids else set()
         if emission.prompt_token_ids is not None:  # an empty prompt has an empty list
             names.add(_PROMPT_IDS)

@@ -63,6 +63,7 @@ _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErro
 """Errors of a value that fits none of several shapes."""
 _CHOICES = "choices"
 """Holds records, and is no field of one."""
+_TOTAL = "completion_tokens"
 _LONG = 1024
 """Bytes of an event that is worth being shared with the one before it."""
 _NO_NAMES: frozenset[str] = frozenset()
@@ -473,10 +474,30 @@ class Dialect:
             if counts is not None:
                 choices = tuple(emission.choice for emission in delivered)
                 usages.append(Usage(event.place.at(pointer), counts, choices))
+        beside = [usage for usage in usages if usage.choices]
+        if asked.stream and not asked.continuous_usage and len(beside) == 1:
+            emissions = [_without_total(emission, beside[0]) for emission in emissions]
         if isinstance(binding, AnswerBinding):
             last = usages[-1].counts if usages else None
             emissions = list(without_echo(emissions, asked, binding.echoed, last))
         return emissions, tuple(usages)
+
+
+def _without_total(emission: Emission, usage: Usage) -> Emission:
+    """Return an emission without the count of a usage that comes once, beside the finish.
+
+    It counts the answer, and not the tokens that came with its event.
+    """
+    place = usage.place
+    counter = emission.pointers.get(_TOTAL, "")
+    if (
+        emission.finish is None
+        or emission.event.index != place.event
+        or not counter.startswith(place.pointer)
+    ):
+        return emission
+    counters = {name: value for name, value in emission.counters.items() if name != _TOTAL}
+    return replace(emission, counters=counters)
 
 
 def _begins_as_json(body: bytes) -> bool:

@@ -126,6 +126,13 @@ class EventGrammar:
         """The kinds of all events that bring a piece of a text."""
         return frozenset(kind for row in self.repeated if not row.entry for kind in row.pieces)
 
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The kinds of all events that the grammar has a place for; others are extensions."""
+        framing = (kind for rule in self.frames.values() for kind in (rule.opens, rule.closes))
+        kinds = (self.begins, self.once, *self.ends, *self.within, *self.inside, *framing)
+        return frozenset((*kinds, *self.behind, *self.behind.values())) - {""}
+
     def kind_of(self, data: Any) -> str:
         """The kind of an event: its type, with that of what it brings where the grammar tells these apart."""
         names = [name for pointer in self.kind if isinstance(name := find(data, parse(pointer)), str)]
