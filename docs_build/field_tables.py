@@ -1,5 +1,6 @@
 """The tables of `spec/request.md`: fields of a request and of the record, with their names in every dialect;
-the grammars of `spec/items.md`; and the table of `spec/dialects/README.md`: what a dialect may choose.
+the grammars of `spec/items.md`; the table of `spec/dialects/README.md`: what a dialect may choose; and the
+promises of profiles, in `spec/README.md` and in the guide for trainers.
 
 python -m docs_build.field_tables           writes them anew
 """
@@ -15,10 +16,18 @@ from docs_build.dialect_choices import policies
 from docs_build.page import in_cell
 from docs_build.published import ROOT
 from tokenwire.dialects.event_grammar import load_grammar
+from tokenwire.levels import levels
 from tokenwire.spec_files import read_yaml, spec_root
 
 CHAPTER = ROOT / "spec" / "request.md"
-PAGES = (CHAPTER, ROOT / "spec" / "items.md", ROOT / "spec" / "dialects" / "README.md")
+TRAINERS_GUIDE = ROOT / "docs" / "guides" / "check-a-rollout-server.md"
+PAGES = (
+    CHAPTER,
+    ROOT / "spec" / "items.md",
+    ROOT / "spec" / "dialects" / "README.md",
+    ROOT / "spec" / "README.md",
+    TRAINERS_GUIDE,
+)
 _TABLE = re.compile(
     r"(?<=^<!-- table: )(?P<name>.+?) -->\n.*?(?=^<!-- /table -->$)", re.MULTILINE | re.DOTALL
 )
@@ -179,11 +188,30 @@ def _grammar(name: str) -> Iterator[str]:
     yield "```"
 
 
+def _promises(profile: str) -> Iterator[str]:
+    """What a client relies on, and the sentences that keep it."""
+    yield "| what a client relies on | sentences |"
+    yield "|---|---|"
+    for words, names in levels()[profile].promises.items():
+        yield f"| {words} | {', '.join(f'`{name}`' for name in names)} |"
+
+
+def _every_promise() -> Iterator[str]:
+    """The promises of all profiles."""
+    yield "| profile | what a client relies on | sentences |"
+    yield "|---|---|---|"
+    for profile, level in levels().items():
+        for words, names in level.promises.items():
+            yield f"| `{profile}` | {words} | {', '.join(f'`{name}`' for name in names)} |"
+
+
 def table(name: str) -> str:
     """A table by its name in the chapter. Raises KeyError for a name that there is none of."""
     fields = read_yaml(spec_root() / "fields.yaml")
     if name == "schemas":
         return "\n".join(_schemas())
+    if name == "promises":
+        return "\n".join(_every_promise())
     if name == "policies":
         return "\n".join(policies())
     if name in fields:
@@ -191,6 +219,8 @@ def table(name: str) -> str:
     kind, _, family = name.partition(" of ")
     if kind == "grammar":
         return "\n".join(_grammar(family))
+    if kind == "promises":
+        return "\n".join(_promises(family))
     columns = {}
     for dialect in _members(_FAMILIES[family]):
         answer = dialect["answer"]

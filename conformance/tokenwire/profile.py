@@ -8,14 +8,14 @@ from functools import cache
 from typing import Any
 
 from tokenwire.judging.verdict import Verdict
+from tokenwire.levels import levels
 from tokenwire.requirement import Basis, Level, Requirement, load_requirements
 from tokenwire.spec_files import read_yaml, spec_root
-from tokenwire.typed_table import typed
 
 _FOLDER = spec_root() / "profiles"
 
 
-VERSION = 1
+VERSION = 2
 """The version of the profiles that is meant where a name says none: the newest that is published."""
 _FAMILIES = frozenset({Basis.SGLANG.value, Basis.VLLM.value})
 """The profiles that are the contract of one family."""
@@ -37,28 +37,6 @@ def known_profiles() -> dict[str, tuple[str, ...]]:
     versions = sorted(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
     named = {f"{name}@{n}": ids for n in versions for name, ids in load_profiles(n).items()}
     return {**load_profiles(), **named}
-
-
-@dataclass(frozen=True)
-class _Level:
-    """The promise of a profile, and its conditions (`spec/profiles/levels.yaml`)."""
-
-    date: str
-    title: str
-    means: str
-    """What a client may rely on where all of its MUSTs hold, in a sentence."""
-    needs: Mapping[str, frozenset[str]]
-    """Capabilities by what they amount to: without any one of each the profile says nothing of a server."""
-
-
-@cache
-def levels() -> dict[str, _Level]:
-    """Return the level of each profile, by its name."""
-    written = read_yaml(_FOLDER / "levels.yaml")
-    return {
-        name: typed(_Level, {"date": written["date"], **level}, f"level {name!r}")
-        for name, level in written["levels"].items()
-    }
 
 
 @dataclass(frozen=True)

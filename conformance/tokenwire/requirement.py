@@ -9,6 +9,7 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from tokenwire.levels import levels
 from tokenwire.spec_files import read_yaml, spec_folders, spec_root
 from tokenwire.typed_table import typed
 
@@ -86,22 +87,18 @@ class Requirement:
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """The profiles of the row: that of its subject, of contracts with it, of purposes that need it."""
+        """The profiles of the row: that of its subject, of contracts with it, of levels that promise it."""
         contracts = (basis.value for basis in self.basis if basis in CONTRACT_PROFILES)
-        return (
-            self.profile,
-            *contracts,
-            *(name for name, needs in PURPOSES.items() if needs & {self.profile, self.chapter}),
+        needing = (
+            name
+            for name, level in levels().items()
+            if self.id in level.promised or level.gathers & {self.profile, self.chapter}
         )
+        return tuple(dict.fromkeys((self.profile, *contracts, *needing)))
 
 
 CONTRACT_PROFILES = (Basis.SGLANG, Basis.OPENAI)
 """The contracts that a server can be held to as a whole."""
-PURPOSES: Mapping[str, frozenset[str]] = {
-    "rl": frozenset({"tito", "metadata", "rollouts"}),
-    "agents": frozenset({"channels", "constraints", "items", "stops", "finish"}),
-}
-"""What a server is to be used for, and the subjects and chapters that this needs."""
 
 
 @cache

@@ -17,7 +17,7 @@ from tokenwire.checks.evidence import expect
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
-from tokenwire.profile import dated_levels, load_profiles
+from tokenwire.profile import VERSION, dated_levels, load_profiles
 from tokenwire.report import exhibit
 from tokenwire.report.badge import badge
 from tokenwire.report.document import document
@@ -245,14 +245,18 @@ def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
     jsonschema.validate(report, load_schema("report"))
     (level,) = report["levels"]
     assert (level["holds"], level["of"], level["violated"]) == (len(musts) - 3, len(musts) - 1, [musts[0]])
-    assert (level["undecided"], level["version"], report["tool"]["profiles"]) == ([musts[2]], 1, 1)
+    assert (level["undecided"], level["version"], report["tool"]["profiles"]) == (
+        [musts[2]],
+        VERSION,
+        VERSION,
+    )
     words = f"Metadata {len(musts) - 3} of {len(musts) - 1} MUSTs (1 violated, 1 undecided)"
-    assert levels_in_words(report) == f"Tokenwire {level['date']} v1: {words}"
+    assert levels_in_words(report) == f"Tokenwire {level['date']} v{VERSION}: {words}"
     assert f"{len(musts) - 3} of {len(musts) - 1}</td>" in page(report)
     assert f"1 violated</b>: {musts[0]}" in page(report)
     assert words in step_summary(report)
     made = badge(report)
-    assert made["label"] == f"tokenwire {level['date']} v1"
+    assert made["label"] == f"tokenwire {level['date']} v{VERSION}"
     assert made["message"] == f"1 violated, Metadata {len(musts) - 3}/{len(musts) - 1} (1 undecided)"
     unsupported = [Judgement(row, "one", Verdict.UNSUPPORTED) for row in rows]
     assert levels_in_words(document(subject, unsupported, 4)).endswith(": not shown: Metadata")

@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
+from tokenwire.levels import levels
 from tokenwire.requirement import (
-    CONTRACT_PROFILES,
-    PURPOSES,
     Requirement,
     load_requirements,
     load_tolerances,
@@ -53,9 +52,9 @@ def sealed(rows: Iterable[Requirement], version: str) -> str:
     """The file of a version that has all of these rows but the withdrawn ones."""
     members: dict[str, list[Requirement]] = {}
     rows = [row for row in rows if not row.excluded]
-    subjects = dict.fromkeys(row.profile for row in rows)
-    for profile in [*subjects, *CONTRACT_PROFILES, *PURPOSES]:
-        members[profile] = [row for row in rows if profile in row.profiles]
+    for profile in levels():
+        if member := [row for row in rows if profile in row.profiles]:
+            members[profile] = member
     lines = [f"version: {version}", "profiles:"]
     for profile, member in members.items():
         lines += [f"  {profile}:", *(f'    {row.id}: "{seal(row)}"' for row in member)]

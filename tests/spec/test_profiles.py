@@ -17,7 +17,9 @@ from sealed_profiles import (
     sealed,
 )
 
-from tokenwire.requirement import PURPOSES, Level, load_requirements
+from tokenwire.levels import levels
+from tokenwire.profile import VERSION, load_profiles
+from tokenwire.requirement import Level, load_requirements
 
 ROWS = load_requirements()
 MEMBER = "shown-text-stays"
@@ -34,6 +36,33 @@ def test_what_is_published_is_there_as_it_was(files):
     """Where this fails: put the file back, and write what is new into the next version."""
     assert set(PUBLISHED) <= set(files)
     assert [version for version, file in files.items() if not is_as_published(version, file)] == []
+
+
+def test_a_profile_holds_every_sentence_of_its_promises():
+    """Where this fails, a server that breaks a promise gets a yes: python tests/spec/sealed_profiles.py."""
+    promised = {name: level.promised for name, level in levels().items()}
+    assert all(promised.values())
+    assert {name: sorted(promised[name] - set(ids)) for name, ids in load_profiles().items()} == {
+        name: [] for name in promised
+    }
+
+
+def test_a_promise_is_kept_by_sentences_whose_violation_is_a_no():
+    """A SHOULD is a warning: the answer to the profile would be yes."""
+    promised = {name for level in levels().values() for name in level.promised}
+    assert [name for name in sorted(promised) if ROWS[name].level is not Level.MUST] == []
+    assert [name for name in sorted(promised) if ROWS[name].excluded or not ROWS[name].kills] == []
+
+
+def test_the_trainers_profile_notices_a_lost_id():
+    """The first version did not: a server that lost an id of each stream got a yes."""
+    lost = {"ids-are-counted", "stream-ids-equal-whole", "incremental-ids-are-new"}
+    assert not lost & set(load_profiles(1)["rl"])
+    assert lost <= set(load_profiles()["rl"])
+
+
+def test_the_version_that_is_meant_is_the_newest(files):
+    assert max(int(version[1:]) for version in files) == VERSION
 
 
 def test_a_file_says_which_version_it_is(files):
@@ -137,20 +166,19 @@ def test_a_published_version_is_not_written_again(files, monkeypatch, tmp_path):
     """What is new makes the next version, and changes that one until it is published."""
     folder = tmp_path / "profiles"
     folder.mkdir()
-    (folder / "v1.yaml").write_text(files["v1"], "utf-8")
+    listed = {name for members in yaml.safe_load(files["v1"])["profiles"].values() for name in members}
+    rows = {name: row for name, row in ROWS.items() if name in listed}
+    published = sealed(rows.values(), "v1")
+    (folder / "v1.yaml").write_text(published, "utf-8")
     monkeypatch.setattr(sealed_profiles, "spec_root", lambda: tmp_path)
     monkeypatch.setattr(sealed_profiles, "meaning", dict)
-    published = yaml.safe_load(files["v1"])["profiles"]
-    listed = {name for members in published.values() for name in members}
-    rows = {name: row for name, row in ROWS.items() if name in listed}
-    monkeypatch.setattr(sealed_profiles, "PURPOSES", [name for name in PURPOSES if name in published])
     monkeypatch.setattr(sealed_profiles, "load_requirements", lambda: rows)
     sealed_profiles.main()
     assert [path.name for path in folder.iterdir()] == ["v1.yaml"], "nothing is new"
     for name in ("a-new-row", "another-new-row"):
         rows[name] = replace(ROWS[MEMBER], id=name)
         sealed_profiles.main()
-        assert (folder / "v1.yaml").read_text("utf-8") == files["v1"]
+        assert (folder / "v1.yaml").read_text("utf-8") == published
         draft = (folder / "v2.yaml").read_text("utf-8")
         assert list(broken_seals(draft, rows)) == []
         members = yaml.safe_load(draft)["profiles"].values()

@@ -52,7 +52,8 @@ def _list_names(
                 (name, f"shown where {_affirmed(absent)}") for name, absent in sorted(declarable().items())
             ]
         case _Kind.PROFILES:
-            from tokenwire.profile import levels, load_profiles
+            from tokenwire.levels import levels
+            from tokenwire.profile import load_profiles
 
             rows = [
                 (name, f"{levels()[name].means} ({len(ids)} requirements)")

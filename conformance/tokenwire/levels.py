@@ -1,0 +1,41 @@
+"""Levels: what each profile promises, and which sentences keep the promises (`spec/profiles/levels.yaml`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import typed
+
+
+@dataclass(frozen=True)
+class ProfileLevel:
+    """What a profile promises, and what a server needs for it."""
+
+    date: str
+    title: str
+    means: str
+    """What a client may rely on where all of its MUSTs hold, in a sentence."""
+    needs: Mapping[str, frozenset[str]]
+    """Capabilities by what they amount to: without any one of each the profile says nothing of a server."""
+    promises: Mapping[str, tuple[str, ...]]
+    """What a client relies on, in words, and the requirements that keep it."""
+    gathers: frozenset[str] = frozenset()
+    """The subjects and chapters of which it holds every requirement."""
+
+    @cached_property
+    def promised(self) -> frozenset[str]:
+        """The requirements that keep any of its promises."""
+        return frozenset(name for names in self.promises.values() for name in names)
+
+
+@cache
+def levels() -> dict[str, ProfileLevel]:
+    """The level of each profile, by its name."""
+    written = read_yaml(spec_root() / "profiles" / "levels.yaml")
+    return {
+        name: typed(ProfileLevel, {"date": written["date"], **level}, f"level {name!r}")
+        for name, level in written["levels"].items()
+    }
