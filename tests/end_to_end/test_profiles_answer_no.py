@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 import pytest
-
 from proofs.killing.asking import scenarios_for, settings_for
 from proofs.killing.serving import serve, servers_for
+
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import SEVERITY, Verdict
