@@ -182,6 +182,13 @@ ROLLOUT_PAIRS = [
         pointer="/routed_experts",
     ),
     Pair(
+        "array-covers-what-was-run",
+        (WHOLE,),
+        (routed("not base64!"),),
+        pointer="/routed_experts",
+        why="one answer",
+    ),
+    Pair(
         "array-rows-are-not-filler",
         WHOLE,
         routed(experts(RUN, zeros=2)),

@@ -44,7 +44,7 @@ from text_pairs import TEXT_PAIRS
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.ask import Wanted
-from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.check import CHECKS, Answers, Target
 from tokenwire.checks.evidence import Observation
 from tokenwire.record import Delivery, Finish, Stream
 from tokenwire.requirement import load_requirements
@@ -563,6 +563,14 @@ PAIRS = [
         "/text",
     ),
     Pair(
+        "stop-prefix-held-back",
+        (cumulative(STOPPED, stop=("de",)),),
+        (change(cumulative(STOPPED, stop=("de",)), 1, text="abcd"),),
+        1,
+        "/text",
+        why="snapshots of one stream",
+    ),
+    Pair(
         "unmatched-stop-changes-nothing",
         (whole(), named(whole(stop=("zz",)), "generate/stop")),
         (whole(), named(change(whole(stop=("zz",)), text="abcde"), "generate/stop")),
@@ -784,6 +792,12 @@ PAIRS = [
         ),
         (change(named(whole(), "one/alone"), prompt_token_ids=[7]), whole(Reply(), Reply(), n=2)),
         why="an empty prompt has an empty list of ids",
+    ),
+    Pair(
+        "samples-are-asked-alike",
+        (whole(WITH_LOGPROBS, WITH_LOGPROBS, n=2),),
+        (whole(WITH_LOGPROBS, Reply(), n=2),),
+        why="choices of one answer",
     ),
     # Token in, token out.
     Pair(
@@ -1029,6 +1043,27 @@ def test_a_violation_says_what_is_wrong(pair: Pair) -> None:
 def test_a_stream_that_was_cut_off_tells_nothing_of_bursts(ending: Ending) -> None:
     cut = with_exchange(arriving(0.0), ending=ending)
     assert list(observe("stream-comes-in-a-burst", (cut, cut), Target())) == []
+
+
+def _alone(pair: Pair) -> Iterator[Observation]:
+    """What the check of a run sees wrong in any one answer of the illegal subject, if it has no other."""
+    check = CHECKS[pair.requirement]
+    for answer in pair.bad if isinstance(pair.bad, tuple) and check.on_run else ():
+        seen = check.on_run(Answers((answer,)), Target())
+        yield from (observation for observation in seen if not observation.holds)
+
+
+NOT_ALONE = {
+    "refusal-names-the-value": "an endpoint that takes no ids may refuse them in other words",
+}
+"""Requirements whose check sees something in one answer that needs others to be sure of."""
+
+
+def test_what_one_answer_shows_is_judged_of_one_answer() -> None:
+    """A watcher said that nothing was violated by answers which show their stop string."""
+    seen = {pair.requirement for pair in PAIRS if any(_alone(pair))}
+    assert seen - NOT_ALONE.keys() == {name for name, check in CHECKS.items() if check.alone}
+    assert seen >= NOT_ALONE.keys()
 
 
 ELSEWHERE = {

@@ -138,6 +138,7 @@ def test_a_profile_of_several_parts_is_shown_by_all_of_them() -> None:
         ((Verdict.PASS, Verdict.PASS), "yes, all 2 MUSTs hold"),
         ((Verdict.PASS, Verdict.FAIL), "no, 1 of 2 MUSTs violated: logprobs-whole"),
         ((Verdict.PASS, Verdict.INCONCLUSIVE), "yes, 1 of 2 MUSTs hold; 1 undecided: logprobs-whole"),
+        ((Verdict.UNSUPPORTED, Verdict.FAIL), "no, 1 of 1 MUSTs violated: logprobs-whole"),
         ((Verdict.UNSUPPORTED, Verdict.UNSUPPORTED), "not shown: no verdict on data of each token"),
     ],
 )
@@ -145,6 +146,12 @@ def test_the_answer_of_a_profile_is_yes_no_or_not_shown(verdicts, words) -> None
     judged = dict(zip(("logprobs-name-their-ids", "logprobs-whole"), verdicts, strict=True))
     found = standing("metadata", judged, {"sglang"})
     assert profile_in_words(found.as_json()) == f"Metadata v{VERSION}: {words}"
+
+
+def test_a_violated_profile_is_a_no_where_a_part_of_it_is_not_shown() -> None:
+    verdicts = {"arguments-are-json": Verdict.FAIL}
+    words = profile_in_words(standing("agents", verdicts, {"openai"}).as_json())
+    assert words.endswith("no, 1 of 1 MUSTs violated: arguments-are-json; no verdict on typed items")
 
 
 def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:

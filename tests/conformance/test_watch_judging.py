@@ -21,11 +21,18 @@ from recorded import streamed, whole
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.inspecting.watched import exchange_page, live_page
 from tokenwire.replay import replay
+from tokenwire.requirement import load_requirements
 from tokenwire.watch.counts import Counts
 from tokenwire.watch.exchange_assembly import SCENARIO, Budget
 from tokenwire.watch.judge_process import Follower, JudgePlan, Reporter, follow, read_opinion
 from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
-from tokenwire.watch.judging import Bench, Opinion, Violation
+from tokenwire.watch.judging import (
+    Bench,
+    Opinion,
+    Violation,
+    single_answer_requirements,
+    unwatched,
+)
 from tokenwire.watch.latency import Histogram, Latencies
 from tokenwire.watch.prometheus import exposition
 from tokenwire.watch.spool import Batch, Kind, Spool, SpoolReader
@@ -119,6 +126,42 @@ def test_what_the_target_said_of_itself_is_remembered() -> None:
     bench.judge(info)
     assert "mode-is-advertised" in {violation.requirement for violation in bench.judge(GOOD).violations}
     assert Bench().judge(GOOD).violations == ()
+
+
+def test_a_stop_string_that_is_shown_is_seen_in_one_answer() -> None:
+    """30 answers that named their stop string and showed it were `0 violating`."""
+    request = HttpRequest(
+        "POST",
+        "/v1/chat/completions",
+        {"model": "m", "messages": [{"role": "user", "content": "a"}], "stop": ["QZ"]},
+    )
+    message = {"role": "assistant", "content": "aQQbQZ"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "matched_stop": "QZ"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 6, "total_tokens": 7}
+    body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "usage": usage}
+
+    def judged(content: str) -> set[str]:
+        answer = {**body, "choices": [{**choice, "message": {**message, "content": content}}]}
+        read = Read(0.1, json.dumps(answer).encode())
+        opinion = Bench().judge(replace(whole("watch/1"), request=request, reads=(read,)))
+        assert opinion.judged
+        return {violation.requirement for violation in opinion.violations}
+
+    assert judged("aQQb") == set()
+    assert judged("aQQbQZ") == {"stop-string-not-shown"}
+
+
+def test_every_sentence_is_judged_or_named_as_one_that_a_watcher_cannot_judge() -> None:
+    known = {name for name, row in load_requirements().items() if not row.excluded}
+    lacking = [name for names in unwatched().values() for name in names]
+    judged = {row.id for row in single_answer_requirements()}
+    assert judged | {*lacking} == known
+    assert not judged & {*lacking}
+    assert "stream-ids-equal-whole" in unwatched()["several answers"]
+    assert "text-is-what-its-ids-say" in unwatched()["a tokenizer"]
+    page = live_page(Counts(), target="t", listening="l", waiting=0, under_way=0)
+    assert all(name in page for name in lacking)
+    assert f"{len(judged)} are judged" in page
 
 
 def test_opinions_survive_the_pipe() -> None:

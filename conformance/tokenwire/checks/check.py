@@ -127,6 +127,13 @@ class Check:
     on_run: RunCheck | None = None
     """For requirements that relate exchanges by content: a continuation, the request after a refusal."""
     about: About = ANY
+    alone: bool = False
+    """True if the check of a run sees some violations in a single answer."""
+
+    @property
+    def seen_in_one_answer(self) -> bool:
+        """True if a single answer can violate the requirement."""
+        return self.observe is not None or self.alone
 
     @property
     def function(self) -> Callable[..., Iterator[Observation]] | None:
@@ -288,11 +295,14 @@ def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:
     return register
 
 
-def check_run(requirement: str) -> Callable[[RunCheck], RunCheck]:
-    """Make a function the check of a requirement, called once with all streams of a run."""
+def check_run(requirement: str, *, alone: bool = False) -> Callable[[RunCheck], RunCheck]:
+    """Make a function the check of a requirement, called once with all streams of a run.
+
+    alone: True if it sees some violations where the run has only one answer.
+    """
 
     def register(function: RunCheck) -> RunCheck:
-        _register(Check(requirement, on_run=function))
+        _register(Check(requirement, on_run=function, alone=alone))
         return function
 
     return register

@@ -118,7 +118,7 @@ _ENOUGH_SURE_IDS = 64
 """A sure model gives many ids in a row the logprob 0; so many, and no other id another one, it does not."""
 
 
-@check_run("logprobs-vary")
+@check_run("logprobs-vary", alone=True)
 def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Numbers that do not depend on the token are no logprobs; a grammar or top_k may leave no choice.
 
@@ -130,7 +130,9 @@ def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
             answers.setdefault(stream.dialect, []).extend(_varying(stream))
     for reported in answers.values():
         tokens = {token for series in reported for token in series.sure}
-        all_sure = all(len(series.sure) == series.ids for series in reported)
+        all_sure = len({series.place.exchange for series in reported}) > 1 and all(
+            len(series.sure) == series.ids for series in reported
+        )
         all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all_sure
         for series in reported:
             if series.ids < _ENOUGH_IDS or (len(series.sure) == series.ids and not all_zero):

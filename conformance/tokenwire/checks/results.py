@@ -76,7 +76,7 @@ def _first_results(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Choi
     return first
 
 
-@check_run("results-depend-on-their-input-alone")
+@check_run("results-depend-on-their-input-alone", alone=True)
 def _results_depend_on_their_input_alone(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:

@@ -56,7 +56,7 @@ def _biased_far(stream: Stream) -> bool:
     return not shaped and any(abs(bias) >= FORCES for bias in asked.logit_bias.values())
 
 
-@check_run("logit-bias-is-kept")
+@check_run("logit-bias-is-kept", alone=True)
 def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Ids with a bias of 100 are the only ones that come, and those with -100 never do.
 
@@ -129,7 +129,7 @@ def _penalised(stream: Stream) -> bool:
     return stream.asked.frequency_penalty > 0 and not stream.asked.constrained
 
 
-@check_run("frequency-penalty-is-kept")
+@check_run("frequency-penalty-is-kept", alone=True)
 def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """An id that its bias brings about again and again gives way when the penalties outweigh the bias."""
     for stream in _penalised(streams):

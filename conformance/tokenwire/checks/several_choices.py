@@ -55,10 +55,30 @@ def _of_several(stream: Stream) -> bool:
     return stream.asked.n * stream.asked.prompts != 1
 
 
-@check_run("samples-are-asked-alike")
+def _beside_each_other(stream: Answer) -> Iterator[Observation]:
+    """Hold the choices of one answer against each other: ids and series that one carries, all carry."""
+    choices = _to_look_at(stream)
+    of_output = {choice.index: _carried(choice) & {"output_ids", *choice.server_series} for choice in choices}
+    due = frozenset[str]().union(*of_output.values())
+    for choice in choices if due and len(choices) > 1 else ():
+        missing = sorted(due - of_output[choice.index])
+        other = next((c for c in choices if missing and missing[0] in of_output[c.index]), choice)
+        field = missing[0] if missing else "finish"
+        yield expect(
+            choice.last_at(field),
+            f"what the other choices carry: {', '.join(sorted(due))}",
+            f"without {', '.join(missing)}" if missing else "all of it",
+            f"choice {choice.index} of {len(stream.choices)} has no {field}, which choice {other.index} has",
+            holds=not missing,
+            related=(other.last_at(field),) if missing else (),
+        )
+
+
+@check_run("samples-are-asked-alike", alone=True)
 def _samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Requests for several are taken apart into requests for one, and a field that is forgotten there is
-    missing from each choice, or from all but the first.
+    missing from each choice, or from all but the first. The second fault shows in one answer: its choices are
+    asked for the same series.
     """
     alone: dict[tuple[object, ...], tuple[ChoiceFacts, frozenset[str]]] = {}
     for stream in streams if _of_several(streams) else ():
@@ -67,6 +87,7 @@ def _samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> It
             alone[_wishes(stream)] = first, common & _carried(choice)
     for stream in _of_several(streams):
         if _wishes(stream) not in alone:
+            yield from _beside_each_other(stream)
             continue
         single, due = alone[_wishes(stream)]
         due -= {_PROMPT_IDS} if told_once_for_all(stream) else set()

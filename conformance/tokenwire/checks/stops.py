@@ -103,7 +103,7 @@ def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
     return stop_of
 
 
-@check_run("stop-string-not-shown")
+@check_run("stop-string-not-shown", alone=True)
 def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """What stopped a choice is not part of its text.
 
@@ -140,7 +140,7 @@ def _final_text(
     return None if text is None else (text, choice.last_at("text"))
 
 
-@check_run("stop-prefix-held-back")
+@check_run("stop-prefix-held-back", alone=True)
 def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """No text was shown that the stop string later took away."""
     stop_of = _stop_finder(streams)
@@ -363,7 +363,7 @@ def _asks_for_any_stop(stream: Stream) -> bool:
     return any(_stopping(stream.asked))
 
 
-@check_run("stop-is-named")
+@check_run("stop-is-named", alone=True)
 def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """A finish by a stop of the request says which one, on endpoints that have a field for it.
 

@@ -190,7 +190,7 @@ def _with_arrays(stream: Stream) -> bool:
     return not details_named(stream).isdisjoint(rule.name for rule in arrays_of(stream))
 
 
-@check_run("array-covers-what-was-run")
+@check_run("array-covers-what-was-run", alone=True)
 def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """An array has a row for each token that it covers. Where it tells no shape, its rows are as wide as
     those of most others.

@@ -15,7 +15,7 @@ from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
 from tokenwire.settings import Settings
 from tokenwire.watch.judge_process import JudgePlan
-from tokenwire.watch.judging import Opinion, single_answer_requirements
+from tokenwire.watch.judging import Opinion, single_answer_requirements, unwatched
 from tokenwire.watch.proxy import Address
 from tokenwire.watch.watcher import Watcher, WatchPlan
 
@@ -45,10 +45,20 @@ async def _until_ended(plan: WatchPlan, admin: Address, console: Console, *, qui
     gaps = ", ".join(f"{number} {reason}" for reason, number in counts.gaps.most_common())
     violating = total.judged - total.conforming
     words = f"{counts.exchanges} exchanges, {total.judged} judged, {violating} violating"
+    console.print(Text(_coverage(plan.judging.profiles)), soft_wrap=True)
     console.print(Text(f"{words}; gaps: {gaps or 'none'}"), soft_wrap=True)
     if any(level == "MUST" for _, level in total.violations):
         return ExitStatus.VIOLATION
     return ExitStatus.CONFORMS if total.judged else ExitStatus.NOTHING_EVALUATED
+
+
+def _coverage(profiles: tuple[str, ...]) -> str:
+    """How many sentences were judged, and what the others need."""
+    judged = len(single_answer_requirements(profiles))
+    lacking = {need: len(names) for need, names in unwatched(profiles).items()}
+    words = f"judged by {judged} of {judged + sum(lacking.values())} sentences"
+    needs = ", ".join(f"{count} need {need}" for need, count in lacking.items())
+    return f"{words}; {needs}: the live page names them, `tokenwire check` judges them" if lacking else words
 
 
 def _watch(settings: Settings) -> None:

@@ -22,7 +22,7 @@ from tokenwire.report.templates import template
 from tokenwire.requirement import load_requirements
 from tokenwire.usage_error import UsageError
 from tokenwire.watch.counts import Counts
-from tokenwire.watch.judging import Opinion
+from tokenwire.watch.judging import Opinion, single_answer_requirements, unwatched
 from tokenwire.watch.latency import EDGES
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address
@@ -38,10 +38,18 @@ def _script() -> str:
 
 
 def live_page(
-    counts: Counts, *, target: str, listening: str, waiting: int, under_way: int, linked: bool = False
+    counts: Counts,
+    *,
+    target: str,
+    listening: str,
+    waiting: int,
+    under_way: int,
+    linked: bool = False,
+    profiles: tuple[str, ...] = (),
 ) -> str:
-    """Return the page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can
-    be opened.
+    """Return the page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can be opened.
+
+    profiles: those that are judged; none: all requirements.
     """
     return template("tokenwire.inspecting", "watched.html.jinja").render(
         counts=counts,
@@ -59,6 +67,8 @@ def live_page(
         violations=counts.total.violations.most_common(),
         gaps=counts.gaps.most_common(),
         edges=EDGES,
+        judged=len(single_answer_requirements(profiles)),
+        unwatched=unwatched(profiles),
     )
 
 
@@ -123,6 +133,7 @@ class WatchPages:
             waiting=watcher.spool.waiting,
             under_way=watcher.under_way,
             linked=linked,
+            profiles=watcher.plan.judging.profiles,
         )
 
     async def _metrics(self, _: str) -> tuple[str, str]:

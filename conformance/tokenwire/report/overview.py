@@ -126,10 +126,12 @@ def profile_in_words(profile: Mapping[str, Any]) -> str:
     """Describe if a server keeps a profile: yes, no, or not shown, with the reason."""
     asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
     violated, undecided = profile["violated"], profile["undecided"]
-    if not profile["shown"]:
-        return f"{asked}: not shown: no verdict on {', '.join(profile['missing'])}"
+    unknown = "" if profile["shown"] else f"no verdict on {', '.join(profile['missing'])}"
     if violated:
-        return f"{asked}: no, {len(violated)} of {of} MUSTs violated: {', '.join(violated)}"
+        words = f"{asked}: no, {len(violated)} of {of} MUSTs violated: {', '.join(violated)}"
+        return f"{words}; {unknown}" if unknown else words
+    if unknown:
+        return f"{asked}: not shown: {unknown}"
     if undecided:
         names = ", ".join(undecided)
         return f"{asked}: yes, {profile['holds']} of {of} MUSTs hold; {len(undecided)} undecided: {names}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from tokenwire.checks.check import CHECKS
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.dialects.recognition import dialects_at, recognise
 from tokenwire.judging.judge import judge
@@ -18,8 +19,17 @@ from tokenwire.target.advertised import Advertised, advertised_by, information_p
 from tokenwire.watch.latency import Latencies, latencies
 from tokenwire.wire.exchange import Exchange
 
-_ORACLES = frozenset({"bytes", "schema", "within-response"})
-"""Oracles that decide from one answer alone."""
+_NEEDS: Mapping[str, str] = {
+    "across-responses": "several answers",
+    "across-targets": "the worker behind a gateway",
+    "arrival": "several answers",
+    "refusal": "several answers",
+    "script": "a model whose answers are known",
+    "side-effect": "control calls",
+    "tokenizer": "a tokenizer",
+}
+"""Needs of an oracle that a watcher does not have, unless its check sees one answer."""
+_NEEDED_ALWAYS = frozenset(_NEEDS) - {"across-responses", "refusal"}
 _LONGEST_MODEL = 100
 _AS_IT_IS = frozenset({"", "identity"})
 
@@ -66,7 +76,24 @@ class Opinion:
 def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:
     """The requirements that one answer alone can violate, of these profiles or of all."""
     rows = selected(profiles) if profiles else load_requirements().values()
-    return [row for row in rows or () if row.oracle in _ORACLES and not row.excluded]
+    return [row for row in rows or () if not row.excluded and not _need(row)]
+
+
+def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
+    """The requirements of these profiles, or of all, that a watcher cannot judge, by what it lacks."""
+    rows = selected(profiles) if profiles else load_requirements().values()
+    lacking: dict[str, list[str]] = {}
+    for row in rows or ():
+        if not row.excluded and (need := _need(row)):
+            lacking.setdefault(need, []).append(row.id)
+    return lacking
+
+
+def _need(row: Requirement) -> str:
+    """What judging a requirement needs beside one answer; empty for nothing."""
+    check = CHECKS.get(row.id)
+    sees = check is not None and check.seen_in_one_answer
+    return "" if sees and row.oracle not in _NEEDED_ALWAYS else _NEEDS.get(row.oracle, "several answers")
 
 
 @dataclass
