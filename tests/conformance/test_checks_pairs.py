@@ -1048,7 +1048,9 @@ def test_a_stream_that_was_cut_off_tells_nothing_of_bursts(ending: Ending) -> No
 def _alone(pair: Pair) -> Iterator[Observation]:
     """What the check of a run sees wrong in any one answer of the illegal subject, if it has no other."""
     check = CHECKS[pair.requirement]
-    for answer in pair.bad if isinstance(pair.bad, tuple) and check.on_run else ():
+    if check.on_run is None or not isinstance(pair.bad, tuple):
+        return
+    for answer in pair.bad:
         seen = check.on_run(Answers((answer,)), Target())
         yield from (observation for observation in seen if not observation.holds)
 

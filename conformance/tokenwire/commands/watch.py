@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Collection
 
 import typer
 from rich.console import Console
@@ -52,7 +53,7 @@ async def _until_ended(plan: WatchPlan, admin: Address, console: Console, *, qui
     return ExitStatus.CONFORMS if total.judged else ExitStatus.NOTHING_EVALUATED
 
 
-def _coverage(profiles: tuple[str, ...]) -> str:
+def _coverage(profiles: Collection[str]) -> str:
     """How many sentences were judged, and what the others need."""
     judged = len(single_answer_requirements(profiles))
     lacking = {need: len(names) for need, names in unwatched(profiles).items()}

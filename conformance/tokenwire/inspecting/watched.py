@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Collection
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from importlib.resources import files
@@ -45,7 +46,7 @@ def live_page(
     waiting: int,
     under_way: int,
     linked: bool = False,
-    profiles: tuple[str, ...] = (),
+    profiles: Collection[str] = (),
 ) -> str:
     """Return the page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can be opened.
 
