@@ -221,7 +221,7 @@ def measure(name: str, device: str, dtype: str, sizes: list[int], new_tokens: in
 BYTES_PER_SECOND, FLOPS = 4.8e12, 989e12
 """Of an H200, its products in bfloat16 without sparsity."""
 BESIDE = 64
-"""Of the requests, so many for transformers: it takes longer."""
+"""The number of requests for transformers, which takes longer."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("captures", nargs="*", type=Path, default=[RECORDINGS])
     parser.add_argument("--turns", type=int, default=3, help="how often both sides take turns")
     parser.add_argument(
-        "--times", type=int, default=8, help="a long run is the first recording so many times"
+        "--times", type=int, default=8, help="a long run is the first recording this many times"
     )
     figures = parser.parse_args()
     recorded = [exchanges for path in figures.captures for _, exchanges in captures(path)]

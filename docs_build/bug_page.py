@@ -19,7 +19,7 @@ CLASSES: Mapping[str, str] = {
     "no-row": "no requirement speaks of it",
     "no-bug": "no bug of a server: legal, or a client's",
 }
-"""What may be said of a bug, with words for it."""
+"""The statements about a bug, with their words."""
 CAUGHT = frozenset({"run", "deployment"})
 """The classes of bugs that the requirements beside them catch."""
 _GROUPS: Mapping[str, str] = {

@@ -60,7 +60,7 @@ class Reason:
     file: str = ""
     """The file of the client that makes it so; empty where our adapter does."""
     code: str = ""
-    """What stands there."""
+    """The code at that place."""
 
     def in_words(self, environment: Path) -> str:
         """Return the reason with the line of the source. Raises ValueError where the source says it

@@ -20,7 +20,7 @@ from tokenwire.typed_table import in_words
 URI = "spec/dialects/choices.md"
 _DIALECTS = ROOT / "spec" / "dialects"
 _NULLS = "nulls"
-"""A choice that stands beside the bindings of an answer, not under `policy`."""
+"""A choice that is beside the bindings of an answer, not under `policy`."""
 _OF_NULLS = "`absent`: null stands where the server has nothing to say."
 
 

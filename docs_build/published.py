@@ -15,7 +15,7 @@ from tokenwire.requirement import load_requirements
 
 ROOT = Path(__file__).parents[1]
 PLACEHOLDER = "OWNER/tokenwire"
-"""Stands for the repository in examples."""
+"""Replaces the repository in examples."""
 PAGES = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",

@@ -46,7 +46,7 @@ class Cell:
     message: str
     """Why; empty for a PASS."""
     exchange: str = ""
-    """Where the first violation stands, or a witness of a PASS; empty where there is neither."""
+    """The place of the first violation, or of a witness of a PASS; empty without both."""
     event: int | None = None
     pointer: str = ""
     shown: str = ""

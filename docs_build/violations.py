@@ -28,7 +28,7 @@ from tokenwire.requirement import Requirement, load_requirements
 FOLDER = Path(__file__).with_name("violations")
 HEADER = "x-tokenwire-fault"
 SHOWN_URL = "http://127.0.0.1:30000"
-"""Where the server stands in what is shown; in truth it had any port."""
+"""The server's address in the examples; the real port differs."""
 _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
 _READABLE = ("script-characters", "script-stops")
 """Scenarios in which a parrot says sentences that a person can read."""

@@ -44,7 +44,7 @@ TESTS = {"the judge": "tests/conformance", "the engine": "tests/reference"}
 """What tries the mutants: no test that runs our programs in processes of their own, where no mutant is."""
 EQUIVALENT = Path(__file__).parent / "code_mutation" / "equivalent.yaml"
 ANY = "any"
-"""Stands for every mutation of a line among the equivalent ones."""
+"""Means every mutation of a line among the equivalent ones."""
 REQUIRED = 0.9
 _TOLD_EVERY = 25
 

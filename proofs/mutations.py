@@ -67,7 +67,7 @@ def run(every: Sequence[Source], names: Iterable[str], trial: Try, count: int, s
     for number in range(count):
         name = names[number % len(names)]
         if not any(trial(tally, dice.choose(every), name, dice) for _ in range(_MOST_SEARCHED)):
-            raise ValueError(f"no stream has a place for {name!r}; add a recording, or the edit is no edit")
+            raise ValueError(f"no stream has a place for {name!r}; add a recording, or the edit is not one")
     return tally
 
 

@@ -43,7 +43,7 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 DIGESTS = Path(__file__).parent / "evidence" / "requests.json"
 _TURNS = 5
-"""An answer takes so many turns of the event loop: what is sent together is under way together."""
+"""The turns of the event loop for an answer, so that requests sent together are under way together."""
 _LOADS = {"running": 4, "after": 2}
 """Requests under way by when the load is asked for; 0 at all other times."""
 

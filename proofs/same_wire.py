@@ -255,7 +255,7 @@ def _vllm_generate() -> list[dict[str, Any]]:
 
 
 def _others() -> list[Asked]:
-    """Doors that are no generation."""
+    """Doors without generation."""
     return [
         Asked("/tokenize", {"prompt": "Once upon"}),
         Asked("/tokenize", {"prompt": ["Once", "upon"], "add_special_tokens": False}),

@@ -32,7 +32,7 @@ MIRROR = "mirror_token_id"
 Cut = tuple[tuple[int, int], ...]
 """A delivery as positions: for each emission, how many ids and how many characters have been delivered."""
 Edit = tuple[str, tuple[Delivered, ...]]
-"""What is edited, in words, and what stands in the place of a window of emissions then."""
+"""An edit in words, and the emissions that replace a window."""
 
 
 @dataclass(frozen=True)

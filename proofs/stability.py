@@ -39,7 +39,7 @@ MODES = (CUMULATIVE, INCREMENTAL, VLLM)
 """In SGLang's shapes cumulative and incremental; in vLLM's, whose streams are incremental."""
 IDLE, BUSY = "idle", "busy"
 _TIMEOUT_S = 300
-"""For one exchange: a machine that has much to do is slow, and that is no fault of the server."""
+"""The time limit of one exchange: a busy machine is slow, which is not the server's fault."""
 
 Run = Mapping[str, Judgement]
 """By the row's id, a judgement of the verdict that the report shows for it over all scenarios."""

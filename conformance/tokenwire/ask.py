@@ -142,7 +142,7 @@ class Ask(RequestFields):
     batch: bool = False
     """Send a list of prompts also where there is only one."""
     temperature: float | None = 0.0
-    """Greedy unless said otherwise."""
+    """Greedy by default."""
     wrong: Mapping[str, Any] = field(default_factory=dict)
     """Fields of an ask with values that they must not have, written as they are."""
     raw: Mapping[str, Any] = field(default_factory=dict)
@@ -161,7 +161,7 @@ RULES: Mapping[str, _Rule] = {field.name: field.metadata["rule"] for field in fi
 SAMPLING = frozenset(field.name for field in fields(_Sampling))
 """The fields that the prompts of a batch may differ in."""
 PENALTIES = ("logit_bias", "frequency_penalty")
-"""Fields that stand in a body among penalties which have no field here."""
+"""Fields of a body among penalties that have no field here."""
 
 _WORDS = (
     *("sea", "river", "stone", "bird", "house", "tree", "road"),
@@ -196,16 +196,16 @@ class Wanted:
     names: tuple[str, ...]
     """What it is called in an emission: one of these is there, in every choice."""
     pointers: tuple[str, ...] = ()
-    """Where it may stand beside the choices instead, in the document or in any event."""
+    """Its places beside the choices, in the document or in any event."""
 
 
 class Turn(NamedTuple):
     """The request of one turn of a session."""
 
     after: str
-    """The id of the request whose prompt and output stand before."""
+    """The id of the request whose prompt and output come before."""
     offset: int
-    """So many of their ids stand before; all where it is 0."""
+    """The number of their ids that come before; 0 means all."""
     input_ids: tuple[int, ...]
 
 
@@ -231,21 +231,21 @@ class Asked(RequestFields):
     """What each prompt is asked for, where they are sampled or stopped differently; see `of`."""
     greedy: bool = False
     chosen_in_top: tuple[int, ...] = ()
-    """Ids whose logprobs stand in the place of the likeliest, behind that of the sampled one."""
+    """Ids whose logprobs replace the likeliest, after that of the sampled one."""
     wanted: tuple[Wanted, ...] = ()
     """What else was asked for."""
     turn: Turn | None = None
-    """Of a session; None where it is no turn, and where its prompt cannot be told."""
+    """The turn of a session; None if it is not a turn, or if its prompt is not known."""
     constraints: tuple[Constraint, ...] = ()
     """Of what the text of each choice has to be a word; more than one contradict each other."""
     tools: ToolRule | None = None
     """What it says of calls; None where it offers no tools."""
     media: bool = False
-    """Images or other media stand beside the prompt."""
+    """True if images or other media are beside the prompt."""
     truncate: int | None = None
-    """So many tokens are kept of each input at most; -1 for as many as the context holds."""
+    """The most tokens that are kept of each input; -1 for as many as the context holds."""
     most: int | None = None
-    """So many results are answered at most, the best of them."""
+    """The most results in the answer, the best ones."""
     rank: int | None = None
     """The data-parallel rank that is to run it; None for any."""
     model: str = ""
@@ -273,7 +273,7 @@ class Asked(RequestFields):
     Empty where there is none. Requests that differ in it are never related to each other.
     """
     form: str = ""
-    """JSON of what else shapes how tokens are told, and not the tokens; empty where there is none."""
+    """JSON of other fields that shape how tokens are reported, and not the tokens; empty without any."""
     constrained: bool = False
     """Something shapes the tokens that this class does not tell, such as a grammar."""
 

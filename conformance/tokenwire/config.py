@@ -42,7 +42,7 @@ KEYS = TABLES.pop("")
 
 def names_of(kind: str) -> Collection[str]:
     """Return all names of a kind."""
-    match kind:  # imports here: most commands need none of them
+    match kind:  # imports here: most commands do not need them
         case "dialect":
             from tokenwire.dialects.dialect import load_dialects
 
@@ -131,7 +131,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}; name a file that is there") from error
     except ValueError as error:  # also text that is not UTF-8
-        raise UsageError(f"{path} is no TOML: {error}") from error
+        raise UsageError(f"{path} is not TOML: {error}") from error
     if path.name != _SHARED_FILE:
         return document
     tool = document.get("tool")
@@ -187,7 +187,7 @@ def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
         where = f"{path}: {table}.{name}" if table else f"{path}: {name}"
         if name not in keys:
             hint = _place_of(path, table, name) or suggestion(name, keys, f"known are {', '.join(keys)}")
-            raise UsageError(f"{where} is no setting; {hint}")
+            raise UsageError(f"{where} is not a setting; {hint}")
         option = keys[name]
         wanted, fits = value_of(option)
         if not fits(value):

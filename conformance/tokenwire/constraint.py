@@ -21,7 +21,7 @@ from tokenwire.wire import strict_json
 try:
     import llguidance
     from llguidance.gbnf_to_lark import gbnf_to_lark
-except ImportError:  # it is no part of the light installation
+except ImportError:  # it is not part of the light installation
     llguidance = None  # type: ignore[assignment]
 
 _LARGEST = 1 << 16
@@ -79,7 +79,7 @@ class Constraint:
             language = self._language()
         except NoLanguageError as error:
             raise UntoldError(f"{self.wire_name} {error}") from error
-        # JSON may escape half a pair, which is no character.
+        # JSON may escape half a pair, which is not a character.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return language.begins(text.rstrip("\ufffd")) if cut else language.has(text)
 
@@ -173,7 +173,7 @@ class _Regex:
 
     def __init__(self, pattern: Any) -> None:
         if not isinstance(pattern, str):
-            raise NoLanguageError("is no text")
+            raise NoLanguageError("is not a text")
         # First, whether it is an expression at all: the engine below refuses some that are.
         _validator({"pattern": pattern})
         self._grammar = ("regex", pattern)
@@ -197,7 +197,7 @@ class _Grammar:
 
     def __init__(self, rules: Any) -> None:
         if not isinstance(rules, str):
-            raise NoLanguageError("is no text")
+            raise NoLanguageError("is not a text")
         self._rules = rules
         if defined := set(_RULE.findall(rules)):
             used = set(re.findall(r"[A-Za-z_][\w-]*", _TERMINAL.sub(" ", rules)))
@@ -354,8 +354,8 @@ def _validator(schema: Any) -> Any:
         )
     except jsonschema_rs.ValidationError as error:
         if "is not fetched" in error.message:
-            raise UntoldError("a schema that stands elsewhere is not fetched") from error
-        raise NoLanguageError(f"is no schema or expression: {error.message[:80]}") from error
+            raise UntoldError("a schema at another address is not fetched") from error
+        raise NoLanguageError(f"is not a schema or expression: {error.message[:80]}") from error
     except (ValueError, TypeError) as error:
         raise UntoldError(f"the schema is not read: {str(error)[:80]}") from error
 

@@ -98,7 +98,7 @@ def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) 
     """Replace the last run by this one and its failures; returns the number of exchanges. Raises OSError."""
     last = folder_of_last(checked)
     if last.exists() and not (last / _NOTE).is_file():
-        raise FileExistsError(0, f"{last} is no folder of tokenwire's; move it away")
+        raise FileExistsError(0, f"{last} is not a folder of tokenwire's; move it away")
     # Written beside the last run and moved: a command that is killed leaves the last run whole.
     made = make_private(last.parent) / f"next-{os.getpid()}"
     try:

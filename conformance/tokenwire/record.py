@@ -16,7 +16,7 @@ from tokenwire.ask import Asked
 from tokenwire.wire.exchange import Exchange, ExchangeHead
 
 BROKEN = "\ufffd"
-"""Stands in a text for bytes that are no whole character."""
+"""Replaces bytes in a text that are not a complete character."""
 ID_LIMIT = 2**31
 """Token ids are below."""
 _IN_NO_CHOICE = -1
@@ -115,7 +115,7 @@ class CallPiece(NamedTuple):
     """A piece of one tool call in an emission, as it was on the wire; None for absent fields and null."""
 
     pointer: str
-    """Where it stands in the data of its event."""
+    """Its place in the data of its event."""
     position: int
     """Which of its list it is."""
     index: Any = None
@@ -177,7 +177,7 @@ class Emission:
     reasoning: str | None = None
     calls: tuple[CallPiece, ...] = ()
     output_ids: list[Any] | None = None
-    """As they stand in the event: the new ones, or all so far."""
+    """The ids in the event: the new ones, or all so far."""
     prompt_token_ids: list[Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
     """Per-token output series by wire name, values as on the wire: normally one list entry per output id."""

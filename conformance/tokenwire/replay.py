@@ -168,7 +168,7 @@ def replay(
     """Read captures, one run for each server that was recorded. The store evicts answers if there are many.
 
     `tokenizer` is that of the model behind all of them; without it, each server's own is taken for one.
-    Raises UsageError if there is nothing, or a file is no capture, OSError.
+    Raises UsageError if there is nothing, or a file is not a capture, OSError.
     """
     runs: list[Run] = []
     reported: list[str] = []

@@ -6,8 +6,8 @@ import signal
 import urllib.request
 
 LIMIT_S = float(os.environ.get("TOKENWIRE_LIMIT_S", "600"))
-"""A case is given up whose client takes nothing more for so many seconds of the processor: how fast a machine
-is says nothing of a client. Some read all events first, and join them in minutes.
+"""A case is given up if its client takes nothing more for this many processor seconds, because the speed
+of a machine says nothing about a client. Some clients read all events first, and join them in minutes.
 """
 URL = os.environ.get("TOKENWIRE_URL", "http://127.0.0.1:8000")
 

@@ -22,7 +22,7 @@ def join(choice, event, cumulative):
         raise ValueError(f"the server counts {meta['completion_tokens']} tokens, and {held} are held")
     for token, entry in zip(held[0], choice["series"].get(LOGPROBS, ()), strict=False):
         if entry[0] > 0 or entry[1] != token:
-            raise ValueError(f"{entry} is no logprob of {token}")
+            raise ValueError(f"{entry} is not a logprob of {token}")
     choice["finish"] = (meta["finish_reason"] or {}).get("type")
     choice["weight_versions"] = meta.get("weight_versions")
 

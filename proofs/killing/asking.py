@@ -33,7 +33,7 @@ DECLARED = {"updated-weights": WEIGHT_UPDATES}
 AT_ONCE = 3
 """Processes that ask; what a server takes for itself is left to two cores."""
 _TIMEOUT_S = 300
-"""The time limit of an exchange: an answer that comes late on a machine with much to do is no kill."""
+"""The time limit of an exchange: a late answer on a busy machine is not a kill."""
 _HANGING_S = 15
 """The time limit of an exchange where a fault may leave one without an answer."""
 

@@ -83,7 +83,7 @@ class Matrix:
 
     @cached_property
     def unexpected(self) -> set[tuple[str, str]]:
-        """The kills that no row or note speaks of, and that are no kindred of such as one does."""
+        """The kills that rows and notes do not list, and that are not kindred of listed ones."""
         return self.cells.keys() - self.named - self.consequences - self.kindred
 
     def tried_on(self, fault: str) -> int:

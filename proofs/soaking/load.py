@@ -140,7 +140,7 @@ def growth(megabytes: Sequence[float]) -> float:
 def kept(counts: Sequence[tuple[int, int]]) -> float:
     """Bytes that stay of each request, from how many there were and how many bytes were held then.
 
-    The median of the slices: a table that grows once is no leak.
+    The median of the slices: a table that grows once is not a leak.
     """
     return statistics.median((more - held) / (n - m) for (m, held), (n, more) in pairwise(counts))
 

@@ -25,9 +25,9 @@ from tokenwire.wire.exchange import Ending
 FOLDER = Path(__file__).parents[2] / "vectors"
 DATE = "2026-11-25"
 _SHORT = 1000
-"""So many events are judged in the place of the longest stream."""
+"""The number of events that are judged instead of the longest stream."""
 _SEVERAL = 3
-"""A text that is cut into so many reads of one size is written once, with the size."""
+"""The reads of one size from which on a text is written once, with the size."""
 
 
 def cases_of(door: Door) -> Iterator[Case]:

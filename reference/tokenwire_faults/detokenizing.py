@@ -1,4 +1,4 @@
-"""Faults in the detokenizer: what becomes of ids that are no whole characters."""
+"""Faults in the detokenizer: the text of ids that are not complete characters."""
 
 from __future__ import annotations
 

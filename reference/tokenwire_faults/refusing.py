@@ -149,7 +149,7 @@ def _one_id_too_many(body: Object) -> Object:
 
 
 def _prompt_ids(body: Object) -> list[int]:
-    """Return the ids of a prompt, of all prompts of a batch; none where it is no list of integers."""
+    """Return the ids of a prompt, of all prompts of a batch; empty if it is not a list of integers."""
     given: Json = next((body[name] for name in _PROMPTS if name in body), [])
     rows = given if isinstance(given, list) else []
     flat = [token for row in rows for token in (row if isinstance(row, list) else [row])]

@@ -32,7 +32,7 @@ _EXPERTS: Mapping[str, Callable[[Rows, int], Rows]] = {
         ("experts-shifted-in-streams", "experts-rotated"), lambda rows, _: [rows[-1], *rows[:-1]]
     ),
 }
-"""Fault to what it makes of the rows of routed experts, of which so many first are of the prompt."""
+"""Maps a fault to its change of the rows of routed experts, given the number of the prompt's rows."""
 
 
 @act_at("answers", *_EXPERTS)
@@ -65,7 +65,7 @@ def _abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int
 _siblings: dict[str, list[int]] = {}
 """The id of a turn to the ids that were sent to go on from it."""
 _MOST_SIBLINGS = 256
-"""So many turns are remembered; a scenario asks for branches one behind the other."""
+"""The turns that are remembered; a scenario asks for branches one after the other."""
 
 
 @act_at("asked")

@@ -291,7 +291,7 @@ def _read(request: HttpRequest) -> Mapping[str, Any]:
     try:
         body = request.body if request.raw_body is None else json.loads(request.raw_body.decode())
     except (ValueError, RecursionError) as error:
-        raise _RefusalError(f"the body is no JSON: {error}") from error
+        raise _RefusalError(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise _RefusalError(f"the body is {body!r:.40}, not an object")
     return {name: value for name, value in body.items() if value is not None}

@@ -250,10 +250,10 @@ REQUEST, RESPONSE, READ, *_, END = map(json.dumps, exchange_lines(EXCHANGE))
         ([REQUEST.replace('"POST"', "null")], "method is None"),
         ([REQUEST.replace('"/generate?x=1"', "7")], "path is 7"),
         ([REQUEST.replace('"2026-11-20T13:36:15.000+00:00"', "null")], "started is None"),
-        ([REQUEST.replace('["X-Trace", "7"]', '[null, "7"]')], "no header"),
-        ([REQUEST.replace('["--stream-interval", "4"]', "[1]")], "no flags"),
-        ([REQUEST, RESPONSE.replace("200", '"200"')], "no status"),
-        ([REQUEST, RESPONSE, READ.replace("0.25", "NaN")], "no number of seconds"),
+        ([REQUEST.replace('["X-Trace", "7"]', '[null, "7"]')], "not a header"),
+        ([REQUEST.replace('["--stream-interval", "4"]', "[1]")], "not flags"),
+        ([REQUEST, RESPONSE.replace("200", '"200"')], "not a status"),
+        ([REQUEST, RESPONSE, READ.replace("0.25", "NaN")], "not a number of seconds"),
         ([REQUEST, RESPONSE, END.replace('"detail": ""', '"detail": {}')], "detail is {}"),
     ],
 )
@@ -337,5 +337,5 @@ def test_a_file_that_is_not_gzipped_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("status", "legal"), [(99, False), (100, True), (999, True), (1000, False)])
 def test_a_status_has_three_digits(status: int, legal: bool) -> None:
-    with contextlib.nullcontext() if legal else pytest.raises(TypeError, match="is no status"):
+    with contextlib.nullcontext() if legal else pytest.raises(TypeError, match="is not a status"):
         assert status_of(status) == status

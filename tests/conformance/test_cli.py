@@ -103,7 +103,7 @@ def test_tests_and_settings_of_the_folder_are_none_of_our_business(
         (("replay", "good", "--requirement", "ids-are-countd"), "did you mean 'ids-are-counted'"),
         (("check", "--target", "http://127.0.0.1:1", "--scenario", "prob"), "did you mean 'probe'"),
         (("check", "--target", "http://127.0.0.1:1", "--dialect", "zzz"), "there is no dialect 'zzz'"),
-        (("check", "--target", "http://127.0.0.1:1", "--header", "nonsense"), "is no header"),
+        (("check", "--target", "http://127.0.0.1:1", "--header", "nonsense"), "a --header needs a colon"),
         (("check", "--target", "http://127.0.0.1:1", "--record", "good"), "is not an empty folder"),
         (("check", "--target", "ftp://host"), "not the URL of a server"),
         (("check",), "--target"),

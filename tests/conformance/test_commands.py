@@ -162,7 +162,7 @@ def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text("timeot = 5\n", "utf-8")
     wrong = tokenwire("check", "--config", "other.toml")
     assert wrong.returncode == ExitStatus.USAGE
-    assert "other.toml: timeot is no setting; did you mean 'timeout'?" in printed(wrong)
+    assert "other.toml: timeot is not a setting; did you mean 'timeout'?" in printed(wrong)
 
 
 def test_a_key_that_is_not_in_the_environment_is_missed(tokenwire) -> None:
@@ -181,7 +181,7 @@ def test_init_does_not_write_over_a_file_nor_write_down_a_key(tokenwire, tmp_pat
     assert "overwrite it with --force" in printed(there)
     key = tokenwire("init", "--target", NOBODY, "--force", "--header", "Authorization: Bearer abc")
     assert key.returncode == ExitStatus.USAGE
-    assert "must not stand in a file" in printed(key)
+    assert "must not be in a file" in printed(key)
     nobody = tokenwire("init", "--target", NOBODY, "--force")
     assert nobody.returncode == ExitStatus.NOTHING_EVALUATED
     assert (tmp_path / "tokenwire.toml").read_text("utf-8") == "rate = 1\n"

@@ -53,7 +53,7 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "refusal"),
     [
-        ('targt = "http://h"', "targt is no setting; did you mean 'target'?"),
+        ('targt = "http://h"', "targt is not a setting; did you mean 'target'?"),
         (
             "timeout = 'fast'",
             "is 'fast', and wants a number from 0.1 to 604800, in seconds; write timeout = 60",
@@ -79,13 +79,13 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
             "[watch]\nrecord-cap = 0",
             "watch.record-cap is 0, and wants a whole number from 1 to 1048576, in MiB",
         ),
-        ("[watch]\nadmn = 1", "watch.admn is no setting; did you mean 'admin'?"),
+        ("[watch]\nadmn = 1", "watch.admn is not a setting; did you mean 'admin'?"),
         (
             '[watch]\ntarget = "http://h"',
-            "watch.target is no setting; it is one for all commands: write it above",
+            "watch.target is not a setting; it is one for all commands: write it above",
         ),
-        ('listen = "127.0.0.1:0"', "listen is no setting; it belongs below [watch]"),
-        ("= 1", "is no TOML"),
+        ('listen = "127.0.0.1:0"', "listen is not a setting; it belongs below [watch]"),
+        ("= 1", "is not TOML"),
     ],
 )
 def test_what_a_file_may_not_say_is_told_with_file_key_and_way_out(tmp_path: Path, line, refusal) -> None:

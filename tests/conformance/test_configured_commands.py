@@ -115,7 +115,7 @@ def test_the_command_line_of_a_watcher_beats_the_file(servers: Sequence[Server],
     ("text", "words", "refusal"),
     [
         ('[watch]\nlisten = "here"\n', [], "watch.listen is 'here', and wants HOST:PORT"),
-        ("[watch]\nrate = 1\n", [], "watch.rate is no setting; it is one for all commands"),
+        ("[watch]\nrate = 1\n", [], "watch.rate is not a setting; it is one for all commands"),
         ('target = "http://h/v1"\n[watch]\nlisten = "127.0.0.1:0"\n', [], "'http://h/v1' has a path"),
         (
             'profiles = ["gateway"]\ntarget = "http://h"\n',
@@ -145,7 +145,7 @@ def test_a_comparison_asks_as_the_file_says(
     (tmp_path / "other.toml").write_text("timeot = 5\n", "utf-8")
     wrong = tokenwire("compare", "a", "b", "--config", "other.toml")
     assert wrong.returncode == ExitStatus.USAGE
-    assert "other.toml: timeot is no setting; did you mean 'timeout'?" in printed(wrong)
+    assert "other.toml: timeot is not a setting; did you mean 'timeout'?" in printed(wrong)
 
 
 def test_the_headers_of_the_file_go_to_its_target_alone(

@@ -214,7 +214,7 @@ def test_the_order_of_knowing_the_mode() -> None:
     [
         (b"not json", "not strict JSON"),
         (b'{"a": NaN}', "NaN"),
-        (b'{"a": 1, "a": 2}', "stands twice"),
+        (b'{"a": 1, "a": 2}', "occurs twice"),
         (b"[1]", "not an object"),
         (b'{"a": 1} {"b": 2}', "not strict JSON"),
         (b"", "not strict JSON"),

@@ -97,7 +97,7 @@ def test_vocabularies_keep_text_and_split_what_they_should(kind: Vocabulary) -> 
         ('{"model": {"vocab": {}}}', "has no model.vocab and added_tokens"),
         ('{"model": 3, "added_tokens": 7}', "has no model.vocab and added_tokens"),
         ('{"model": {"vocab": {"a": "b"}}, "added_tokens": []}', "has no model.vocab and added_tokens"),
-        ('{"model"', "is no JSON"),
+        ('{"model"', "is not JSON"),
         ("[]", "has no model.vocab and added_tokens"),
     ],
 )

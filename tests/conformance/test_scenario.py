@@ -62,7 +62,7 @@ def test_a_scenario_must_say_what_it_provokes_and_have_a_name_of_its_own() -> No
     with pytest.raises(ValueError, match="no docstring"):
         scenario()(silent)
     load_scenarios()
-    with pytest.raises(ValueError, match="stands twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         scenario()(probe)
     assert "silent" not in SCENARIOS
 

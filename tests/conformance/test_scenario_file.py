@@ -87,7 +87,7 @@ def test_json_that_yaml_cannot_hold_is_sent_as_it_was(tmp_path: Path) -> None:
         ("- 1", "is not a table"),
         ("scenario: [", "scenario.yaml"),
         (ASKS.replace("max_new_tokens", "max_tokens"), "there is no 'max_tokens'"),
-        (ASKS.replace("sixth-token", "../up"), "is no name"),
+        (ASKS.replace("sixth-token", "../up"), "is not a name"),
         (ASKS.replace("sixth-token", "probe"), "there is a scenario 'probe'"),
         (
             "scenario: x\nprovokes: y\nrequests:\n  one: {path: /nowhere, body: {}}\n",

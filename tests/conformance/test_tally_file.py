@@ -117,9 +117,9 @@ def test_what_is_no_tally_is_refused_in_words(written: Path, monkeypatch: pytest
     for change, words in (
         (lambda lines: lines.pop(), "ends before its foot"),
         (lambda lines: lines[0].update(tokenwire="0.0.0"), "written by tokenwire 0.0.0"),
-        (lambda lines: lines[0].update(format=9), "no head of format 1"),
-        (lambda lines: lines[0].update(requirements=["x"]), "'x' is no requirement"),
-        (lambda lines: lines.insert(1, {"kind": "x"}), "line 2: .*'x' is no kind of line"),
+        (lambda lines: lines[0].update(format=9), "not a head of format 1"),
+        (lambda lines: lines[0].update(requirements=["x"]), "'x' is not a requirement"),
+        (lambda lines: lines.insert(1, {"kind": "x"}), "line 2: .*'x' is not a kind of line"),
         (lambda lines: lines.append({"kind": "run"}), "there are lines after the foot"),
         (lambda lines: lines[-1].update(runs=2), "1 runs of 2 are in the file"),
         (lambda lines: lines.pop(-2), "0 of 1 requirements are judged"),
@@ -129,7 +129,7 @@ def test_what_is_no_tally_is_refused_in_words(written: Path, monkeypatch: pytest
         with pytest.raises(UsageError, match=words):
             read_tally(rewritten(written, change))
     written.write_bytes(whole[:-20])
-    with pytest.raises(UsageError, match="no whole gzipped file"):
+    with pytest.raises(UsageError, match="not a complete gzipped file"):
         read_tally(written)
     written.write_bytes(whole)
     for limit in ("_MOST_BYTES", "_MOST_VALUES"):

@@ -60,7 +60,7 @@ def test_a_folder_without_a_tokenizer_is_refused_with_the_way_out(tmp_path: Path
     with pytest.raises(UsageError, match=r"give the folder that holds the model's tokenizer\.json"):
         LocalTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UsageError, match="is no tokenizer"):
+    with pytest.raises(UsageError, match="is not a tokenizer"):
         LocalTokenizer(tmp_path)
 
 

@@ -105,7 +105,7 @@ def test_a_prefix_is_cached_for_its_adapter(
     [
         ({"use_dora": True}, "use_dora is True"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
-        ({"layer": "lm_head"}, "lm_head, which is no linear layer that can be adapted"),
+        ({"layer": "lm_head"}, "lm_head, which is not a linear layer that can be adapted"),
         ({"rows": 32}, r"\[32, 2\] and \[2, 32\] for .*, which has 64 inputs"),
     ],
 )

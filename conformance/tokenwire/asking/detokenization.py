@@ -22,7 +22,7 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 SCENARIO = "detokenize"
 MOST_REQUESTS = 48
-"""So many requests at most ask for texts, of one list of ids each."""
+"""The most requests for texts, of one list of ids each."""
 _MOST_BATCHES = 16
 _FOR_DOUBTS = 12
 """Of the requests, those that may ask which ids are special tokens, or be only half full."""

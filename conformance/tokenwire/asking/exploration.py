@@ -22,7 +22,7 @@ from tokenwire.report.subject import EXPLORATION
 from tokenwire.usage_error import UsageError
 
 _SMALLER_AT_MOST = 300
-"""So many requests may be asked beyond those drawn, to make what failed smaller."""
+"""The most requests beyond those drawn, to make failing ones smaller."""
 
 
 def demand_hypothesis() -> None:

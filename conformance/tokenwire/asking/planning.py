@@ -32,7 +32,7 @@ def judged_with(tokenizer: Path | None) -> tuple[str, ...]:
 def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon or not name.strip():  # the line is not repeated: it may hold a credential
-        raise UsageError("a --header without a colon is no header; write --header 'Name: value'")
+        raise UsageError("a --header needs a colon; write --header 'Name: value'")
     return name.strip(), value.strip()
 
 
@@ -40,7 +40,7 @@ def headers_of(settings: Settings) -> Headers:
     """Return the headers to send: those of the command line replace those of the file that have the same
     name.
 
-    Raises UsageError for a line of the command line that is no header.
+    Raises UsageError for a line of the command line that is not a header.
     """
     given = tuple(map(_header, settings.header))
     names = {name.lower() for name, _ in given}
@@ -53,7 +53,7 @@ def _limits(settings: Settings) -> Limits:
         price = Price.parse(settings.price) if settings.price else None
     except ValueError as error:
         raise UsageError(
-            f"--price {settings.price} is no price; write IN,OUT: what a million prompt tokens and a million "
+            f"--price {settings.price} is not a price; write IN,OUT: what a million prompt and a million "
             "output tokens cost, for example --price 0.5,1.5"
         ) from error
     if settings.max_cost is not None and price is None:

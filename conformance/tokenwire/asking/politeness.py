@@ -1,7 +1,7 @@
 """Politeness towards a server that others use too: limits for requests at a time, requests a second and
 tokens in all. A busy server is retried later, a few times, and the report says so.
 
-`Metered` stands before the recorder and pays for every request: retries, probes of liveness and the first
+`Metered` is before the recorder and pays for every request: retries, probes of liveness and the first
 requests, which find out what the target is, count like all others.
 """
 
@@ -96,7 +96,7 @@ class Purse:
 
     limits: Limits
     targets: int = 1
-    """So many targets have a purse each, with equal parts of the limits."""
+    """The number of targets, each of which has a purse with an equal part of the limits."""
     pace: Pace = field(default_factory=lambda: Pace(None))
     spent: int = field(default=0, init=False)
     """Output tokens."""

@@ -149,7 +149,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
     else:
         telling = _why_no_record((there or exchanges)[0])
         fact = f"{url} answers, but in no shape that this suite knows: {telling}."
-        way_out = "`tokenwire check -v` shows what each endpoint said."
+        way_out = "`tokenwire check -v` shows the response of each endpoint."
     silent = next((exchange for exchange in there if exchange.ending is Ending.TIMEOUT), None)
     if silent is not None and "--timeout" not in way_out:
         way_out += f" {silent.request.path} may still be loading its model: try again, or raise --timeout."
@@ -186,7 +186,7 @@ class _Introduced:
     """The result of asking one dialect for a few tokens."""
 
     dialect: Dialect
-    """As the server wants it, where it said so."""
+    """The dialect as the server wants it, if it named a change."""
     exchanges: tuple[Exchange, ...]
     """The last of them is the answer."""
     wants: tuple[str, ...] = ()

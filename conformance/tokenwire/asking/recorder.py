@@ -139,7 +139,7 @@ class Recorder:
         on_exchange: Callable[[Exchange], None] = lambda _: None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """Raises UsageError for a base_url that is no http or https URL."""
+        """Raises UsageError if base_url is not an http or https URL."""
         shown = redact_url(base_url)
         try:
             url = httpx.URL(base_url)

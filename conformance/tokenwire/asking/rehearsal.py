@@ -20,10 +20,10 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, dialect
 from tokenwire.wire.json_pointer import parse, put
 
 _MOST_EVENTS = 32
-"""So many tokens a rehearsed answer has at most: enough for every scenario that waits for some of them."""
+"""The most tokens of a rehearsed answer: enough for every scenario that waits for some of them."""
 _STREAMED = "text/event-stream"
 _BESIDE = "beside"
-"""Stands for the dialect of what is asked beside all dialects."""
+"""Replaces the dialect in requests beside all dialects."""
 
 
 @dataclass(frozen=True)

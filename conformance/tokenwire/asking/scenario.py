@@ -32,7 +32,7 @@ _WORDS_TOKENS = 64
 _READ_BYTES = 8_000_000
 """Of a stream that the recorder reads to its end; a little less than it may read."""
 _READ_EVENTS = 4000
-"""So many, too; a little less than it may read."""
+"""The most events of a stream; a little less than it may read."""
 _AROUND = 1000
 """Bytes of an event that say nothing of tokens: names, counters, the id of the request."""
 _PER_TOKEN = 30
@@ -228,7 +228,7 @@ class Conversation:
     async def call(self, label: str, request: HttpRequest) -> ControlCall | None:
         """Send a request to a control endpoint, at once, however many others are under way.
 
-        None if the run may ask no more, or for a request that is no call.
+        None if the run may ask no more, or for a request that is not a call.
         """
         name = self.name_of(label)
         try:
@@ -309,7 +309,7 @@ class Scenario:
     parrot: bool = False
     """Only for a target that is a parrot: its conversations have a `parrot`."""
     at_most: int = 0
-    """So many requests to an endpoint, where answers that no rehearsal makes up may lead to more of them."""
+    """The most requests to an endpoint, if real answers may lead to more than rehearsed ones."""
 
     def fits(self, dialect: Dialect) -> bool:
         """True if an endpoint of this kind is asked this scenario."""
@@ -334,7 +334,7 @@ def scenario(**kind: Any) -> Callable[[Given], Given]:
         if not provokes:
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
-            raise ValueError(f"scenario {name!r} stands twice; rename one")
+            raise ValueError(f"scenario {name!r} occurs twice; rename one")
         SCENARIOS[name] = Scenario(name, provokes, _asking(given), **kind)
         return given
 

@@ -45,9 +45,9 @@ class _Sent:
     body: Any = None
     method: str = "POST"
     text: str | None = None
-    """The body where it is no JSON."""
+    """The body if it is not JSON."""
     base64: str | None = None
-    """The body where it is no text, either."""
+    """The body if it is not text, either."""
 
     @property
     def request(self) -> HttpRequest:
@@ -65,7 +65,7 @@ class _Table:
     def __post_init__(self) -> None:
         for name in (self.scenario, *self.asks, *self.requests):
             if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name; write small letters, digits and hyphens")
+                raise ValueError(f"{name!r} is not a name; write small letters, digits and hyphens")
 
 
 @cache
@@ -76,7 +76,7 @@ def load_scenario_file(path: str) -> str:
     except OSError as error:
         raise UsageError(f"--scenario-file {path} cannot be read: {system_says(error)}") from error
     except (ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"--scenario-file {path} is no scenario: {error}") from error
+        raise UsageError(f"--scenario-file {path} is not a scenario: {error}") from error
     if not (table.asks or table.requests):
         raise UsageError(f"--scenario-file {path} asks nothing; give it a table of asks or of requests")
     requests = {label: sent.request for label, sent in table.requests.items()}

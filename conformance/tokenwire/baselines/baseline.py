@@ -191,7 +191,7 @@ def parse_baseline(path: Path, text: str) -> Baseline:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"baseline {path} is no TOML: {error}") from error
+        raise UsageError(f"baseline {path} is not TOML: {error}") from error
     budget = document.pop("budget", None)
     filters, broken_off = document.pop("filters", []), document.pop("broken-off", "")
     if not isinstance(filters, list) or not all(isinstance(flag, str) for flag in filters):

@@ -46,7 +46,7 @@ _INTRODUCTION = """\
 """
 
 _ANY = ""
-"""Stands for any scenario."""
+"""Means any scenario."""
 _Key = tuple[str, str, FailureKind]
 """Requirement, scenario or `_ANY`, and how it fails."""
 
@@ -193,9 +193,9 @@ def _listed(scenarios: Sequence[str]) -> str | Array:
 
 
 def _rate(failures: int, runs: int) -> str:
-    """Return the lowest rate under which so few failures in so many runs would be a surprise.
+    """Return the lowest rate under which so few failures in all these runs would be a surprise.
 
-    The rate that was counted is no bound: half of the runs to come would exceed it.
+    The counted rate is not a bound: half of the runs to come would exceed it.
     """
     for most in range(1, _RATE_RUNS):
         rate = most / _RATE_RUNS

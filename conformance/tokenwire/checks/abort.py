@@ -28,7 +28,7 @@ from tokenwire.requirement import tolerance
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
-"""So many tokens of a neighbour may come before a request whose client has left has to be gone."""
+"""The tokens that a neighbour may get before a request whose client has left must be gone."""
 _INSTANT_S = 0.001
 """What the times of an exchange are rounded to."""
 
@@ -61,7 +61,7 @@ def _abort_under_way(stream: Stream, target: Target, name: str | None) -> Contro
 
 
 _FASTER = 4
-"""So many times as fast as before, tokens come that had been made and had to wait."""
+"""Tokens that had been made and had to wait come faster than before by this factor."""
 
 
 def _came_as_made(stream: Stream, moment: float) -> bool:
@@ -160,7 +160,7 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
     count = integer(last.counters.get("completion_tokens"))
     if not fault and count is not None and count != len(ids):
         fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"
-    # These have an entry for each output id wherever they are told.
+    # These have an entry for each output id wherever they are reported.
     per_token = {name for name in choice.series_names if "logprob" in name} | choice.customized
     for name in sorted(per_token):
         entries = choice.series(name)

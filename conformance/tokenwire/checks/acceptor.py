@@ -102,7 +102,7 @@ def _first_difference(
 
 
 def _same_id(first: object, second: object) -> bool:
-    # 7.0 and True equal 7 and 1 in Python, and are no token ids (ids-are-token-ids).
+    # 7.0 and True equal 7 and 1 in Python, but are not token ids (ids-are-token-ids).
     return type(first) is type(second) and first == second
 
 

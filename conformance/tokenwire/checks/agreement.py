@@ -21,7 +21,7 @@ from tokenwire.target.alike import alike
 from tokenwire.target.capability import BATCH_INVARIANCE
 
 Side = tuple[Stream, Choice]
-"""A choice, and the answer that it stands in."""
+"""A choice, and its answer."""
 
 
 def same_beginning(stream: Answer) -> tuple[object, ...] | None:
@@ -135,7 +135,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
 
 
 def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observation]:
-    """Observations of which those by chance are no failure of a server that declares no determinism."""
+    """Yield observations; those by chance are not failures of a server that does not declare determinism."""
     for observation in seen:
         lenient = observation.by_chance and BATCH_INVARIANCE not in target.capabilities
         yield observation._replace(level=Level.SHOULD) if lenient else observation

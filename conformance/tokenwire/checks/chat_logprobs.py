@@ -197,7 +197,7 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
 
 
 _QUOTED, _BEFORE = 60, 20
-"""So many characters of two texts are quoted, of these so many from before their difference."""
+"""The numbers of quoted characters of two texts, in all and before their difference."""
 _SPECIAL = re.compile(r"<[^<>]*>")
 """What special tokens, and those of one byte, are written like."""
 

@@ -30,7 +30,7 @@ SGLang sends what it has of a whole answer every 50 tokens.
 """
 
 TELLING_GROWTHS = 3
-"""So many texts in a row that each extend the one before are cumulative: pieces do not grow like that."""
+"""The least number of growing texts in a row that are cumulative: pieces do not grow like that."""
 
 
 def interval_of(stream: Answer, target: Target) -> int | None:
@@ -255,7 +255,7 @@ def _joined(emissions: Sequence[Emission], interval: int) -> Iterator[tuple[Emis
 
 
 _TELLING_STREAMS = 4
-"""In so many streams the first ids would hardly have been joined by chance each time."""
+"""The least number of streams in which the first ids would hardly be joined by chance each time."""
 
 
 @fact(Stream)
@@ -291,14 +291,14 @@ def _first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[
 
 
 _MANY = 64
-"""So many events take a server a while to make."""
+"""The least number of events that take a server a while."""
 _LONG_S = 0.1
 _AT_ONCE = 0.01
 """The share of an answer's time within which a burst arrives."""
 _TOO_CLOSE_S = 2e-4
 """No server makes one event after the other so fast, but a burst of large ones arrives so."""
 _SEVERAL = 2
-"""A single stream may have had a late reader: so many have to come so."""
+"""The least number of such streams, because a single one may have had a late reader."""
 
 
 @fact(Stream)

@@ -23,8 +23,8 @@ class Observation(NamedTuple):
     """What is wrong, as one clause; made from expected and actual where empty."""
     related: tuple[Place, ...] = ()
     condition_only: bool = False
-    """The observation shows only that the condition of the requirement occurred; it is no witness. If it
-    has a message, what stands there was left out for that reason (`left_out`).
+    """The observation shows only that the condition of the requirement occurred; it is not a witness. If it
+    has a message, the value there was left out for that reason (`left_out`).
     """
     level: Level | None = None
     """How grave a violation here is at most; None for as grave as its requirement."""
@@ -33,7 +33,7 @@ class Observation(NamedTuple):
     only where the target was seen to repeat the answers here and in `related`.
     """
     witnesses: int = 1
-    """How many observations it stands for: the last violation that is kept of an answer stands for all others
+    """How many observations it represents: the last violation that is kept of an answer represents all others
     of its level (`tally`).
     """
 
@@ -76,7 +76,7 @@ def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
     `words` says what is wrong, as one clause, of `{emission}`, `{field}`, `{expected}` and `{actual}`.
     """
     # Nearly everything holds, and making an observation takes ten times as long as comparing two values:
-    # so what holds is one observation, that of the furthest emission, which stands for all others.
+    # so what holds is one observation, that of the furthest emission, which represents all others.
     furthest: Row | None = None
     reached, count = -1, 0
     for row in rows:

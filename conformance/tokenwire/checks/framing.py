@@ -22,7 +22,9 @@ def _media_type(stream: Stream) -> str:
 
 @check("answer-content-type")
 def _answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Whole answers have the content type application/json. Not judged if `stream` is no boolean."""
+    """Check that whole answers have the content type application/json. Not judged if `stream` is
+    not a boolean.
+    """
     stated = stream.asked.sent.get("stream")
     clear = all(value is None or isinstance(value, bool) for value in (stated.values if stated else ()))
     if not stream.asked.stream and stream.answered and clear:

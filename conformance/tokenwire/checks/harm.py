@@ -114,7 +114,7 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
 
 
 _NO_CHANCE = 3
-"""Near ties do not go the other way after so many bad requests, and nowhere else."""
+"""The bad requests after which alone near ties would not be decided differently by chance."""
 
 
 def _delivered(stream: Answer) -> tuple[object, ...]:

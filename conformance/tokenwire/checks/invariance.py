@@ -29,7 +29,7 @@ from tokenwire.target.determinism import known_by
 from tokenwire.wire.exchange import ExchangeHead
 
 CROWD = 4
-"""So many requests with other prompts make a crowd."""
+"""The least number of requests with other prompts in a crowd."""
 
 
 _LEAST_EVENTS = 64

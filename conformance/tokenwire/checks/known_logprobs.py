@@ -42,13 +42,13 @@ from tokenwire.requirement import tolerance
 from tokenwire.target.alike import ROUNDING
 
 _MOST_RANKED = 20
-"""So many of the likeliest are known in their order, whatever the type of the weights."""
+"""The number of the likeliest whose order is known for every type of weights."""
 _COARSE = tolerance("coarse_share")
 """How far a logprob that is no more exact than the weights may lie from the right one, as a share of it."""
 
 
 Entry = list[Any]
-"""A logprob and, where it is told, the id that it is of."""
+"""A logprob and, if it is known, its id."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
     """Yield the likeliest ids in each series of a choice, by position."""
     for name in (TOP, CONTENT, NAMED_TOP):
         if (series := joined_series(choice, name)) is not None:
-            first = name == CONTENT  # stands before its alternatives
+            first = name == CONTENT  # comes before its alternatives
             yield name, [entries[first:] if entries else None for entries in series.positions]
 
 
@@ -191,7 +191,7 @@ class _Position:
     right: _Right
     sampled: int
     token: int
-    """The id that stands at the position: itself, but in a prompt."""
+    """The id at the position: the sampled one, except in a prompt."""
     count: int
 
     def is_right_for(self, entries: Logprobs | None) -> bool:

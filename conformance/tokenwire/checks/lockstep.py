@@ -16,7 +16,7 @@ from tokenwire.record import Delivery, Emission, Stream, as_list
 
 
 def _observe_no_list(emission: Emission, name: str, value: object) -> Observation:
-    """Observe a series that is no list where there are ids."""
+    """Observe a series that is not a list although there are ids."""
     kind = "is missing" if value is None else f"is a {type(value).__name__}, not a list,"
     message = f"{name} {kind} for {emission.entries_in_words}"
     return expect(emission.at(name), emission.expected_entries, value, message, holds=False)

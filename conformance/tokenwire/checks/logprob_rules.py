@@ -103,7 +103,7 @@ def _first_top_logprobs(stream: Stream) -> _Tops | None:
     if not finished_choices(stream):
         return None
     for emission, reported in reported_along(stream.choices[0]):
-        # Later ids may stand behind different outputs; only the first ids of two answers have the same
+        # Later ids may come after different outputs; only the first ids of two answers have the same
         # logits.
         if emission.before:
             return None

@@ -164,7 +164,7 @@ def _prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> 
         yield expect(place, expected, fault or expected, fault, holds=not fault)
 
 
-# The same prompt, told in another way.
+# The same prompt, in another form.
 
 
 def _undisturbed(stream: Stream) -> dict[int, Choice]:
@@ -286,7 +286,7 @@ def observe_agreement(
 
 
 _SOME_PROMPTS = 3
-"""A position that is off after so many prompts, and right after none, is no outlier."""
+"""The prompts after which a position must be off, and right after none, so that it is not an outlier."""
 
 
 def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
@@ -338,11 +338,11 @@ def _prompt_logprobs_rescore_the_output(
     """Check that ids that were generated and sent back as a prompt have the logprobs that they had when
     sampled.
 
-    A position that is off after every prompt is no outlier. Of answers that say the same, the first of either
+    A position that is off after every prompt is not an outlier. Of equal answers, the first of either
     side is held against all of the other.
     """
     # A batch may compute a prompt otherwise than step by step, so that one position is off by chance. What is
-    # off at one position after several prompts, and right there after none, is no chance: it is kept aside
+    # off at one position after several prompts, and right there after none, is not chance: it is kept aside
     # for that, beside the agreement of all positions.
     off: dict[tuple[str, int], dict[Ids, Observation]] = {}
     right: set[tuple[str, int]] = set()

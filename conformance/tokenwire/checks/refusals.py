@@ -194,10 +194,10 @@ def _refusal_names_the_field(stream: Stream, _target: Target) -> Iterator[Observ
     yield expect(start_place(stream), expected, stated, message, holds=holds)
 
 
-# How it is said.
+# The form of a refusal.
 
 _SHAPES = '{"error": {"message": …}}, {"error": …} or {"object": "error", "message": …, "code": …}'
-"""Those of the schema of errors, in words: which of them a server meant cannot be told."""
+"""The shapes of the schema of errors, in words, because it is not known which one a server meant."""
 
 
 @check("refusal-is-json")

@@ -33,7 +33,7 @@ from tokenwire.target.determinism import known_by, request_of
 Ids = tuple[Any, ...]
 
 _DIFFERENT_TEXTS = 2
-"""So many texts tell what stands before each of them from what they themselves begin with."""
+"""The least number of texts that distinguish a common prefix from their own beginnings."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
             yield expect(place, len(sent), count, message)
     prompts, usage = stream.asked.input_ids, stream.usage or {}
     if counted or not prompts or not all(prompts):
-        return  # no ids are no prompt, and to be refused: what was run instead is not counted here
+        return  # an empty prompt must be refused: what was run instead is not counted here
     # Usage on the way may count one choice.
     if stream.answered and stream.error is None and "prompt_tokens" in usage:
         total = sum(map(len, prompts))

@@ -75,7 +75,9 @@ def _part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
 
 @dataclass(frozen=True)
 class _Within(Relation):
-    """A part of a count is no larger than its whole, in usage and in the counters of a choice."""
+    """Checks that a part of a count is not larger than its whole, in usage and in the counters of a
+    choice.
+    """
 
     whole: str
     part: str

@@ -76,7 +76,7 @@ def _demand_names(settings: Settings) -> None:
             _demand_known(option.names, names, every)
     if settings.channels and settings.channels not in (forms := _tool_call_forms()):
         raise typer.BadParameter(
-            f"--channels {settings.channels} is no form of tool calls; it is one of {', '.join(forms)}"
+            f"--channels {settings.channels} is not a form of tool calls; it is one of {', '.join(forms)}"
         )
 
 
@@ -135,7 +135,7 @@ TRUST: Any = _parameter(OPTIONS["trust"]).default
 def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Typer:
     """Make the command that calls a function, with examples at the end of its help page.
 
-    The parameter `settings` of the function stands for all options that `Settings` declares for the command;
+    The parameter `settings` of the function means all options that `Settings` declares for the command;
     any other is an argument or an option of this command alone.
     """
     name = name or run.__name__.strip("_")

@@ -47,7 +47,7 @@ def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: 
             yield f"# {name} = {_value(proposed[name]) if proposed.get(name) else option.example}"
     for table, keys in TABLES.items():
         yield ""
-        yield f"# For `tokenwire {table}` alone; it stands below all that is for every command."
+        yield f"# For `tokenwire {table}` alone; it comes after all keys for every command."
         yield f"# [{table}]"
         for name, option in keys.items():
             yield f"# {name} = {option.example}  # {option.of(table).help}"
@@ -63,7 +63,7 @@ def _storable(headers: Headers) -> dict[str, str]:
     for name, value in headers:
         if names_credential(name) and not from_environment(value):
             raise typer.BadParameter(
-                f"--header {name} holds a credential, which must not stand in a file; put it into an "
+                f"--header {name} holds a credential, which must not be in a file; put it into an "
                 f"environment variable and write --header '{name}: env:MY_KEY'"
             )
     return dict(headers)

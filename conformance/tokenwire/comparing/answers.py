@@ -53,7 +53,7 @@ class Difference:
     one: Place | None = None
     other: Place | None = None
     excerpts: tuple[str, str] = ("", "")
-    """What stands at both places."""
+    """The values at both places."""
 
     @property
     def decides(self) -> bool:

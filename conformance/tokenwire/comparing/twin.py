@@ -27,7 +27,7 @@ from tokenwire.target.alike import ROUNDING
 from tokenwire.target.determinism import AnswerPair, side_by_side
 
 _OF_NOISE = 4
-"""Two sides may lie apart by so many times the noise of both."""
+"""The factor by which the distance of two sides may exceed the noise of both."""
 _SEEN_NOISE = 0.1
 """Repetition that shows less than this part of a step of the numbers shows no noise."""
 _FINEST = 11
@@ -35,7 +35,7 @@ _FINEST = 11
 _WRITTEN = 1e-5
 """Steps are as exact as this: logprobs are what float32 leaves of logits in steps."""
 _FARTHEST = 300
-"""So many nats count no more than this where they are exponents."""
+"""The largest exponent, in nats."""
 _RESAMPLED = 500
 _LEAST_TEXTS = 4
 """No share of texts is taken for all of them before."""
@@ -75,7 +75,7 @@ class Text:
     again: tuple[Scoring, Scoring] = ((), ())
     """The same, asked alone; empty where it was not."""
     written: Scoring = ()
-    """What its writer told of it while it wrote."""
+    """The logprobs that its writer reported while it wrote."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class TwinReport:
     outcome: Outcome
     tokens: int
     told_within: int
-    """So many tokens show the outcome, and all after them."""
+    """The tokens that suffice to show the outcome."""
     apart: Interval
     """The root of the mean square by which the logprobs lie apart that the sides give one id."""
     noise: tuple[Noise, Noise]

@@ -51,6 +51,6 @@ def _read(path: Path) -> TwinTally:
         raise UsageError(f"{path}: {error}; write it again with `tokenwire twin --tally`") from error
     if not whole:
         raise UsageError(
-            f"{path} is no whole tally of twins by tokenwire {__version__}; write it again with --tally"
+            f"{path} is not a complete tally of twins by tokenwire {__version__}; write it again with --tally"
         )
     return tally

@@ -131,7 +131,7 @@ class AnswerBinding:
     finish_types: Mapping[str, str]
     """The record's word for a finish type, by the server's, where they differ."""
     document: tuple[_Field, ...]
-    """Fields that stand beside the choices and hold for all of the event's choices."""
+    """Fields beside the choices that apply to all of the event's choices."""
     of_a_call: Mapping[str, Keys]
     """Where a piece of a tool call says what."""
     usage: Keys | None
@@ -212,7 +212,7 @@ class AnswerBinding:
         for event in events:
             usage = find(event.data, self.usage) if self.usage is not None else ABSENT
             emissions = list(self.emissions(event, of_all=of_all))
-            for emission in emissions:  # they seldom change from event to event: one mapping stands for all
+            for emission in emissions:  # they seldom change from event to event: one mapping serves all
                 if emission.pointers == pointers:
                     emission.pointers = pointers
                 pointers = emission.pointers
@@ -288,7 +288,7 @@ class AnswerBinding:
                         if not value and self._is_nothing(value, name):
                             continue
                         if slot == 0 and single.get(name):
-                            continue  # it stands under another key, too
+                            continue  # it is under another key, too
                         slots[slot][name] = value
                         pointers[name] = pointer
                 elif (
@@ -327,7 +327,7 @@ class AnswerBinding:
         )
 
     def _calls(self, value: Any, pointer: str) -> tuple[CallPiece, ...]:
-        """Return the pieces of tool calls in a list; what is no object in it is none."""
+        """Return the tool-call pieces of a list; values that are not objects are ignored."""
         if not isinstance(value, list):
             return ()
         pieces = []

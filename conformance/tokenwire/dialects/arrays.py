@@ -1,4 +1,4 @@
-"""Per-token arrays that are no series: how they are written, and what has a row in them."""
+"""Per-token arrays that are not series: their encodings, and the tokens with a row."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ArrayRule:
         if self.encoding is Encoding.BASE64_NPY:
             return _npy(data)
         if len(data) % 4:
-            raise ValueError(f"it has {len(data)} bytes, which are no numbers of 4 bytes")
+            raise ValueError(f"it has {len(data)} bytes, which are not numbers of 4 bytes")
         numbers = struct.unpack(f"<{len(data) // 4}i", data)
         if self.below is not None and (large := [n for n in numbers if n >= self.below]):
             raise ValueError(f"it holds {large[0]}, and its numbers lie below {self.below}")
@@ -161,6 +161,6 @@ def _npy(data: bytes) -> Array:
             raise ValueError(f"it has a shape of {shape} and {len(data) - position - size} bytes of numbers")
     except (struct.error, KeyError, IndexError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
         # `literal_eval` raises the last four for a header that is made to break it.
-        raise ValueError(f"it is no file of numpy: {type(error).__name__}: {error}") from error
+        raise ValueError(f"it is not a file of numpy: {type(error).__name__}: {error}") from error
     width = count // shape[0] if shape[0] else 0
     return Array(tuple(numbers[row * width : (row + 1) * width] for row in range(shape[0])))

@@ -46,7 +46,7 @@ class Load:
     live: int
     """Requests that run or wait."""
     used_tokens: int | None = None
-    """Positions of the KV cache that live requests hold; None where it is not told."""
+    """Positions of the KV cache that live requests hold; None if it is not reported."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from tokenwire.record import Delivery, Emission
 
 _CLEAR = 2
-"""So many votes, all alike, tell a mode against the server's word."""
+"""The votes, all alike, that outweigh the mode that the server declares."""
 
 
 def _counted(emissions: Sequence[Emission]) -> Iterator[Delivery]:

@@ -20,7 +20,7 @@ class Says:
     """A way to make the model output a text that alone fits a grammar."""
 
     pattern: Pointer
-    """Where the expression stands that the output has to match."""
+    """The place of the expression that the output has to match."""
     beside: tuple[Mapping[str, Any], ...]
     """What else the body says, of which one lets the grammar hold from the first token on."""
     thinking: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class ToolBinding:
     chooses: Mapping[str, Any] = field(default_factory=dict)
     """What it says there: for no call, for any, and for one of NAME."""
     alone: Mapping[Pointer, Any] = field(default_factory=dict)
-    """Where it says that it wants one at most, and how; behind that, what has to stand beside it."""
+    """The fields that ask for one at most, and then those that have to be beside them."""
 
     def written(self, tool: Tool) -> Any:
         """Return a tool as the endpoint has it."""

@@ -54,7 +54,7 @@ class Detokenize:
         tokens, texts = find(body, self.tokens), find(answer, self.text)
         skip = False
         if self.skip_special_tokens is not None:
-            # SGLang leaves special tokens out unless told otherwise.
+            # SGLang leaves special tokens out by default.
             skip = find(body, self.skip_special_tokens) in (True, None, ABSENT)
         if isinstance(texts, str):
             tokens, texts = [tokens], [texts]

@@ -62,14 +62,14 @@ _SCHEMA_MESSAGE = 240
 _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErrorKind.OneOfNotValid)
 """Errors of a value that fits none of several shapes."""
 _CHOICES = "choices"
-"""Holds records, and is no field of one."""
+"""Holds records, and is not a field of one."""
 _TOTAL = "completion_tokens"
 _LONG = 1024
 """Bytes of an event that is worth being shared with the one before it."""
 _NO_NAMES: frozenset[str] = frozenset()
 _JSON_STARTS = (b"{", b"[")
 _HEAD = 4
-"""So many bytes tell whether JSON begins."""
+"""The bytes that show if JSON begins."""
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _USUAL = Policy()
 
@@ -219,20 +219,20 @@ class Dialect:
         )
         """How the server is asked for the text of ids, where its family knows a way."""
         self.error_types: Mapping[str, int] = table.get("error_types", {})
-        """By the type of an error without a code, the status that it stands for."""
+        """The status of each type of errors without a code."""
         self.request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")
         arrays = table.get("arrays", {})
         self.arrays = tuple(
             typed(ArrayRule, {"name": name, **row}, f"{where}: {name}") for name, row in arrays.items()
         )
-        """The per-token arrays that are no series."""
+        """The per-token arrays that are not series."""
         self.has_items = "kinds" in table["answer"]["stream"]
         """Whether an answer is a list of typed items, and its events are pieces of these."""
         self._whole: Binding = self._bound("whole")
         self._stream: Binding = self._bound("stream")
         self.grammar_name: str = table.get("grammar", "")
         self.grammar = load_grammar(self.grammar_name) if self.grammar_name else None
-        """Which event of a stream may stand where; None where events are not told apart."""
+        """The grammar of a stream's events; None if events are not distinguished."""
         self.gives_results: bool = "result" in table["answer"]["whole"].get("details", {})
         """Whether a choice is the result of an input, such as its vector, and no tokens are sampled."""
         self.is_ranked: bool = table["answer"]["whole"].get("ranked", False)

@@ -167,7 +167,7 @@ class LogprobSeries(NamedTuple):
 
     name: str
     values: list[Any]
-    """As they stand on the wire."""
+    """The values as they are on the wire."""
     positions: list[Logprobs | None]
     """The entries of each value, that of the token itself before its alternatives; None for a value that is
     not in the shape of its series.
@@ -214,11 +214,11 @@ class Position(NamedTuple):
     """An emission's logprobs at one output id."""
 
     sampled: Logprob | None
-    """None for a value that is no entry."""
+    """None for a value that is not an entry."""
     top: Logprobs | None = None
-    """None where no alternatives are told, or in no known shape."""
+    """None if alternatives are missing, or in an unknown shape."""
     written_top: Any = None
-    """The alternatives as they stand on the wire."""
+    """The alternatives as they are on the wire."""
 
 
 class ReportedLogprobs(NamedTuple):
@@ -230,7 +230,7 @@ class ReportedLogprobs(NamedTuple):
     """The series of the alternatives; empty where the emission tells none."""
     positions: list[Position]
     by_text: bool = False
-    """The alternatives stand under their texts, of which several may be equal."""
+    """True if the alternatives are keyed by their texts, of which several may be equal."""
 
 
 def _beside(sampled: LogprobSeries, top: LogprobSeries | None) -> list[Position]:

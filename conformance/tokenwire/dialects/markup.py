@@ -55,7 +55,7 @@ class Form:
     begins: str = ""
     """A pattern of how a call begins that has no marker."""
     optional: str = ""
-    """A marker that may stand before that."""
+    """A marker that may come before that."""
     arguments: str = ""
     """The key of the arguments in a JSON object."""
     writes: str = ""
@@ -105,7 +105,7 @@ class _WrittenCall:
     arguments: Any
     """An object; of parameters in tags, their texts."""
     loose: bool = False
-    """Whether the texts may stand for values of another type: the tags do not tell."""
+    """True if the texts may mean values of another type, which the tags do not show."""
 
     def is_told_by(self, arguments: str) -> bool:
         """True if the arguments of an answer are these."""
@@ -226,7 +226,7 @@ def _calls(text: str, form: Form) -> Reading:
         elif form.between and text.startswith(form.between, behind_space(text, position)):
             position = text.index(form.between, position) + len(form.between)
         calls += written
-        # No content stands between the calls of one list.
+        # There is no content between the calls of one list.
         contents += [""] * (len(written) - 1)
     return Reading("", (*contents, text[position:]), tuple(calls))
 
@@ -242,7 +242,7 @@ def _is_balanced(text: str) -> bool:
 
 
 _Found = tuple[list[_WrittenCall], int]
-"""The calls that stand somewhere, and where they end."""
+"""The calls at a place, and where they end."""
 
 
 def _as_json(text: str, begin: int, form: Form) -> _Found | None:

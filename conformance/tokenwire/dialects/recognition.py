@@ -15,9 +15,9 @@ from tokenwire.dialects.dialect import Dialect, Mark, beginning, json_values, lo
 from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, RequestHead
 
 ASKS_FOR_THE_UNKNOWN = "honesty"
-"""The scenario that asks for what no server has: its exchanges may go to paths that are no endpoint's."""
+"""The scenario with requests that no server supports: its exchanges may go to paths without an endpoint."""
 _ENOUGH_EVENTS = 16
-"""So many events of an answer are looked at: what is in every one is in one of these."""
+"""The number of events that are searched: a field of every event is in one of these."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class _Recognised:
     """A dialect among those of one endpoint, and the reason for it."""
 
     dialect: Dialect | None
-    """None where the endpoint speaks none of them."""
+    """None if the endpoint speaks another one."""
     why: str
     """In words, as a clause."""
     by_mark: bool = False
@@ -49,7 +49,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) 
     answers = list(exchanges)
     marked: dict[str, _Recognised] = {}
     for exchange in answers:
-        # Candidates stand in the order of their worth: nothing beats the first.
+        # Candidates are ordered by their worth: nothing beats the first.
         if candidates[0].name in marked:
             break
         unseen = [dialect for dialect in candidates if dialect.marks and dialect.name not in marked]
@@ -97,7 +97,7 @@ class DialectResolver:
         self._exchanges = exchanges
         self._recognised: dict[tuple[Dialect, ...], _Recognised] = {}
         self.why: dict[str, str] = {}
-        """How each dialect was told, by its name, in words; of those that were needed so far."""
+        """The reason for each dialect, by its name; of those that were needed so far."""
 
     def dialect_of(self, exchange: ExchangeHead) -> Dialect | None:
         """Return the dialect that asked, if the exchange's name has it; else the one of its endpoint.

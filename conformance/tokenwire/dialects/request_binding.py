@@ -95,9 +95,9 @@ class RequestBinding:
     model: Pointer | None = None
     prompt: Mapping[str, Pointer]
     media: Pointer | None = None
-    """Where images stand beside the prompt."""
+    """The place of images beside the prompt."""
     prompt_else: Mapping[str, Pointer] = _nothing()
-    """Where a prompt of a form stands in requests of another family."""
+    """The places of prompts in requests of another family."""
     batches: bool
     alone_in_a_list: bool = False
     """One prompt is a list, too."""
@@ -124,13 +124,13 @@ class RequestBinding:
     adapter: Pointer | None = None
     """Where an adapter of the model is named."""
     adapter_behind: str = ""
-    """What stands before an adapter in the name of the model; empty where none may stand there."""
+    """The separator before an adapter in the name of the model; empty if it cannot name one."""
     rank: tuple[Pointer, ...] = ()
     """Fields that name the data-parallel rank which is to run a request."""
     rank_header: str = ""
     """A header that does."""
     history: Pointer | None = None
-    """Names the request whose prompt and answer stand before the prompt of this one."""
+    """Names the request whose prompt and answer come before the prompt of this one."""
     goes_on: str = ""
     """The field that names the answer which a request goes on from; empty where there is none."""
     report_only: tuple[Pointer, ...] = ()
@@ -143,20 +143,20 @@ class RequestBinding:
     logit_bias: Pointer | None = None
     frequency_penalty: Pointer | None = None
     chosen_in_top: Pointer | None = None
-    """Ids whose logprobs stand in the place of the likeliest; read, and not asked for."""
+    """Ids whose logprobs replace the likeliest; parsed, but never sent."""
     says: Says | None = None
     """How a grammar makes the model say a text, where the endpoint has any."""
     tool: ToolBinding | None = None
     constraints: Mapping[Pointer, str] = _nothing()
     schema_as: SchemaPlace | None = None
     system: Pointer | None = None
-    """Where messages of the system stand that are none of the conversation; None where they are."""
+    """The place of system messages outside of the conversation; None if they are part of it."""
     truncate: Pointer | None = None
     """How much of an input is kept."""
     most: Pointer | None = None
     """How many results are answered."""
     same_results: Mapping[str, Mapping[str, Any]] = _nothing()
-    """By name, what a body may say to be told the same results in another form."""
+    """The fields of a body that ask for the same results in another form, by name."""
 
     def __post_init__(self) -> None:
         unknown = (self.fields.keys() - RULES.keys()) | (self.prompt.keys() - set(_PROMPTS))

@@ -46,7 +46,7 @@ def id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
 
 def is_greedy(by_field: Mapping[str, Any]) -> bool:
     temperature, top_k = by_field.get("temperature"), by_field.get("top_k")
-    # False equals 0 in Python, and is no temperature.
+    # False equals 0 in Python, but is not a temperature.
     cold = (
         isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
     )
@@ -70,7 +70,7 @@ def name_or_empty(value: Any) -> str:
 
 
 def budgets_of(value: Any) -> tuple[int, ...]:
-    """Return the budgets of the prompts of a batch where they differ; none where one of them is no number."""
+    """Return the budgets of the prompts of a batch if they differ; empty if one of them is not a number."""
     budgets = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
     return budgets if isinstance(value, tuple) and len(budgets) == len(value) else ()
 

@@ -41,7 +41,7 @@ class Asked:
     refused: str = ""
     """Why it could not be sent."""
     counts: Mapping[str, Any] | None = None
-    """What the bench said of the whole answer."""
+    """The bench's verdict on the whole answer."""
     task: asyncio.Task[None] | None = None
 
     @property

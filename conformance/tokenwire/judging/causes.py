@@ -99,7 +99,7 @@ class _Violations:
         run, name = id(self._judgements[n].run), self._judgements[n].requirement.id
         yield run, place.exchange, place.event, place.pointer
         yield run, name, place.exchange
-        if place.pointer:  # two whole answers are no field in common
+        if place.pointer:  # two whole answers are not a common field
             yield run, name, self._endpoint(n, place), _field(place)
 
     def _endpoint(self, n: int, place: Place) -> tuple[str]:
@@ -182,7 +182,7 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
     violations = _Violations(judgements)
     folded: dict[int, int] = {}
     unexplained: dict[int, Observation] = {}
-    for n in violations.positions:  # a cause stands before what follows from it
+    for n in violations.positions:  # a cause comes before what follows from it
         gravity = SEVERITY[judgements[n].verdict]
         explained: list[set[int]] = []
         for seen in judgements[n].violations:

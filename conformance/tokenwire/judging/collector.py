@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ALLOCATIONS = 100_000
-"""So many objects are allocated before the collector looks for cycles among them."""
+"""The objects that are allocated before the collector looks for cycles among them."""
 
 
 @contextmanager

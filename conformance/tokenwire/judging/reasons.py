@@ -25,7 +25,7 @@ from tokenwire.target.capability import Capability
 from tokenwire.target.tokenizer import HOW_TO_ENABLE
 
 WHOLE_RUN = "the whole run"
-"""Stands for the exchange of a violation that lies in no single one."""
+"""Replaces the exchange in a violation that is not in a single one."""
 
 _MIRROR = (
     "start the server with a sampler that mirrors each sampled id into customized_info, "
@@ -144,7 +144,7 @@ def not_asked(requirement: Requirement, run: Run) -> str:
 
     Once the ordinary scenarios are through, a death cuts off only requests that are to be refused.
     """
-    # A gateway's answers that are compared with its worker's stand in pairs, and not among the streams.
+    # A gateway's answers that are compared with its worker's are in pairs, and not among the streams.
     answered = {*run.scenarios, *(pair.other.exchange.scenario for pair in run.pairs_beside)}
     scenarios = scenarios_for().get(requirement.id, ())
     missing = [name for name in scenarios if name not in answered]

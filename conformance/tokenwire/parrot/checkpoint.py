@@ -109,7 +109,7 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+        raise ValueError(f"{path} is not JSON: {error}") from error
 
 
 def _id_of(token: Any, known: Mapping[str, int]) -> int | None:

@@ -17,7 +17,7 @@ _WORDS = re.compile(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nA-Za-zé0]?[A-Za-zé]+|0"
     r"| ?[^ \r\nA-Za-zé0]+[\r\n]*|[ \r\n]*[\r\n]+|[ \r\n]+(?![^ \r\n])|[ \r\n]+"
 )
-"""How Qwen2 cuts a text into words, where each character is replaced by one that stands for its class."""
+"""The words of Qwen2 in a text whose characters are replaced by representatives of their classes."""
 
 
 @cache

@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 GROUP = 32
 """Ids in a group: the last digit of an id."""
 SAID = 6.0
-"""The logit of the id that is said, but for its bias."""
+"""The logit of the repeated id, without its bias."""
 MARGIN = 4.0
 """How far the first runner-up lies below it."""
 STEP = 0.5
@@ -29,7 +29,7 @@ STEP = 0.5
 ELSEWHERE = 24.0
 """What is taken from an id of another group, for each digit of the group's number that differs."""
 DISTANCE = 1024
-"""The largest lag, if nothing else is said."""
+"""The default of the largest lag."""
 EXACT_ABOVE = -14.0
 """Logprobs above this are exact in every type; those below as exact as the type of the weights."""
 LEAST_DISTANCE = 16

@@ -21,13 +21,13 @@ Ids = tuple[int, ...]
 _DISTANCES = (1024, 4096, 2048, 512, 256, 128, 64, 32, 16, 8192, 16384)
 """Those of parrots that are recognised, the usual one first: many answers are the same for several."""
 _ENOUGH = 16
-"""So many ids have to be said as by a law alone, and more than are not."""
+"""The least number of ids that only a law explains; they must outnumber those that break it."""
 _MOST_TEXTS = 32
-"""So many answers are looked at for their text."""
+"""The most answers whose text is examined."""
 _LEAST_TEXT = 16
 """Characters in a text that tells something."""
 _MOST_ENDED = 256
-"""So many answers are looked at for what ended them."""
+"""The most answers whose end is examined."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 
 _LONE_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
-"""What Python makes of bytes that are no character, so that they can be told from U+FFFD itself."""
+"""Python's stand-ins for bytes that are not a character, which differ from U+FFFD itself."""
 ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")
 """What makes a pattern look at more than the text that it matches."""
 
@@ -68,10 +68,10 @@ class Truth:
     """
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The stop patterns that its last id meets, and what they match, each with the texts that are right: a
-    server may cut the match, or what stands behind it, or nothing.
+    server may cut the match, or the text after it, or nothing.
     """
     bare: frozenset[str] = frozenset()
-    """The texts that lack only the replacement characters of bytes at the end that are no character."""
+    """The texts that lack only the replacement characters of incomplete bytes at the end."""
     by_runs: tuple[str, ...] = ()
     """The text where its vocabulary decodes bytes in runs, of which one bad byte spoils all."""
     barred: bool = False

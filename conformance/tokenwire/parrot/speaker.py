@@ -29,7 +29,7 @@ class Speaker:
     words: Words
     encode: Encode
     templated: bool = True
-    """Its chat template is that of the parrot; where it is not, messages are no way to tell it a script."""
+    """True if its chat template is that of the parrot; otherwise messages cannot script it."""
 
     @cached_property
     def end(self) -> int:

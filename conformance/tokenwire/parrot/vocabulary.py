@@ -13,13 +13,13 @@ from itertools import groupby, pairwise
 from typing import Any
 
 _LONGEST_CHARACTER = 8
-"""A character lies within so many ids, special ones among them."""
+"""The most ids of a character, special ones among them."""
 SIZE = 768
 """Ids in each of them: whole groups of 32."""
 _MESSAGE_END = "<|im_end|>"
 """The second end of an answer. Some engines end here by its name, some where a file says so."""
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-"""What parsers of reasoning and tool calls look for. They are no special tokens: they stand in the text."""
+"""Markers for parsers of reasoning and tool calls. They are not special tokens, but part of the text."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -104,7 +104,7 @@ class Words:
     ends: frozenset[int]
     """Ids that end an answer."""
     fallback: frozenset[int] = frozenset()
-    """Ids of single bytes that stand in for pieces: a run of them is one text, or no character at all."""
+    """Ids of single bytes that replace pieces: a run of them is one text, or no character at all."""
 
     @cached_property
     def _ids(self) -> Mapping[bytes, int]:

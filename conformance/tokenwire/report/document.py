@@ -266,11 +266,11 @@ def read_report(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {system_says(error)}") from error
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from error
+        raise UsageError(f"{path} is not JSON: {error}") from error
     whole = isinstance(report, dict) and report.get("footer") is True
     if not (whole and isinstance(report.get("target"), dict) and isinstance(report.get("verdicts"), list)):
         raise UsageError(
-            f"{path} is no whole report; write one with tokenwire check --json {path}, and let it end"
+            f"{path} is not a complete report; write one with tokenwire check --json {path}, and let it end"
         )
     return report
 

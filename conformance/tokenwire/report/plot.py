@@ -10,7 +10,7 @@ from typing import Any
 WIDTH, HEIGHT = 640, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 28
 _ROOM = 4
-"""A budget is drawn that is so many times the tokens, at most."""
+"""The largest budget that is drawn, as a multiple of the tokens."""
 _ROOM_FOR_WORDS = 70
 _LONGEST_PAUSE = 0.3
 """The longest a pause is drawn, relative to the time without pauses."""

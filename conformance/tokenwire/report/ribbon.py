@@ -71,7 +71,7 @@ class Aligned:
     cells: tuple[Cell, ...]
     """One for each position."""
     before: dict[int, tuple[Cell, ...]]
-    """Surplus entries, by the position that they stand before; the length of `cells` for those at the end."""
+    """Surplus entries, by the position that they come before; the length of `cells` for those at the end."""
 
     @property
     def sound(self) -> bool:

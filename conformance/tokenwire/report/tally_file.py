@@ -98,7 +98,7 @@ def _unpacked(value: Any) -> Any:
     if kind in _COLLECTIONS:
         return _COLLECTIONS[kind](map(_unpacked, content))
     if kind not in {"float", "words"}:
-        raise ValueError(f"{kind!r} is no kind of value")
+        raise ValueError(f"{kind!r} is not a kind of value")
     return float(content) if kind == "float" else str(content)
 
 
@@ -232,7 +232,7 @@ class _Reading:
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         if head["kind"] != "head" or head["format"] != _FORMAT:
-            raise ValueError(f"the first line is no head of format {_FORMAT}")
+            raise ValueError(f"the first line is not a head of format {_FORMAT}")
         if head["tokenwire"] != __version__:
             written = f"written by tokenwire {head['tokenwire']}, and this is {__version__}"
             raise UsageError(f"{written}; replay its captures again with --tally")
@@ -240,7 +240,7 @@ class _Reading:
         self.requirements = tuple(head["requirements"])
         unknown = set(self.requirements) - load_requirements().keys()
         if unknown:
-            raise ValueError(f"{sorted(unknown)[0]!r} is no requirement")
+            raise ValueError(f"{sorted(unknown)[0]!r} is not a requirement")
         self._run: Mapping[str, Any] | None = None
         self._shown: list[tuple[Stream, bool]] = []
         self._rows: list[list[Mapping[str, Any]]] = []
@@ -267,7 +267,7 @@ class _Reading:
                     raise ValueError(f"{len(self._runs)} runs of {line['runs']} are in the file")
                 self.whole = True
             case kind:
-                raise ValueError(f"{kind!r} is no kind of line")
+                raise ValueError(f"{kind!r} is not a kind of line")
 
     def _close_run(self) -> None:
         head, shown, rows = self._run, self._shown, self._rows
@@ -374,7 +374,7 @@ def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
             if not same:
                 raise UsageError(f"{name} was judged with other {what} than {first_name}; replay both alike")
     subjects = [part.subject for _, part in parts]
-    # Backwards, so that the words of the first replay stand, as in one replay of all.
+    # Backwards, so that the words of the first replay stay, as in one replay of all.
     taken = {dialect: words for subject in reversed(subjects) for dialect, words in subject.taken.items()}
     return replace(
         first,

@@ -40,7 +40,7 @@ _RICH = {
 }
 _LIKE_MARKERS = 'a < b, <tool and <thin or </thin, {"nam": 1} and [x(y=1)]. end <'
 _STOPS = ("<tool_call>X", 'Paris", "dayz', "so Parrot")
-"""Beginnings of these are in the texts, and none of them is."""
+"""Stop strings of which the texts contain beginnings only."""
 _WITHOUT_TOOLS = "call-without-tools"
 _ROOM = 400
 _PROMPT = 80
@@ -95,7 +95,7 @@ async def _scripted(talk: Conversation) -> _Script | None:
             return script
     talk.transcript.not_asked[talk.name_of("texts")] = (
         "no way was found to make the model say a text: no grammar holds from the first token on, and the "
-        "model is no parrot (`tokenwire parrot` writes one)"
+        "model is not a parrot (`tokenwire parrot` writes one)"
     )
     return None
 
@@ -192,7 +192,7 @@ async def _channels(talk: Conversation) -> None:
 
 
 _ALSO_IN_BYTES = ("calls", "reasoning-content-call", "rich-arguments")
-"""Texts that are also said in tokens of one byte: markers come in many pieces."""
+"""Texts that are also output in tokens of one byte, so that markers come in many pieces."""
 _IN_BYTES_ALONE = "cut-name"
 """Its budget ends it within the name, where each byte is a token."""
 _MARKED_PROMPT = "marker-in-prompt"

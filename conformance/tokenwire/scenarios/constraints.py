@@ -30,7 +30,7 @@ _LEAST_TOKENS = 40
 """More tokens than any word of the expression has."""
 _CUT = 3
 _OTHER = "maybe"
-"""A word of none of them."""
+"""A text that no constraint admits."""
 
 
 def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:

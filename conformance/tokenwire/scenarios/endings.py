@@ -12,14 +12,14 @@ from tokenwire.scenarios.forms import ask_and_then, forms, new_id
 from tokenwire.wire.exchange import Ending, Exchange, Read
 
 _MEASURED = 64
-"""So many tokens tell how fast a server makes them."""
+"""The tokens that suffice to measure the speed of a server."""
 _TIMERS_S = {Budget.QUICK: 0.5, Budget.STANDARD: 4.0, Budget.SOAK: 8.0}
-"""Servers that clear a request away some time after its id was used do so within so many seconds."""
+"""The seconds within which servers clear a request away after its id was used."""
 _MOST_TURNS = 10
 """Requests under one id after each other, at most: no context may be long enough for one that lasts."""
 _CHOICES = 3
 _RUNNING = 64
-"""So many requests run at once where the server does not say."""
+"""The requests that run at once if the server does not report it."""
 _MOST_RUNNING = {Budget.QUICK: 64, Budget.STANDARD: 128, Budget.SOAK: 1024}
 """A server that runs more at once is not filled."""
 

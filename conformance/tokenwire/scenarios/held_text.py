@@ -10,7 +10,7 @@ from tokenwire.record import BROKEN
 from tokenwire.scenarios.forms import plain_ask
 
 _ASKED = 256
-"""So many of the smallest ids are looked at: in byte-level vocabularies bytes stand there."""
+"""The number of the smallest ids that are examined: byte-level vocabularies have bytes there."""
 _FORCED = 24
 _LONG = 220
 """More than any server holds back, and than short answers show."""

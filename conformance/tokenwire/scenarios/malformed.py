@@ -160,7 +160,7 @@ def _no_prompt(talk: Conversation) -> Steps:
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _unreadable_bodies(talk: Conversation) -> Steps:
-    """Bodies that are no JSON object, from nothing at all to arrays nested a hundred thousand deep."""
+    """Bodies that are not a JSON object, from nothing at all to arrays nested a hundred thousand deep."""
     method, path = talk.dialect.endpoint.methods[0], talk.dialect.endpoint.path
     bad: dict[str, Ask | HttpRequest] = {
         label: HttpRequest(method, path, raw_body=body, headers=(("content-type", "application/json"),))

@@ -48,7 +48,7 @@ async def _text_prompt(talk: Conversation) -> None:
         return replace(ask, input_ids=prompt.input_ids, text=prompt.text, messages=prompt.messages)
 
     ids = _ids_of_prompt(await talk.ask("text", asking(worded(talk, "Tell me about the sea."))))
-    # Another text: what both prompts begin with stands before every text.
+    # Another text: the common beginning of both prompts comes before every text.
     await talk.ask("other-text", asking(worded(talk, "Rivers run down to it.")))
     if ids:
         await talk.ask("its-ids", asking(Ask(input_ids=(ids,))))

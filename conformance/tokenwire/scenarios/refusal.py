@@ -27,8 +27,8 @@ _NO_PATTERN = "(["
 
 @scenario(perilous=True)
 def _malformed_ids(talk: Conversation) -> Steps:
-    """input_ids that are no list of integers, or that hold an empty prompt, whole: each is refused, and the
-    request after it is answered as before.
+    """input_ids that are not a list of integers, or that hold an empty prompt, whole: each is refused, and
+    the request after it is answered as before.
     """
     control = replace(_CONTROL, return_token_ids=talk.chat)
     yield {"control": control}

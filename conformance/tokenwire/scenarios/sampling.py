@@ -12,7 +12,7 @@ _FORCED = 40
 """Small, so that nearly every vocabulary has it."""
 _REPORTED = {"return_token_ids": True, "logprobs": True}
 _NEUTRAL: Mapping[str, Any] = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
-"""Said, because the model's own generation config may bring others."""
+"""Sent, because the model's own generation config may set others."""
 _TRUNCATED: Mapping[str, Mapping[str, Any]] = {
     "top-k": {"top_k": 2},
     "top-p": {"top_p": 0.05},

@@ -161,7 +161,7 @@ async def _stops_in_long_steps(talk: Conversation) -> None:
 
 
 _PARTS = (50, 100)
-"""After so many tokens servers pass on what they hold back for a whole answer (SGLang: every 50)."""
+"""The tokens after which servers pass on what they hold back for a whole answer (SGLang: every 50)."""
 _SPANS = ((10, 16), (18, 26), (28, 32))
 """Stops of several tokens: the text of these, which a tokenizer may write in fewer."""
 
@@ -213,8 +213,8 @@ async def _stop_ids(talk: Conversation) -> None:
 
 
 def _legible(text: str) -> str:
-    """The first one or two characters that are whole and no space: bytes that are no character may be shown
-    late, or not at all.
+    """The first one or two characters that are complete and not a space: bytes that are not a character may
+    be shown late, or not at all.
     """
     found = re.search(r"[^\s\ufffd]{1,2}", text)
     return found[0] if found else ""

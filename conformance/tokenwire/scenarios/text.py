@@ -1,4 +1,4 @@
-"""Text: ids that are no whole characters, prompts that end within one, special tokens shown and hidden."""
+"""Text: ids that are not complete characters, prompts that end within one, special tokens."""
 
 from dataclasses import replace
 

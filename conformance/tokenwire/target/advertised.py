@@ -49,9 +49,9 @@ class Advertised:
     delivery: Delivery | None = None
     stream_interval: int | None = None
     max_running_requests: int | None = None
-    """So many requests run at once; more wait."""
+    """The requests that run at once; more wait."""
     dp_size: int | None = None
-    """So many data-parallel ranks share the requests."""
+    """The number of data-parallel ranks that share the requests."""
     sampling_backend: str = ""
     weights: str = ""
     """Where the server has its weights, on its own disk."""
@@ -76,7 +76,7 @@ class Advertised:
 _NAMES = ("models", "adapters")
 """Facts that each entry of a list adds to."""
 _KINDS = get_type_hints(Advertised) | dict.fromkeys(_NAMES, str)
-"""What each fact may be; of names, each is told alone."""
+"""The type of each fact; names are reported one by one."""
 del _KINDS["sources"]
 
 

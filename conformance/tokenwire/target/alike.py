@@ -28,7 +28,7 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
     """
     if first is other:
         return True
-    # True equals 1 in Python, and is no number in JSON.
+    # True equals 1 in Python, but is not a number in JSON.
     if isinstance(first, bool) or isinstance(other, bool):
         return False
     if isinstance(first, (int, float)) and isinstance(other, (int, float)):

@@ -14,7 +14,7 @@ from tokenwire.target.alike import ROUNDING
 Key = TypeVar("Key")
 
 _OF_NOISE = 4
-"""Numbers may differ by so many times the most by which the target's own repetitions do."""
+"""The factor by which a difference may exceed that of the target's own repetitions."""
 _DRIFT = tolerance("drift")
 
 Kind = tuple[str, str]
@@ -63,7 +63,7 @@ def _greater(first: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key
 def noise_of(differences: Iterable[Difference]) -> Noise:
     """Return the noise of a target, from all requests that it answered more than once.
 
-    Where numbers of one request alone lie further apart than drift, that is no noise of its endpoint.
+    If numbers of one request alone are further apart than drift, that is not noise of its endpoint.
     """
     found: defaultdict[Kind, list[float]] = defaultdict(list)
     unsteady = {}

@@ -66,7 +66,7 @@ class LocalTokenizer:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises no narrower one
-            raise UsageError(f"{path} is no tokenizer: {error}") from error
+            raise UsageError(f"{path} is not a tokenizer: {error}") from error
         self._folder = path.parent
         self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.cleans_up = _settings(path.parent).get("clean_up_tokenization_spaces") is True

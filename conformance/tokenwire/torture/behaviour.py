@@ -30,7 +30,7 @@ class Behaviour:
     zipped: bool = False
     """A proxy compresses it, where the client takes that."""
     breaks: int = 0
-    """The first answer breaks off after so many reads; those behind it are whole."""
+    """The reads after which the first answer breaks off; the next ones are complete."""
     keeps: bool | None = None
     """Whether the connection stays open behind the answer, or closes; the next request shows what the client
     makes of it. None where that is not looked at.

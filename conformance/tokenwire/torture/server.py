@@ -26,7 +26,7 @@ _PREFIX = "/tokenwire/"
 _NUMBERS = itertools.count()
 """Of connections: a port comes again."""
 _LEFT_OPEN = 3
-"""So many reads come before a stream is held open."""
+"""The reads before a stream is held open."""
 
 
 def torture_server(

@@ -61,7 +61,7 @@ class Vector:
     request: Mapping[str, Any] = field(repr=False)
     reads: tuple[Any, ...] = field(repr=False)
     record: Any = field(repr=False)
-    """What a correct client holds in the end; of an invalid case what was to be told."""
+    """The final content of a correct client; for an invalid case, what it should have reported."""
     requirement: str = ""
     """The requirement of servers that it breaks; for an acceptable one a SHOULD or MAY."""
     follows: str = ""
@@ -106,7 +106,7 @@ class Sentence:
     level: Level
     sentence: str
     about: tuple[str, ...] = ()
-    """The fields of a report that it speaks of; where a client reports none of them, it does not apply."""
+    """The fields of a report that it is about; it does not apply to a client that reports no such field."""
 
 
 @cache

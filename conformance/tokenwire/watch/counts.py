@@ -45,9 +45,9 @@ class Counts:
     served: dict[tuple[str, str], Served] = field(default_factory=dict)
     """By dialect and model."""
     asked: int = 0
-    """Requests that are no GET."""
+    """Requests other than GET."""
     unsampled: int = 0
-    """Exchanges that are no part of the sample that is judged."""
+    """Exchanges outside of the judged sample."""
     not_spoken: int = 0
     """Exchanges with endpoints that no dialect knows, such as `/health`."""
     unreachable: int = 0

@@ -7,7 +7,7 @@ exchanges at `positions`. The input ends with the watcher. The lines on standard
     ["judging", position]                   an exchange is being judged; if nothing follows, that crashed
     ["judged", position, opinion]
     ["missed", position, reason, exchange]  traffic cannot be judged; whether it was an exchange
-    ["read", exchanges]                     the batch is read, and so many exchanges are open
+    ["read", exchanges]                     the batch is read, and this many exchanges are open
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ class Address:
         """`HOST:PORT`, port 0 for any free one. Raises UsageError."""
         host, colon, port = words.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise UsageError(f"{words!r} is no address to listen at; write HOST:PORT, as in 127.0.0.1:8080")
+            raise UsageError(
+                f"{words!r} is not an address to listen on; write HOST:PORT, as in 127.0.0.1:8080"
+            )
         return cls(host.strip("[]"), int(port))
 
     @classmethod

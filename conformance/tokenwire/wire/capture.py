@@ -64,21 +64,21 @@ def _name_of(line: JsonLine, member: str) -> str:
 def seconds_of(value: Any) -> float:
     """Return a time. Raises TypeError if the value is not a number from 0 on."""
     if type(value) not in {int, float} or not 0 <= value < math.inf:
-        raise TypeError(f"{value!r} is no number of seconds")
+        raise TypeError(f"{value!r} is not a number of seconds")
     return float(value)
 
 
 def status_of(value: Any) -> int:
     """Raises TypeError if the value is not a status of HTTP."""
     if type(value) is not int or not 100 <= value <= 999:
-        raise TypeError(f"{value!r} is no status")
+        raise TypeError(f"{value!r} is not a status")
     return value
 
 
 def _header_of(name: Any, value: Any) -> tuple[str, str]:
     """Raises TypeError if a value is not a string."""
     if not (isinstance(name, str) and isinstance(value, str)):
-        raise TypeError(f"{name!r}: {value!r} is no header")
+        raise TypeError(f"{name!r}: {value!r} is not a header")
     return name, value
 
 
@@ -350,7 +350,7 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
 
 _KIND = re.compile(rb'"kind"\s*:\s*\Z')
 _AS_LONG = 16
-"""So many bytes before its value are searched for the key; one that is further away makes a chunk larger."""
+"""The bytes before its value that are searched for the key; one that is further away makes a chunk larger."""
 
 
 def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
@@ -392,7 +392,7 @@ class _Unfinished:
                 ending = Ending(line["ending"])
                 return self.finish(ending, _name_of(line, "detail"), seconds_of(line["time"]))
             case kind:
-                raise ValueError(f"{kind!r} is no kind of line; there are request, response, read and end")
+                raise ValueError(f"{kind!r} is not a kind of line; there are request, response, read and end")
         return None
 
     def finish(self, ending: Ending, detail: str, duration: float | None = None) -> Exchange:
@@ -422,7 +422,7 @@ def _server_of(reported: JsonLine) -> Server:
     name, version = (_name_of({member: "", **reported}, member) for member in ("name", "version"))
     flags = reported.get("flags", ())
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
-        raise TypeError(f"{flags!r} are no flags")
+        raise TypeError(f"{flags!r} are not flags")
     return Server(name, version, tuple(map(inert, flags)))
 
 
@@ -441,7 +441,7 @@ def exchange_of(lines: Iterable[JsonLine]) -> Exchange:
 
 def _taken(unfinished: _Unfinished | None, line: JsonLine) -> Exchange | None:
     if unfinished is None:
-        raise ValueError(f"a {line['kind']!r} line stands before any request line")
+        raise ValueError(f"a {line['kind']!r} line comes before any request line")
     return unfinished.take(line)
 
 

@@ -82,7 +82,7 @@ class EventStreamParser:
         """End the stream; give the bytes of an event that was begun and not ended by a blank line.
 
         Such an event is not dispatched: it may be half of one. `cut_off`: the connection broke, so a
-        character that misses its last bytes is no fault of its own.
+        character that misses its last bytes is not a fault of its own.
         """
         partial = bytes(self._partial)
         if self._at_beginning and partial.startswith(_BOM):
@@ -90,7 +90,7 @@ class EventStreamParser:
         try:
             partial.decode()
         except UnicodeDecodeError as error:
-            # Where the connection broke, half a character is no fault of the text.
+            # If the connection broke, half a character is not a fault of the text.
             if not (cut_off and error.reason == "unexpected end of data"):
                 self._note_undecodable(self._line_start + len(self._partial) - len(partial) + error.start)
         # Only comments came, such as those that keep a connection open: no event was begun.

@@ -1,7 +1,7 @@
 """An answer, read out of the bytes of its connection: its head, the pieces of its body, and its end.
 
 h11 reads it, which forgives nothing. Plain chunks, which are most of a stream, are read here in a fraction of
-the time; whatever is no plain chunk is given to h11 from there on, so that h11 alone says what is wrong.
+the time; anything but plain chunks is given to h11 from there on, so that h11 alone reports errors.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class AnswerReader:
         """Return the pieces of the body in the next bytes of the connection; take all of them. Those of a
         view are bytes, or views of it.
 
-        No bytes: the server has closed it. Raises h11.RemoteProtocolError for what is no answer, or no whole
-        one, behind the pieces that came before.
+        No bytes: the server has closed it. Raises h11.RemoteProtocolError for what is not an answer, or not a
+        complete one, behind the pieces that came before.
         """
         if self._plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
             start, end = found.end(), len(data) - 2  # most reads hold one whole chunk

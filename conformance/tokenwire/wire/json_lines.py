@@ -25,7 +25,7 @@ _MOST_UNPACKED = 200
 _MOST_VALUES = 2 << 20
 """Numbers in a line, or a memory's worth of them."""
 _ROOM_OF_BRACKETS = 8
-"""An object or array takes as much memory as so many numbers."""
+"""The memory of an object or array, in numbers."""
 _PIECE = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -76,7 +76,7 @@ def unzipped(path: Path, *, cut_off: bool = True) -> Iterator[bytes]:
             yield data
             zipped = unzip.unconsumed_tail or unzip.unused_data  # noqa: PLW2901  # what is left of it
     if not (unzip.eof or cut_off):
-        raise CaptureError(f"{path} is no whole gzipped file")
+        raise CaptureError(f"{path} is not a complete gzipped file")
 
 
 def lines(path: Path, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -100,7 +100,7 @@ def demand_short(path: Path, number: int, size: int) -> None:
 def value_of(line: bytes) -> Any:
     """Return the value of a line; NaN and repeated keys are taken.
 
-    Raises ValueError for what is no JSON, is too deep, or would take too much memory.
+    Raises ValueError for text that is not JSON, is too deep, or would take too much memory.
     """
     if values_in(line, enough=_MOST_VALUES) > _MOST_VALUES:
         raise ValueError("it holds too many values")

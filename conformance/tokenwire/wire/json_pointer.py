@@ -29,7 +29,7 @@ def parse(pointer: str) -> Keys:
 
 
 Pointer = Annotated[Keys, parse]
-"""The type of a field that stands in a table as a pointer; see `typed_table`."""
+"""The type of a field that is a pointer in a table; see `typed_table`."""
 
 
 def join(*keys: object) -> str:

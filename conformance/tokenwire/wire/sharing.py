@@ -47,7 +47,7 @@ def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
         return True
     try:
         return _bytes_of(values) == _bytes_of(other)
-    except ValueError:  # no bytes stand for it
+    except ValueError:  # it has no bytes
         return False
 
 

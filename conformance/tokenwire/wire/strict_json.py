@@ -18,10 +18,10 @@ LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 _MOST_DIGITS = len(str(LEAST_INTEGER))
 _AHEAD = b","
 _ALIKE = bytes.maketrans(b"E123456789[:- \t\n\r", b"e000000000" + 7 * _AHEAD)
-"""All digits are as good as zeros, and what may stand ahead of those of a number is as good as a comma."""
+"""Maps all digits to zero, and what may come before those of a number to a comma."""
 _LONG_INTEGER, _LARGE_EXPONENT = _AHEAD + b"0" * 19, b"0e000"
 _LONGEST_NUMBER = 64
-"""So many bytes before an exponent are looked at; a number that is longer may be too large."""
+"""The bytes before an exponent that are examined; a longer number may be too large."""
 _UNSURE: Final = object()
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
@@ -40,7 +40,7 @@ def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise StrictJsonError(f"the key {repeated!r} stands twice in one object")
+        raise StrictJsonError(f"the key {repeated!r} occurs twice in one object")
     return members
 
 
@@ -54,7 +54,7 @@ def refuse_deep_nesting(text: str) -> None:
         if token in "[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise StrictJsonError(f"arrays and objects stand more than {MAX_DEPTH} deep")
+                raise StrictJsonError(f"arrays and objects are nested more than {MAX_DEPTH} deep")
         elif token in "]}":
             depth -= 1
 
@@ -107,7 +107,7 @@ def _read_fast(text: str) -> Any:
         values = jiter.from_json(b"[%b]" % written, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError:  # it knows no lone surrogates, and its words are not ours
         return _UNSURE
-    # `1,2` is no JSON, but two values in an array.
+    # `1,2` is not JSON, but two values in an array.
     return values[0] if len(values) == 1 else _UNSURE
 
 

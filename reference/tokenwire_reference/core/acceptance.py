@@ -65,7 +65,7 @@ class TokenAcceptance:
         customized_info = self._customized_info(adjusted, sampling, token_ids)
         # The error takes the place of what the backend says: `_extend` raises it for this request alone.
         for row in rows_without_numbers(adjusted):
-            customized_info[row] = ArithmeticError("the model's logits are no finite numbers")
+            customized_info[row] = ArithmeticError("the model's logits are not finite numbers")
         entries = _entries(adjusted, sampling, token_ids, requests)
         accepted, row = [], 0
         for rows in wanted:

@@ -225,7 +225,7 @@ class SdpaPagedAttention(PagedTensors):
             for segment, (start, end) in enumerate(batch.spans)
             for position in range(start, end)
         ]
-        # Any row may stand where a tile has none: what it gives is not read.
+        # Any row may fill the places that a tile does not use: its result is not read.
         rows = [0] * (len(tiles) * tile)
         for row, place in enumerate(places):
             rows[place] = row

@@ -123,7 +123,7 @@ class Detokenizer:
         self._given = 0
         """How many characters of their text have been given."""
         self._unread: list[int] = []
-        """The byte tokens at the end of a run that are no whole character."""
+        """The byte tokens at the end of a run that are not a complete character."""
         self.tail = ""
         """The whole characters of an open run, as far as it is UTF-8. A wrong byte unmakes them."""
         self.waiting = 0
@@ -179,7 +179,7 @@ class Detokenizer:
         self.waiting += len(ids)
         for token_id in ids:
             if len(self._unread) == MOST_BYTES:
-                break  # These are no character, so the run is broken for good.
+                break  # These are not a character, so the run is broken for good.
             self._unread.append(token_id)
             text = self._text(self._unread)
             if text != HALF * len(self._unread):

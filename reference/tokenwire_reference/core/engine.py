@@ -54,7 +54,7 @@ class EngineArgs:
     speculative_num_draft_tokens: int = 0
     """Above 0: n-gram drafts."""
     test_retract_interval: int = 0
-    """Test hook: every so many steps, the youngest request that generates is retracted."""
+    """Test hook: the number of steps after which the youngest generating request is retracted."""
 
 
 class Engine:

@@ -115,5 +115,5 @@ class Hooks:
     """Makes what keeps the pages that the cache evicts."""
     passes: PassesOf = Passes
     drafter: Callable[[int], Drafter | None] = lambda _: None
-    """Makes what drafts at most so many tokens in a step, for one sequence."""
+    """Makes a drafter for one sequence, with the most tokens that it drafts in a step."""
     logits: Logits = Logits()  # noqa: RUF009 - it has no state

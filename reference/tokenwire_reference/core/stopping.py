@@ -157,9 +157,9 @@ class _RunningText:
         self._forgotten = 0
         """How many characters there were before `_final`."""
         self._ends = [0]
-        """Where the text ended after so many ids."""
+        """The end of the text after each number of ids."""
         self._known = 0
-        """How many characters stand as they did when what is recent was asked for last."""
+        """The number of characters that have not changed since the last call of `recent`."""
 
     def recent(self) -> tuple[bytes, int, int]:
         """Return the end of the text in UTF-8, where in it a match may begin, and how many characters are

@@ -61,7 +61,7 @@ def submit(
         raise RefusalError(reason, type="503", status=503)
     rank, size = requests[0].dp_rank, served.args.dp_size
     if rank is not None and not 0 <= rank < size:
-        raise RefusalError(f"{rank} is no data-parallel rank: there are 0 to {size - 1}")
+        raise RefusalError(f"{rank} is not a data-parallel rank: there are 0 to {size - 1}")
     refuse_wide_masks(requests)
     refuse_many_hidden_states(requests)
     refuse_many_logprobs(requests)

@@ -42,7 +42,7 @@ class OpenAICall:
         **fields: Any,
     ) -> Self:
         """Put a call together. `wanted` is what its requests ask for besides, `fields` what this kind of call
-        holds besides. The only request of a call that is no batch has the id of the call.
+        holds besides. The only request of a call that is not a batch has the id of the call.
 
         Raises RefusalError for too many samples.
         """

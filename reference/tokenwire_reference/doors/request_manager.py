@@ -155,7 +155,7 @@ class RequestManager:
         """
         names = [request.rid for request in requests]
         if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise DuplicateRequestIdError(f"rid {twice[0]!r} stands twice; give each request its own")
+            raise DuplicateRequestIdError(f"rid {twice[0]!r} occurs twice; give each request its own")
         for name in {*names, group} - {None}:
             if name in self._live or name in self._groups:
                 current_seams().colliding(str(name), self._abort_live)

@@ -160,7 +160,7 @@ def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[
         }
     if "anyOf" in schema:
         limited["anyOf"] = [_limited(part, limits, definitions) for part in schema["anyOf"]]
-    # A list within a list is no batch.
+    # A list within a list is not a batch.
     inner = {word: most for word, most in limits.items() if word != "maxItems"}
     for part in ("items", "additionalProperties"):
         if isinstance(schema.get(part), dict):

@@ -44,7 +44,7 @@ class Served:
     adapters: dict[str, Adapter] = field(default_factory=dict)
     """By the names that requests have for them."""
     draining: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the server was told to end: what runs may finish, and nothing new is taken."""
+    """Set once the server is asked to end: running requests may finish, new ones are refused."""
     sessions: Sessions = field(default_factory=Sessions)
     conversations: Conversations = field(default_factory=conversations)
     constraining: Constraining = field(init=False)

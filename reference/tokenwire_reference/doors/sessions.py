@@ -89,7 +89,7 @@ class Sessions:
             return ()
         turn = self._turns.get((session, rid))
         if turn is None or turn.finish is None:
-            raise RefusalError(f"session_params.rid {rid!r} is no turn of the session that has ended")
+            raise RefusalError(f"session_params.rid {rid!r} is not a finished turn of the session")
         ids = (*turn.prompt_token_ids, *turn.output_ids)
         return ids[:offset] if offset > 0 else ids
 

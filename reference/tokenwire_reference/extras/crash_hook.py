@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from tokenwire_reference.core.request import Row
 
 CRASH_STATUS = 70
-"""Exit status of a server that was told to crash."""
+"""Exit status of a server that crashes by this hook."""
 
 TURNS = 1000
 """Turns of the event loop in which the last rows reach their clients."""

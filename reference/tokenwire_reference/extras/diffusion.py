@@ -28,7 +28,7 @@ BLOCK = 8
 A_PASS = 3
 """Positions that a pass settles at most."""
 MASK = VOCAB_SIZE
-"""Stands where no id is settled, and beyond the block."""
+"""Fills places without a settled id, and beyond the block."""
 _PLACES = 61
 _SPREAD = 1.5
 """How far the model's logits spread, for each of the three things that they depend on."""

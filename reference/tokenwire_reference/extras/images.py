@@ -15,7 +15,7 @@ from hashlib import blake2b
 from tokenwire_reference.core.tokenizer import Tokenizer
 
 PLACEHOLDER = "<|image|>"
-"""Where an image stands in a text."""
+"""The place of an image in a text."""
 TOKENS_PER_IMAGE = 8
 IMAGE_TOKENS = tuple(f"<|image_{code}|>" for code in range(64))
 

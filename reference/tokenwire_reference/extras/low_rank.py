@@ -92,7 +92,7 @@ class LowRankAdapters(Adapters):
         """Matrices for all layers of the attention. Raises ValueError where no number names them."""
         seed = path.removeprefix(BUILTIN_PREFIX)
         if not seed.isdecimal():
-            raise ValueError(f"{path} is no builtin adapter; write {BUILTIN_PREFIX} and a number")
+            raise ValueError(f"{path} is not a builtin adapter; write {BUILTIN_PREFIX} and a number")
         generator = torch.Generator().manual_seed(int(seed))
         return {
             name: (
@@ -106,7 +106,9 @@ class LowRankAdapters(Adapters):
     def _refuse_misfit(self, name: str, down: Tensor, up: Tensor) -> None:
         layer = self._layers.get(name)
         if layer is None:
-            raise ValueError(f"the adapter changes {name}, which is no linear layer that can be adapted here")
+            raise ValueError(
+                f"the adapter changes {name}, which is not a linear layer that can be adapted here"
+            )
         if (down.shape[0], up.shape) != (layer.in_features, (down.shape[1], layer.out_features)):
             raise ValueError(
                 f"the adapter has {list(down.shape)} and {list(up.shape)} for {name}, "
@@ -150,7 +152,7 @@ def _from_directory(path: Path) -> Parts:
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in load_file(path / "adapter_model.safetensors").items():
         if (match := _PART.fullmatch(key)) is None:
-            raise ValueError(f"{key} is no matrix of a low-rank adapter")
+            raise ValueError(f"{key} is not a matrix of a low-rank adapter")
         found.setdefault(match[1], {})[match[2]] = tensor.float()
     scale = config["lora_alpha"] / rank
     return {layer: (pair["A"].T, pair["B"].T * scale) for layer, pair in found.items()}

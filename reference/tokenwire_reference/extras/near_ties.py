@@ -20,7 +20,7 @@ NEAR = 0.05
 JITTER = 1e-3
 """Logits move by so much at most."""
 _WITHIN = 16
-"""An answer that goes another way does so at its first near tie from one of so many tokens on."""
+"""The tokens from one of which on a diverging answer takes its first near tie the other way."""
 
 
 class NearTies(Logits):
@@ -47,6 +47,6 @@ class NearTies(Logits):
         return moved
 
     def _from(self, request: Request) -> float:
-        """From which position on a request goes another way; infinity for one that does not."""
+        """Return the position from which on a request diverges; infinity if it does not."""
         drawn = Random(request.seed)
         return drawn.randrange(_WITHIN) if drawn.random() < self.share else float("inf")

@@ -114,7 +114,7 @@ class PageFiles:
             logger.warning("%s; its prefix is computed anew. Further failures are only counted.", what)
 
     def check_integrity(self) -> None:
-        """Raise TierError where all files together take more than they may, or one of ours is no page."""
+        """Raise TierError if all files together take more than they may, or one of ours is not a page."""
         used = sum(file.size for file in self._files())
         if self._max_bytes is not None and used > self._max_bytes:
             raise TierError(f"{self._directory} holds {used} bytes, and may hold {self._max_bytes}")

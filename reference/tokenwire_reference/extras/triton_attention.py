@@ -43,7 +43,7 @@ class TritonPagedAttention(PagedTensors):
         """A tile for each token, by the number of tokens. What a graph has captured stays where it is."""
         self._page_table = torch.zeros(page_table, dtype=torch.int64, device=device)
         self._seated: dict[int, Sequence[int]] = {}
-        """The pages of each seat, as they stand in its row of the table."""
+        """The pages of each seat, as in its row of the table."""
 
     def plan(self, batch: Batch) -> None:
         """A captured pass finds all that it needs in the tensors of its batch and in the page table.
@@ -63,7 +63,7 @@ class TritonPagedAttention(PagedTensors):
         from tokenwire_reference.extras.paged_attention_kernel import tile_of
 
         device = self._page_table.device
-        if batch.all_rows_wanted:  # a decode: the same tiles in every step of so many rows
+        if batch.all_rows_wanted:  # a decode: the same tiles in every step with as many rows
             tokens = batch.packed.shape[1]
             if tokens not in self._singles:
                 self._singles[tokens] = torch.tensor([[offset, 1] for offset in range(tokens)], device=device)

@@ -44,7 +44,7 @@ class EngineRunner(ABC):
         self.failure: BaseException | None = None
         """What broke the engine for good, or None."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called where the engine runs, once, when the engine is broken and every client was told."""
+        """Called once in the engine's thread, after the engine broke and every client got an error."""
 
     @abstractmethod
     def start(self) -> None:
@@ -153,7 +153,7 @@ class EngineThread(EngineRunner):
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        # A daemon: a long step must not keep a process alive that was told to end.
+        # A daemon: a long step must not keep a process alive that has to end.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 

@@ -78,7 +78,7 @@ def test_a_sampling_parameter_beyond_its_range_is_refused(  # noqa: PLR0917
         ),
         ("/generate", {"input_ids": [5], "rid": ""}, "rid: "),
         ("/generate", {"input_ids": [[5], [6]], "rid": ["a", ""]}, "shorter than 1 character"),
-        ("/generate", {"input_ids": [[5], [6]], "rid": ["a", "a"]}, "rid 'a' stands twice"),
+        ("/generate", {"input_ids": [[5], [6]], "rid": ["a", "a"]}, "rid 'a' occurs twice"),
         ("/v1/completions", {"prompt": [5], "rid": ""}, "rid"),
         ("/v1/chat/completions", {"messages": [], "rid": ""}, "rid"),
         ("/v1/chat/completions", {"messages": [], "input_ids": [5], "rid": "x" * 257}, "rid"),

@@ -229,7 +229,7 @@ def test_a_duplicate_id_is_refused_and_harms_nobody():
         inbox = Inbox()
         manager = RequestManager(inbox, LETTERS)
         first = manager.submit([ask("a"), ask("b")], group="g")
-        with pytest.raises(DuplicateRequestIdError, match="'c' stands twice"):
+        with pytest.raises(DuplicateRequestIdError, match="'c' occurs twice"):
             manager.submit([ask("c"), ask("c")])
         for names, group in ((["a"], None), (["g"], None), (["c"], "a"), (["c"], "g")):
             with pytest.raises(DuplicateRequestIdError, match="has not ended"):

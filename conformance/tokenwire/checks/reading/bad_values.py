@@ -138,12 +138,12 @@ def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValu
 
 
 def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
-    """Yield ids whose logprobs are asked for and that are no ids of the target."""
+    """Yield out-of-vocabulary ids whose logprobs are requested."""
     yield from _unknown_ids(asked, "chosen_ids", vocabulary)
 
 
 def unknown_parameter_ids(stream: Answer, vocabulary: int | None) -> Iterator[BadValue]:
-    """Stop ids and biased ids that are no ids of the target. Where an endpoint has no biases, they are an
+    """Out-of-vocabulary stop ids and biased ids. If an endpoint does not have biases, they are an
     unknown field, whatever their ids.
     """
     yield from _unknown_ids(stream.asked, "stop_token_ids", vocabulary)

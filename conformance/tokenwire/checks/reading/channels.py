@@ -326,7 +326,7 @@ def say(
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
         return None
     count, budget = len(choice.output_ids or tokens_of(choice) or ()), stream.asked.budget(choice.index)
-    # A server may say tool_calls of a call that its budget ended; spent-budget-is-told judges that.
+    # A server may say tool_calls of a call that its budget ended; `spent-budget-is-told` judges that.
     spent = finish.type == SPENT or (finish.type == CALLED and budget is not None and 0 < budget <= count)
     # SGLang leaves the token of a stop id out of the text, and so out of every channel.
     ended_by = choice.output_ids[-1] if choice.output_ids else finish.matched

@@ -76,7 +76,7 @@ def read_item_call(
 def _refuse_logprobs(top: int, channels: ChannelsAsked, served: Served) -> None:
     if channels.format is not None:
         raise RefusalError(
-            "logprobs stand beside the text that they are of, and a parser may move a token out of it; leave "
+            "logprobs are beside the text of their tokens, and a parser may move a token out of it; leave "
             "out tools, and ask a server without --reasoning-parser",
             param="include",
         )

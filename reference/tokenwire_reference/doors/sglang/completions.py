@@ -38,7 +38,7 @@ class CompletionCall(OpenAICall):
     """One completions request, ready for the engine."""
 
     echoes: Sequence[str]
-    """What stands before the texts of each prompt: the prompt, or nothing."""
+    """The text before those of each prompt: the prompt, or nothing."""
 
 
 def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCall:

@@ -19,8 +19,8 @@ from tokenwire_reference.doors.served import served_by
 async def abort_request(http_request: HttpRequest) -> Response:
     """Abort `rid`, or everything with `abort_all`.
 
-    An id that no request has is no error: the request may just have ended. An id is matched whole, never as a
-    prefix; that of a batch or of several samples aborts them all.
+    An id that no request has is not an error: the request may just have ended. An id is matched whole, never
+    as a prefix; that of a batch or of several samples aborts them all.
     """
     served = served_by(http_request)
     body = await read_body(http_request, "abort-request")
@@ -86,7 +86,7 @@ async def open_session(http_request: HttpRequest) -> Response:
 
 
 async def close_session(http_request: HttpRequest) -> Response:
-    """Forget a session with its turns. An unknown id is no error."""
+    """Forget a session with its turns. An unknown id is not an error."""
     served, body = await read_control(http_request, "close-session-request")
     served.sessions.close(body.get("session_id") or "")
     return Response()

@@ -22,7 +22,7 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
     """The shapes of one answer, and the usage after all chunks."""
 
     last_fields: Mapping[str, Any] = FINGERPRINT
-    """They stand in the last chunk of a stream."""
+    """Fields of the last chunk of a stream."""
 
     def __init__(self, call: VllmCall, served: Served) -> None:
         super().__init__(call, served)

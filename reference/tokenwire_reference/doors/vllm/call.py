@@ -57,7 +57,7 @@ class LogprobsAsked:
     """The logprobs that a call wants, and how they name their tokens."""
 
     top: int | None
-    """So many of the likeliest tokens beside each chosen one; None for no logprobs at all."""
+    """The number of likeliest tokens beside each chosen one; None for no logprobs at all."""
     prompt: int | None
     """The same for the tokens of the prompt."""
     as_token_ids: bool
@@ -130,7 +130,9 @@ def read_call(
 
 
 def _rank(headers: Headers) -> int | None:
-    """Return the data-parallel rank that a header names; what is no number is ignored, as in vLLM."""
+    """Return the data-parallel rank that a header names; a value that is not a number is ignored,
+    as in vLLM.
+    """
     named = headers.get("x-data-parallel-rank", "")
     return int(named) if re.fullmatch(r"-?\d{1,9}", named, re.ASCII) else None
 

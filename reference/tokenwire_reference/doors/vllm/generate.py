@@ -109,7 +109,7 @@ class _GenerateAnswer(VllmAnswer):
 
 
 async def abort_requests(http_request: HttpRequest) -> Response:
-    """Abort requests by the ids that clients chose or that answers bear. Unknown ids are no error."""
+    """Abort requests by the ids that clients chose or that answers bear. Unknown ids are not errors."""
     served = served_by(http_request)
     body = await read_body(http_request, "abort-requests-request")
     for name in body["request_ids"]:

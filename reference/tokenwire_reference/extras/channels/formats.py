@@ -121,7 +121,7 @@ def llama3(parser: ChannelParser, tools: Tools) -> Parse[None]:
 def pythonic(parser: ChannelParser, tools: Tools) -> Parse[None]:
     """`[get_weather(city="Paris"), …]` at the beginning of an answer: Llama 3.2, Llama 4.
 
-    Its arguments are no JSON before they are whole, so the list is held until it ends.
+    Its arguments are not JSON before they are complete, so the list is held until it ends.
     """
     del tools
     give = partial(parser.give, Channel.CONTENT)
@@ -342,6 +342,6 @@ def _python_calls(parser: ChannelParser) -> Parse[list[tuple[str, str]]]:
 def _python_call(call: ast.expr) -> tuple[str, str]:
     """Raises ValueError for anything but a call of a function by its name, with literals by their names."""
     if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
-        raise ValueError(f"{ast.unparse(call)} is no call with named arguments")
+        raise ValueError(f"{ast.unparse(call)} is not a call with named arguments")
     arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     return ast.unparse(call.func), json.dumps(arguments, ensure_ascii=False, allow_nan=False)

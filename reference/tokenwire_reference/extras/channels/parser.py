@@ -129,7 +129,7 @@ class ChannelParser:
         self.here = ""
         """The character that is to be read; "" before the first and behind the last."""
         self.position = 0
-        """How many characters stand before it."""
+        """The number of characters before it."""
         self.markup = ""
         """What was read as markup, for as long as it may turn out to be none."""
         self.calls = 0
