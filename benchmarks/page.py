@@ -22,8 +22,8 @@ INTRODUCTION = """# Speed
 
 The reference is written to be read, and is used beside real servers. These are processor times, both sides in
 turns in one run, on two cores: ratios tell more than numbers. The engine, the replicas and judging shared
-them with other programs, all else had them alone. What was expected, changed and found stands in
-`benchmarks/NOTES.md`.
+them with other programs, all else had them alone. `benchmarks/NOTES.md` lists what
+was expected, changed and found.
 """
 
 
@@ -32,7 +32,7 @@ CHECK = """## Whose time a check takes
 `tokenwire check` tells at its end how much of the time was not the server's: the time in which no
 exchange was under way, from the start of the process on (loading, waiting between exchanges, judging,
 reporting), and the processor time that it took itself while some were. What it computes counts as its
-own even where the server worked beside it on another core, so the share is never told too small.
+own even where the server worked beside it on another core, so the share is never too small.
 Against the reference, which answers from a model without weights, it was, at commit 5e6e51f, 40 % of a
 quick run (7.0 of 17.7 s) and 34 % of a standard run (21.2 of 61.8 s). A server whose model takes longer
 has more of it.
