@@ -204,7 +204,9 @@ def _item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
 def _what_opens_is_empty(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A part or block opens without text: all of it comes in deltas."""
     walk = _walk(stream)
-    for frame in walk.frames if walk is not None else ():
+    if walk is None:
+        return
+    for frame in walk.frames:
         rule = walk.grammar.frames[frame.name]
         texts = (
             (f"{rule.object}{name}", find(frame.opened.data, parse(rule.object + name)))
@@ -223,23 +225,27 @@ def _final(stream: Stream) -> FinalObject | None:
 def _objects(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
     """Yield the object of a whole answer, or of each event that carries it: event, place, object."""
     final = _final(stream)
-    place = "" if final is None or not stream.asked.stream else final.object
-    for event in stream.events if final is not None and stream.answered else ():
+    if final is None or not stream.answered:
+        return
+    place = final.object if stream.asked.stream else ""
+    for event in stream.events:
         if isinstance(found := find(event.data, parse(place)), Mapping):
             yield event, place, found
 
 
-def _listed(event: Event, place: str, found: Any, final: FinalObject | None) -> list[tuple[Event, str, Any]]:
+def _listed(event: Event, place: str, found: Any, final: FinalObject) -> list[tuple[Event, str, Any]]:
     """List the items of an object: event, place, item."""
-    items = find(found, parse(final.items)) if final is not None else None
+    items = find(found, parse(final.items))
     named = enumerate(items if isinstance(items, list) else ())
-    return [(event, f"{place}{final.items}/{index}", item) for index, item in named] if final else []
+    return [(event, f"{place}{final.items}/{index}", item) for index, item in named]
 
 
 def _closed_items(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
     """Yield each item that an event closes, and those that a response lists: event, place, item."""
     final, walk = _final(stream), _walk(stream)
-    for frame in walk.frames if final is not None and walk is not None else ():
+    if final is None or walk is None:
+        return
+    for frame in walk.frames:
         rule = walk.grammar.frames[frame.name]
         if frame.closed is not None and not rule.within:
             yield frame.closed, rule.object, find(frame.closed.data, parse(rule.object))
@@ -251,8 +257,10 @@ def _closed_items(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
 def _item_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The items that a stream opens have different ids, and so have those that a response lists."""
     final, walk = _final(stream), _walk(stream)
+    if final is None or walk is None:
+        return
     lists: list[list[tuple[Event, str, Any]]] = [[]]
-    for frame in walk.frames if final is not None and walk is not None else ():
+    for frame in walk.frames:
         rule = walk.grammar.frames[frame.name]
         if not rule.within:
             lists[0].append((frame.opened, rule.object, find(frame.opened.data, parse(rule.object))))
@@ -285,7 +293,9 @@ def _response_fields_stay(stream: Stream, _target: Target) -> Iterator[Observati
     """A field of the response that an event gave a value has that value in all later events that have it."""
     final = _final(stream)
     given: dict[str, Any] = {}
-    for event, place, found in _objects(stream) if final is not None else ():
+    if final is None:
+        return
+    for event, place, found in _objects(stream):
         for pointer in final.stays:
             value = find(found, parse(pointer))
             if value is ABSENT or value is None:
@@ -301,7 +311,9 @@ def _response_fields_stay(stream: Stream, _target: Target) -> Iterator[Observati
 def _finished_response_has_no_error(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A response that is completed or incomplete did not fail, and has no error."""
     final = _final(stream)
-    for event, place, found in _objects(stream) if final is not None else ():
+    if final is None:
+        return
+    for event, place, found in _objects(stream):
         status, error = find(found, ("status",)), find(found, parse(final.error))
         if status in final.whole and error is not ABSENT:
             message = f"the response is {status}, and has the error {error!r}"
