@@ -287,3 +287,10 @@ def _call_opens_without_a_name(fault: Fault, event: Object) -> None:
         name, function = fault.memory.get("name"), call["function"]
         fault.memory["name"] = function.get("name")
         function["name"] = name
+
+
+@act_at("event")
+def _later_pieces_have_an_empty_name(event: Object) -> None:
+    for call in calls_of(event):
+        if not call.get("id"):
+            call["id"] = call["function"]["name"] = ""

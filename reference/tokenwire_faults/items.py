@@ -66,6 +66,21 @@ def block_opens_with_text(fault: Fault, event: Object) -> Iterable[Object]:
     return [opening, event]
 
 
+@act_at("whole", "thinking-is-not-signed")
+def _unsigned_blocks(answer: Json) -> None:
+    for block in answer.get("content", ()) if isinstance(answer, dict) else ():
+        if block.get("type") == "thinking":
+            del block["signature"]
+
+
+@act_at("events", "thinking-is-not-signed")
+def _unsigned_stream(event: Object) -> Iterable[Object]:
+    opened = event.get("content_block") or {}
+    opened.pop("signature", None)
+    delta = event.get("delta") or {}
+    return [] if delta.get("type") == "signature_delta" else [event]
+
+
 @act_at("deltas")
 def items_lose_the_reasoning(deltas: list[Delta]) -> Iterable[Delta]:
     return [delta for delta in deltas if delta.channel is not Channel.REASONING]

@@ -139,3 +139,12 @@ def _streams_renormalise_logprobs(request: Request, row: OutputRow) -> OutputRow
     tops = [[less(entry, mass) for entry in top] for top, mass in zip(row.series[TOP], masses, strict=True)]
     entries = list(map(less, row.series.get(SELECTED, ()), masses))
     return with_series(row, **{TOP: tops}, **({SELECTED: entries} if SELECTED in row.series else {}))
+
+
+@act_at("answers")
+def _alternatives_have_no_text(answer: Json) -> None:
+    for choice in choices_of(answer):
+        for entry in (choice.get("logprobs") or {}).get("content") or ():
+            for other in entry.get("top_logprobs") or ():
+                if other["token"] != entry["token"]:
+                    other["token"], other["bytes"] = "", []

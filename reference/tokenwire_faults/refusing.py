@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
+from uuid import uuid4
 
 import orjson
 
@@ -65,12 +66,23 @@ def _be_a_stream(fault: Fault, given: str) -> str:
 def _refused_stream_has_a_token(fault: Fault, status: int, answer: Json) -> Answered:
     if fault.path != "/generate" or status != 400:
         return status, answer
+    return 200, b"data: " + orjson.dumps(_with_filler(answer, "refused")) + b"\n\n" + DONE
+
+
+@act_at("answered")
+def _refused_answer_has_filler(fault: Fault, status: int, answer: Json) -> Answered:
+    if fault.path != "/generate" or status != 400 or fault.streams:
+        return status, answer
+    return 200, _with_filler(answer, uuid4().hex)
+
+
+def _with_filler(answer: Object, request_id: str) -> Object:
+    """A refusal as an answer of `/generate` that ends with an abort, with a token that was never sampled."""
     words = answer["error"]["message"]
     finish = {"type": "abort", "message": words, "status_code": 400, "err_type": "BadRequestError"}
     counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
-    info = {"id": "refused", "finish_reason": finish, **counts, "weight_version": "default"}
-    event = {"text": " R", "output_ids": [75], "meta_info": info}
-    return 200, b"data: " + orjson.dumps(event) + b"\n\n" + DONE
+    info = {"id": request_id, "finish_reason": finish, **counts, "weight_version": "default"}
+    return {"text": " R", "output_ids": [75], "meta_info": info}
 
 
 @act_at("asked", "refused-inside-the-stream")

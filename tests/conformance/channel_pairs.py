@@ -137,6 +137,22 @@ CHANNEL_PAIRS = [
         "/choices/0/delta/tool_calls/0",
     ),
     Pair(
+        "call-is-named-once",
+        GOOD,
+        streamed(CALL, OPENED, call(piece(arguments=ARGUMENTS) | {"id": ""})),
+        2,
+        "/choices/0/delta/tool_calls/0",
+        why="an empty id",
+    ),
+    Pair(
+        "calls-are-numbered",
+        streamed(TWO, OPENED, FILLED, call(piece("ping", "{}", 1))),
+        streamed(TWO, OPENED, FILLED, call(piece("ping", "{}", 0, id="call_1"))),
+        3,
+        "/choices/0/delta/tool_calls/0",
+        why="two calls of one index",
+    ),
+    Pair(
         "calls-are-numbered",
         streamed(TWO, OPENED, FILLED, call(piece("ping", "{}", 1))),
         streamed(TWO, OPENED, FILLED, call(piece("ping", "{}", 2))),

@@ -164,6 +164,7 @@ FINISH_AND_ERROR_PAIRS = [
         "/output_ids",
         why="an entry of a series",
     ),
+    Pair("refused-answer-delivers-nothing", whole(NOTHING), whole(MISFIT), pointer="/output_ids"),
     Pair(
         "stop-wins-within-the-budget",
         (FAR, budgeted(4, STOP, "generate/at")),

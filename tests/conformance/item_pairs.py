@@ -102,6 +102,18 @@ WARM = responded_whole({**LEGAL[LAST]["response"], "temperature": 0.0})
 INPUT = where(LEGAL_BLOCKS, "content_block_start", 2) + 1
 OPENED = where(LEGAL_BLOCKS, "content_block_start", 1)
 STOP = where(LEGAL_BLOCKS, "content_block_stop", 1)
+NO_PROMPT = {"input_tokens": 0, "output_tokens": 0}
+COUNTED = changed(
+    LEGAL_BLOCKS,
+    len(LEGAL_BLOCKS) - 2,
+    usage={"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 2},
+)
+CLOSES = where(LEGAL_BLOCKS, "content_block_stop")
+SIGNED = [
+    *LEGAL_BLOCKS[:CLOSES],
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}},
+    *LEGAL_BLOCKS[CLOSES:],
+]
 TURN = {"role": "assistant", "content": [text_block()]}
 FIRST = responded_whole(response(message(), name="resp_a"), label="first")
 REPEATED = responded_whole(response(message(), prompt=9), label="repeated", input=[ASKED, message(), ASKED])
@@ -294,6 +306,35 @@ ITEM_PAIRS = [
         against(WARM, responded(*LEGAL)),
         LAST,
         "/response/temperature",
+    ),
+    Pair(
+        "message-start-counts-the-prompt",
+        messaged(*LEGAL_BLOCKS),
+        messaged(*changed(LEGAL_BLOCKS, 0, message={**LEGAL_BLOCKS[0]["message"], "usage": NO_PROMPT})),
+        0,
+        "/message/usage",
+    ),
+    Pair(
+        "message-start-counts-the-prompt",
+        messaged(*COUNTED),
+        messaged(*changed(COUNTED, 0, message={**LEGAL_BLOCKS[0]["message"], "usage": NO_PROMPT})),
+        0,
+        "/message/usage",
+        why="the count comes at the end",
+    ),
+    Pair(
+        "thinking-is-signed",
+        messaged(*SIGNED),
+        messaged(*LEGAL_BLOCKS),
+        where(LEGAL_BLOCKS, "content_block_stop"),
+    ),
+    Pair(
+        "thinking-is-signed",
+        messaged_whole([{"type": "thinking", "thinking": "Hm.", "signature": "s"}, text_block()]),
+        messaged_whole([{"type": "thinking", "thinking": "Hm."}, text_block()]),
+        None,
+        "/content/0",
+        why="whole",
     ),
     Pair(
         "deltas-add-up",

@@ -265,6 +265,21 @@ VARYING = Reply(ids=EIGHT, text="abcdefgh", series={"output_token_logprobs": log
 CONSTANT = replace(VARYING, series={"output_token_logprobs": [[-1.5, token, None] for token in EIGHT]})
 TOP_WRITTEN_TWICE = [{**content()[0], "top_logprobs": [{"token": "a"}]}, *content()[1:]]
 
+
+def with_alternative(token: str, data: list[int]) -> list[dict[str, Any]]:
+    """Chat's entries, each with its token and another one as the likeliest."""
+    return [
+        {
+            **entry,
+            "top_logprobs": [
+                {name: entry[name] for name in ("token", "logprob", "bytes")},
+                {"token": token, "logprob": -9.0, "bytes": data},
+            ],
+        }
+        for entry in content()
+    ]
+
+
 LOGPROB_PAIRS = [
     Pair(
         "logprobs-vary",
@@ -360,6 +375,12 @@ LOGPROB_PAIRS = [
         chat(TOP_WRITTEN_TWICE),
         pointer="/logprobs",
         why="an alternative without a logprob",
+    ),
+    Pair(
+        "alternatives-have-names",
+        chat(with_alternative("z", [122]), top_logprobs=2),
+        chat(with_alternative("", []), top_logprobs=2),
+        pointer="/logprobs",
     ),
     Pair("chat-logprobs-count-the-tokens", chat(content()), chat(content()[:5])),
     Pair(

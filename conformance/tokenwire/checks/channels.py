@@ -288,13 +288,20 @@ def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Obser
 
 @check("call-is-named-once", _CALLS)
 def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Clients join what pieces bring: a name or an id that comes twice is another one."""
-    for place, piece, first in _pieces(stream):
-        if not first:
-            actual = {"id": piece.id, "name": piece.name}
-            again = [name for name, value in actual.items() if value]
-            message = f"a later piece of a tool call brings {' and '.join(again)} again"
-            yield expect(place, "arguments alone", actual, message, holds=not again)
+    """Check that later pieces have no id and no name: clients join them, or take the last, be it empty."""
+    for choice in stream.choices:
+        for call in choice.calls:
+            for emission, piece in call.pieces[1:]:
+                actual = {"id": piece.id, "name": piece.name}
+                again = [f"{name} {value!r}" for name, value in actual.items() if value is not None]
+                message = f"a later piece of a tool call has the {' and the '.join(again)}"
+                place, holds = piece_place(emission, piece), not again or _opens_another(call, piece)
+                yield expect(place, "arguments alone", actual, message, holds=holds)
+
+
+def _opens_another(call: ToolCall, piece: CallPiece) -> bool:
+    """True if a piece opens another call under the index of a call: it has a name, and an id of its own."""
+    return bool(piece.name and isinstance(piece.id, str) and piece.id not in ("", call.id))
 
 
 @check("calls-are-numbered", about(chat=True))
@@ -306,6 +313,13 @@ def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation
             if streamed(stream) or piece.index is not None:
                 message = f"tool call {due} of choice {choice.index} has the index {piece.index!r}"
                 yield expect(piece_place(emission, piece), due, piece.index, message)
+            for emission, piece in call.pieces[1:]:
+                if _opens_another(call, piece):
+                    message = (
+                        f"the call {piece.id!r} has the index {piece.index!r}, as the call {call.id!r} has"
+                    )
+                    place = piece_place(emission, piece)
+                    yield expect(place, "an index of its own", piece.index, message, holds=False)
 
 
 @check("call-ids-are-unique", about(chat=True))

@@ -383,6 +383,46 @@ def _cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observa
             yield expect(place, "incomplete", None if status is ABSENT else status, message)
 
 
+@check("message-start-counts-the-prompt", EVENTS)
+def _message_start_counts_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check the prompt tokens in the first event of a stream against those of its end."""
+    dialect = dialect_of(stream)
+    if dialect is None or not finished_choices(stream):
+        return
+    due = usage_count(stream, "prompt_tokens")
+    for event in stream.events:
+        counts = dialect.begun_counts(event.data) or {}
+        if due is not None and "prompt_tokens" in counts:
+            count = counts["prompt_tokens"]
+            message = f"the stream begins with {count} prompt tokens, and has {due} at its end"
+            place = event.at("/message/usage")
+            yield expect(place, due or "at least 1", count, message, holds=equal(due, count) and count > 0)
+
+
+@check("thinking-is-signed", ANSWERED)
+def _thinking_is_signed(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that each block of thinking has a signature, in a stream by the delta that brings it."""
+    walk, grammar = _walk(stream), _grammar(stream)
+    frame_rules = grammar.frames if grammar is not None else {}
+    for frame in walk.frames if walk is not None else ():
+        rule = frame_rules[frame.name]
+        kind = rule.signed.get(frame.kind)
+        if kind is not None and frame.closed is not None:
+            given = find(frame.opened.data, parse(f"{rule.object}/signature"))
+            holds = bool(given and isinstance(given, str)) or any(name == kind for name, _ in frame.events)
+            message = f"{frame.words} closes without a signature"
+            yield expect(frame.closed.place, "a signature", "no signature", message, holds=holds)
+    signed = {kind for rule in frame_rules.values() for kind in rule.signed}
+    event = stream.events[0] if signed and not stream.asked.stream and stream.answered else None
+    blocks = find(event.data, ("content",)) if event is not None else None
+    for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
+        if event is not None and find(block, ("type",)) in signed:
+            given = find(block, ("signature",))
+            actual = given if isinstance(given, str) else "no signature"
+            place, holds = event.at(f"/content/{index}"), isinstance(given, str)
+            yield expect(place, "a signature", actual, f"block {index} has no signature", holds=holds)
+
+
 @check("call-input-is-an-object", ANSWERED)
 def _call_input_is_an_object(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The input of a call in a message that ends with calls is one JSON object, once it is joined."""

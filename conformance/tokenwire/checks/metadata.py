@@ -269,6 +269,27 @@ def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Ite
     yield from _observe_top(reported_along(choice), fault_in, f"{k} entries with different ids")
 
 
+_FEWEST_ALTERNATIVES = 4
+"""Special tokens have an empty text; so many positions do not all have one as their alternative."""
+
+
+@check_choices("alternatives-have-names", about("top_logprobs", answered=True))
+def _alternatives_have_names(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that alternatives can be told apart: not all of a choice have neither id nor text nor bytes."""
+    positions, named, place = 0, 0, None
+    for emission, reported in reported_along(choice):
+        for position in () if reported.by_text else reported.positions:
+            sampled, top = position.sampled, position.top or ()
+            others = [entry for entry in top if sampled is None or entry[1:] != sampled[1:]]
+            if others:
+                positions, place = positions + 1, emission.at(reported.top_series)
+                named += any(entry.id is not None or entry.text or entry.data for entry in others)
+    if place is not None and positions >= _FEWEST_ALTERNATIVES:
+        message = f"the alternatives at all {positions} positions have no id, no text and no bytes"
+        actual = f"{named} of {positions} positions"
+        yield expect(place, "alternatives with an id, a text or bytes", actual, message, holds=named > 0)
+
+
 @check_choices("top-logprobs-fall", about("top_logprobs", answered=True))
 def _top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """The most likely comes first; objects by text have no order."""

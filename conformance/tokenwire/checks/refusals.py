@@ -319,8 +319,7 @@ def _errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observat
             yield expect(place, "words about the request", actual, message, holds=shown is None)
 
 
-@check("refused-stream-delivers-nothing", about("stream"))
-def _refused_stream_delivers_nothing(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _refused_delivers_nothing(_row: Relation, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that a refusal has no tokens, because the request was not run."""
     if not was_refused(stream):
         return
@@ -330,10 +329,17 @@ def _refused_stream_delivers_nothing(stream: Stream, _target: Target) -> Iterato
         if emission.output_ids or emission.text or any(emission.series.values())
     ]
     first = bearing[0] if bearing else None
-    message = "the stream was refused, and delivers a token"
+    message = "the request was refused, and a token is delivered"
     place = first.at("output_ids") if first else end_place(stream)
     actual = {"output_ids": first.output_ids, "text": first.text} if first else "a refusal and nothing else"
     yield expect(place, "a refusal and nothing else", actual, message, holds=first is None)
+
+
+check_rows(
+    _refused_delivers_nothing,
+    Relation("refused-stream-delivers-nothing", about("stream")),
+    Relation("refused-answer-delivers-nothing", about(unasked=("stream",))),
+)
 
 
 @check("unknown-paths-are-not-found")

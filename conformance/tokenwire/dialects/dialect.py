@@ -92,11 +92,14 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
     """Yield the errors as `pointer: words`; if a value fits none of several shapes, those of the intended
     one.
 
-    That is the first shape that the value itself has, with a fault further in, or else the first of all.
+    Where a field `type` tells the shapes apart, the intended ones have the type of the value. Of several,
+    the first is taken whose faults are all further in, or else the first of all.
     """
     if isinstance(error.kind, _SHAPES):
         position = list(error.instance_path)
         shapes = [shape for shape in error.kind.context if shape]
+        of_type = [s for s in shapes if all(list(f.instance_path) != [*position, "type"] for f in s)]
+        shapes = of_type or shapes
         inside = (shape for shape in shapes if all(list(fault.instance_path) != position for fault in shape))
         for fault in next(inside, shapes[0] if shapes else []):
             yield from _faults(fault)
@@ -255,6 +258,10 @@ class Dialect:
             if self.has_items
             else AnswerBinding.load(self.name, table)
         )
+
+    def begun_counts(self, data: Any) -> Mapping[str, Any] | None:
+        """Return the counts of the event that begins a stream of items; None for other events."""
+        return self._stream.begun_counts(data) if isinstance(self._stream, ItemBinding) else None
 
     def demand_schema(self, kind: str) -> None:
         """Raises ValueError without a schema."""

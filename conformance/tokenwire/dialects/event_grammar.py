@@ -53,6 +53,8 @@ class FrameRule:
     """Several may be open at once."""
     done: Mapping[str, str] = field(default_factory=dict)
     """By the kind of a frame, the event that has its whole text: once, behind all pieces."""
+    signed: Mapping[str, str] = field(default_factory=dict)
+    """By the kind of a frame, the event that brings its signature."""
     empty: tuple[str, ...] = ()
     """Texts of its object that are empty when it opens: they come in pieces."""
 

@@ -141,6 +141,11 @@ class ItemBinding:
             counts = self._usage(event.data, progress)
             yield Delivered(event, [emission] if emission else [], counts, join(*self.usage.at))
 
+    def begun_counts(self, data: Any) -> Mapping[str, Any] | None:
+        """Return the counts in an event that begins a stream; None for other events."""
+        found = find(data, self.usage.begun) if self.usage.begun is not None else ABSENT
+        return self.usage.read(found) if isinstance(found, dict) else None
+
     def _usage(self, data: Any, progress: _Progress) -> Mapping[str, Any] | None:
         if self.usage.begun is not None and isinstance(begun := find(data, self.usage.begun), dict):
             progress.begun = begun

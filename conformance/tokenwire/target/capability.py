@@ -29,6 +29,7 @@ from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact
 from tokenwire.target.advertised import LOGPROB_RULES, Advertised, promises
+from tokenwire.wire.exchange import Ending
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
 MIRRORED_ID = "mirror_token_id"
@@ -141,11 +142,14 @@ def _counts_cached_tokens(stream: Stream) -> bool:
 
 
 def _is_stream(stream: Stream) -> bool:
-    """True if a request for a stream was answered by one, whatever its events contain."""
+    """True if a request for a stream was answered by one, whatever its events contain, or by the start of one
+    that the server cut.
+    """
     exchange = stream.exchange
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
     is_one = exchange.status == _OK and media_type == "text/event-stream"
-    is_one = is_one and bool(stream.events or stream.unterminated)
+    cut = exchange.ending is Ending.TRUNCATED
+    is_one = is_one and bool(stream.events or stream.unterminated or cut)
     return stream.asked.stream and (stream.answered or (is_one and not stream.refused))
 
 

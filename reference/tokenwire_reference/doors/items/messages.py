@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -84,6 +86,11 @@ def _head(call: ItemCall) -> dict[str, Any]:
     return {"id": call.id, "type": "message", "role": "assistant", "model": call.model}
 
 
+def _signature(thinking: str) -> str:
+    """Return what a block of thinking is signed with; the same text has the same signature."""
+    return base64.b64encode(hashlib.sha256(thinking.encode()).digest()).decode()
+
+
 def _stop(choice: Emission, call: ItemCall, channels: ChoiceChannels) -> dict[str, Any]:
     """Return why a message ended, with the name of its stop sequence."""
     assert choice.finish is not None, "only what ended has a finish"
@@ -112,6 +119,8 @@ class _Answer:
         self._call, self._served = call, served
         self._channels = call.channels_of_choice()
         self._kind = ""
+        self._thought = ""
+        """The text of the thinking block that is open."""
         self._blocks = 0
         self._last: Emission | None = None
 
@@ -120,7 +129,13 @@ class _Answer:
         message = self._channels.message
         blocks: list[dict[str, Any]] = []
         if message.reasoning:
-            blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+            blocks.append(
+                {
+                    "type": "thinking",
+                    "thinking": message.reasoning,
+                    "signature": _signature(message.reasoning),
+                }
+            )
         if message.content:
             blocks.append({"type": "text", "text": message.content})
         for item in message.calls:
@@ -171,13 +186,19 @@ class _Answer:
             begun |= {"id": new_id("toolu"), "name": delta.name, "input": {}}
         else:
             begun[kind] = ""
+        if kind == "thinking":
+            begun["signature"], self._thought = "", ""
         return {"type": "content_block_start", "index": self._blocks - 1, "content_block": begun}
 
     def _delta(self, text: str) -> Event:
         kind, name = _DELTA_OF[self._kind]
+        self._thought += text if self._kind == "thinking" else ""
         return {"type": "content_block_delta", "index": self._blocks - 1, "delta": {"type": kind, name: text}}
 
     def _close(self) -> Iterator[Event]:
+        if self._kind == "thinking":
+            signed = {"type": "signature_delta", "signature": _signature(self._thought)}
+            yield {"type": "content_block_delta", "index": self._blocks - 1, "delta": signed}
         if self._kind:
             yield {"type": "content_block_stop", "index": self._blocks - 1}
         self._kind = ""
