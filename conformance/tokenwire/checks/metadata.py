@@ -270,12 +270,12 @@ def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Ite
 
 
 _FEWEST_ALTERNATIVES = 4
-"""Special tokens have an empty text; so many positions do not all have one as their alternative."""
+"""The number of positions that do not all have a special token, whose text is empty, as alternative."""
 
 
 @check_choices("alternatives-have-names", about("top_logprobs", answered=True))
 def _alternatives_have_names(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that alternatives can be told apart: not all of a choice have neither id nor text nor bytes."""
+    """Check that some alternatives of a choice have an id, a text or bytes."""
     positions, named, place = 0, 0, None
     for emission, reported in reported_along(choice):
         for position in () if reported.by_text else reported.positions:
