@@ -380,7 +380,7 @@ LOGPROB_PAIRS = [
         "alternatives-have-names",
         chat(with_alternative("z", [122]), top_logprobs=2),
         chat(with_alternative("", []), top_logprobs=2),
-        pointer="/logprobs",
+        pointer="/logprobs_content",
     ),
     Pair("chat-logprobs-count-the-tokens", chat(content()), chat(content()[:5])),
     Pair(

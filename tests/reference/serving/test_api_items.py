@@ -124,6 +124,18 @@ def test_both_endpoints_say_what_chat_says(speak, text, step):
     assert of_deltas(blocks) == due
 
 
+@pytest.mark.parametrize("step", [1, 3, 90])
+def test_a_stream_signs_its_thinking_as_the_whole_message_does(speak, step):
+    text = "<think>\nHm.\n</think>\n\nYes."
+    [thinking, _] = speak(text, MESSAGES).json()["content"]
+    events = named_events(speak(text, MESSAGES, step=step, stream=True))
+    of_block = [event for event in events if event.get("index") == 0]
+    assert of_block[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
+    assert of_block[-2]["delta"] == {"type": "signature_delta", "signature": thinking["signature"]}
+    assert of_block[-1]["type"] == "content_block_stop"
+    assert thinking["signature"]
+
+
 SCORED = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "tools": None}
 
 
