@@ -25,8 +25,8 @@ def rules(name: str, text: str) -> list[tuple[int, str, str]]:
         ("a.py", "said = {'told': 1}\n", []),
         (
             "a.md",
-            "One.\n\nIt is no longer `told`.\n```\nsaid\n```\nThere is no id.\n",
-            [(7, "word", "is no id")],
+            "One.\n\nIt is no longer `told`.\n```\nsaid\n```\nThere is no id.\nIt is no id.\n",
+            [(8, "word", "is no id")],
         ),
         ("a.yaml", "a: it errs\n", [(1, "word", "errs")]),
     ],
