@@ -148,3 +148,14 @@ def _alternatives_have_no_text(answer: Json) -> None:
             for other in entry.get("top_logprobs") or ():
                 if other["token"] != entry["token"]:
                     other["token"], other["bytes"] = "", []
+
+
+@act_at("answers")
+def _one_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
+    for choice in choices_of(answer):
+        for entry in (choice.get("logprobs") or {}).get("content") or ():
+            place = fault.memory["placed"] = fault.memory.get("placed", -1) + 1
+            if place == 2:
+                entry["logprob"] = -9999.0
+                for other in entry.get("top_logprobs") or ():
+                    other["logprob"] = -9999.0 if other["token"] == entry["token"] else -10000.0

@@ -382,6 +382,12 @@ LOGPROB_PAIRS = [
         chat(with_alternative("", []), top_logprobs=2),
         pointer="/logprobs_content",
     ),
+    Pair(
+        "greedy-logprobs-are-likely",
+        chat(content()),
+        chat([{**content()[0], "logprob": -9999.0}, *content()[1:]]),
+        pointer="/logprobs_content",
+    ),
     Pair("chat-logprobs-count-the-tokens", chat(content()), chat(content()[:5])),
     Pair(
         "chat-logprobs-count-the-tokens",

@@ -60,7 +60,9 @@ def test_deltas_that_are_empty_leave_the_text_to_the_event_that_closes() -> None
 
 
 def test_each_part_speaks_for_itself() -> None:
-    parts: list[Event] = [{"type": "output_text", "text": text, "annotations": []} for text in ("Yes", " and no")]
+    parts: list[Event] = [
+        {"type": "output_text", "text": text, "annotations": []} for text in ("Yes", " and no")
+    ]
     item = {**message(), "content": parts}
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 1}
     [*begun, closing, last] = events({**item, "content": parts[:1]})

@@ -112,6 +112,24 @@ def _illegal_logprobs(choice: Choice) -> Iterator[Row]:
         yield emission, series.name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
 
 
+_LEAST_OF_THE_LIKELIEST = -100
+
+
+@check_choices("greedy-logprobs-are-likely", about(answered=True, unasked=("ignore_eos", "min_new_tokens")))
+def _greedy_logprobs_are_likely(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that no token which greedy sampling chose has the logprob of an impossible token."""
+    asked = stream.asked
+    if not asked.greedy or asked.other_sampling or asked.constraints or asked.tools is not None:
+        return
+    rows: Iterator[Row] = (
+        (emission, reported.series, number > _LEAST_OF_THE_LIKELIEST, "a logprob above -100", number)
+        for emission, reported in reported_along(choice)
+        for position in reported.positions
+        if position.sampled is not None and (number := position.sampled.number) is not None
+    )
+    yield from expect_each(rows, "greedy sampling chose a token with the logprob {actual}")
+
+
 _ENOUGH_IDS = 8
 """So many different ids do not have one logprob by chance."""
 _ENOUGH_SURE_IDS = 64
