@@ -187,3 +187,60 @@ def test_logprobs_are_joined_of_their_deltas_by_token_and_number(given: Any, don
     [_, (_, pointer, repeated, joined)] = found.joined()
     assert (pointer, repeated) == ("/logprobs", due)
     assert (repeated == joined) == (due == [["a", -1]])
+
+
+SUMMARY = {"output_index": 0, "summary_index": 0}
+SUMMED: list[Said] = [
+    {"type": "response.created"},
+    {"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning"}},
+    {
+        "type": "response.reasoning_summary_part.added",
+        **SUMMARY,
+        "part": {"type": "summary_text", "text": ""},
+    },
+    {"type": "response.reasoning_summary_text.delta", **SUMMARY, "delta": "Hm."},
+    {"type": "response.reasoning_summary_text.done", **SUMMARY, "text": "Hm."},
+    {
+        "type": "response.reasoning_summary_part.done",
+        **SUMMARY,
+        "part": {"type": "summary_text", "text": "Hm."},
+    },
+]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "due"),
+    [
+        (None, []),
+        (
+            2,
+            [
+                (
+                    2,
+                    Rule.OPEN,
+                    "response.reasoning_summary_text.delta belongs to summary 0, which is not open",
+                ),
+                (
+                    3,
+                    Rule.OPEN,
+                    "response.reasoning_summary_text.done belongs to summary 0, which is not open",
+                ),
+                (4, Rule.CLOSED, "summary 0 closes, and is not open"),
+            ],
+        ),
+        (4, [(4, Rule.DONE, "summary 0 closes without response.reasoning_summary_text.done")]),
+    ],
+)
+def test_a_summary_of_reasoning_is_a_part_of_its_own(left_out: int | None, due: list[Any]) -> None:
+    found = walk(*(event for n, event in enumerate(SUMMED) if n != left_out), grammar="responses")
+    assert broken(found) == due
+    assert all(stated == joined == "Hm." for _, _, stated, joined in found.joined())
+
+
+def test_an_event_with_the_whole_text_comes_once_and_last() -> None:
+    again = walk(*SUMMED[:5], SUMMED[3], SUMMED[4], SUMMED[5], grammar="responses")
+    words = "comes behind response.reasoning_summary_text.done of summary 0"
+    assert broken(again) == [
+        (5, Rule.DONE, f"response.reasoning_summary_text.delta {words}"),
+        (6, Rule.DONE, f"response.reasoning_summary_text.done {words}"),
+    ]
