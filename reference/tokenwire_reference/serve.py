@@ -192,7 +192,7 @@ def _disaggregation(args: ServerArgs, engine: Engine) -> Disaggregation | None:
     if engine.model.module is None:
         raise ValueError(f"{args.model_path} has no keys and values to hand over; serve another model")
     half = {"prefill": Prefill, "decode": Decode}[args.disaggregation_mode]
-    return half(engine, args.disaggregation_timeout_seconds)
+    return half(engine, args)
 
 
 class AcceptFailures:

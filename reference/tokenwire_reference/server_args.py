@@ -95,6 +95,12 @@ class ServerArgs:
         "Port at which a server that prefills hands pages over; 0 for any free one.",
         between=(0, 2**16 - 1),
     )
+    disaggregation_prefill_hosts: list[str] | None = _flag(  # noqa: RUF009 - None is the default
+        None,
+        "Host, address or network (10.0.0.0/8) of prefill servers that requests may name to a server that "
+        "decodes; once for each. Without it, this machine.",
+        names=("--disaggregation-prefill-host",),
+    )
     disaggregation_timeout_seconds: float = _flag(
         30.0, "Seconds in which the other half must have come.", between=(0.001, 86400)
     )

@@ -21,7 +21,15 @@ from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.seams import Seams
 from tokenwire_reference.doors.body import hold_against_schema
 from tokenwire_reference.doors.errors import RefusalError
-from tokenwire_reference.extras.page_transfer import Pages, PageServer, TransferError, fetch_pages
+from tokenwire_reference.doors.host_list import LOOPBACK, HostList
+from tokenwire_reference.extras.page_transfer import (
+    Identity,
+    Pages,
+    PageServer,
+    TransferError,
+    fetch_pages,
+)
+from tokenwire_reference.server_args import ServerArgs
 
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
@@ -81,17 +89,25 @@ class Disaggregation(ABC):
 class Decode(Disaggregation):
     """Waits for the pages of each prompt."""
 
-    def __init__(self, engine: Engine, patience_s: float) -> None:
+    def __init__(self, engine: Engine, args: ServerArgs) -> None:
         self._engine = engine
-        self._fingerprint = engine.model.fingerprint()
+        self._identity = Identity(engine.model.fingerprint(), args.api_key)
+        self._may_ask = HostList(args.disaggregation_prefill_hosts or LOOPBACK)
         self._template = engine.cache.read_page(PADDING_PAGE)
-        self._patience_s = patience_s
+        self._patience_s = args.disaggregation_timeout_seconds
         self._waiting = 0
 
     def load(self) -> dict[str, int]:
         return {"decode_transfer_queue_reqs": self._waiting}
 
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
+        for room in rooms:
+            if room.host not in self._may_ask:
+                raise RefusalError(
+                    f"bootstrap_host is {room.host!r:.80}, and this server asks other hosts for pages; "
+                    "name it with --disaggregation-prefill-host",
+                    param="bootstrap_host",
+                )
         self._waiting += len(rooms)
         fetching = asyncio.create_task(self._fetch_all(rooms))
         aborting = asyncio.create_task(aborted.wait())
@@ -121,7 +137,7 @@ class Decode(Disaggregation):
         fetching = fetch_pages(
             (room.host, room.port),
             room.number,
-            fingerprint=self._fingerprint,
+            identity=self._identity,
             template=self._template,
             most=len(room.requests[0].prompt_token_ids) // self._engine.args.page_size,
         )
@@ -139,10 +155,11 @@ class Decode(Disaggregation):
 class Prefill(Disaggregation):
     """Ends each request at its first token, and hands its pages over."""
 
-    def __init__(self, engine: Engine, patience_s: float) -> None:
+    def __init__(self, engine: Engine, args: ServerArgs) -> None:
         self.engine = engine
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.server = PageServer(engine.model.fingerprint(), patience_s)
+        identity = Identity(engine.model.fingerprint(), args.api_key)
+        self.server = PageServer(identity, args.disaggregation_timeout_seconds)
 
     def load(self) -> dict[str, int]:
         return {"prefill_inflight_queue_reqs": self.server.rooms}

@@ -34,6 +34,8 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     # What may become a stop string is looked for after every token.
     "stop": {"maxItems": 32, "maxLength": 1024},
     "stop_regex": {"maxItems": 32, "maxLength": 256},
+    "bootstrap_port": {"minimum": 0, "maximum": 2**16 - 1},
+    "bootstrap_room": {"minimum": 0, "maximum": 2**63 - 1},
     "rid": _ID,
     "request_id": _ID,
     "request_ids": {"maxItems": 4096, **_ID},

@@ -1,23 +1,25 @@
 """Pages of keys and values on their way from an engine that prefills to one that decodes: a socket, a room.
 
-    decode ──▶ prefill   {"room": 7, "fingerprint": "…"}                             a line of JSON
+    decode ──▶ prefill   {"room": 7, "fingerprint": "…", "proof": "…"}               a line of JSON
     prefill ──▶ decode   {"pages": [["digest", "computed"], …], "bytes": 4096}       a line, and so many bytes
                          {"failure": "Aborted"}                                      a line in place of it
 
-The bytes are a file of safetensors. A room is handed over once, and dropped after a while if it is not
-fetched.
+The bytes are a file of safetensors. A room is handed over once, to the first peer that asks and has the key.
+It is dropped after a while if it is not fetched.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
+import orjson
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -52,20 +54,51 @@ class Pages:
         return save({f"{place:08}": tensor for place, tensor in enumerate(tensors)}) if tensors else b""
 
 
-class PageServer:
-    """Hands over the pages of each room to the first who asks. Lives on the event loop."""
+@dataclass(frozen=True)
+class Identity:
+    """Who two servers are for each other: the model that both run, and the key that both have, if any."""
 
-    def __init__(self, fingerprint: str, patience_s: float) -> None:
-        """`fingerprint` is that of the model: pages of another one are of no use."""
-        self._fingerprint = fingerprint
+    fingerprint: str
+    key: str | None = field(default=None, repr=False)
+
+    def asks(self, room: int) -> dict[str, Any]:
+        """What a server that decodes asks. The key itself is not sent."""
+        return {"room": room, "fingerprint": self.fingerprint, "proof": self._proof(room)}
+
+    def proven_by(self, asked: Mapping[str, Any], room: int) -> bool:
+        """True if who asks has the key."""
+        given = asked.get("proof")
+        return self.key is None or (
+            isinstance(given, str) and hmac.compare_digest(given.encode(), self._proof(room).encode())
+        )
+
+    def _proof(self, room: int) -> str:
+        said = f"{room} {self.fingerprint}".encode()
+        return "" if self.key is None else hmac.new(self.key.encode(), said, "sha256").hexdigest()
+
+
+class _Room:
+    """Where the pages of one prompt are handed over."""
+
+    def __init__(self) -> None:
+        self.pages: asyncio.Future[Pages] = asyncio.get_running_loop().create_future()
+        self.asked_for = False
+        self.handed_over = False
+
+
+class PageServer:
+    """Hands over the pages of each room to the first who asks, once. Lives on the event loop."""
+
+    def __init__(self, identity: Identity, patience_s: float) -> None:
+        self._identity = identity
         self._patience_s = patience_s
-        self._rooms: dict[int, asyncio.Future[Pages]] = {}
+        self._rooms: dict[int, _Room] = {}
         self._server: asyncio.Server | None = None
 
     @property
     def rooms(self) -> int:
         """The number of rooms that have not been handed over."""
-        return len(self._rooms)
+        return sum(not room.handed_over for room in self._rooms.values())
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port. Raises OSError where it is taken."""
@@ -77,72 +110,108 @@ class PageServer:
         if self._server is not None:
             self._server.close()
 
-    def expect(self, room: int) -> asyncio.Future[Pages]:
-        """Make a room for pages that will come, if there is none. Raises TransferError for too many."""
-        if room not in self._rooms:
-            if len(self._rooms) >= MOST_ROOMS:
-                raise TransferError(f"{MOST_ROOMS} rooms wait to be handed over; try again later")
-            loop = asyncio.get_running_loop()
-            self._rooms[room] = loop.create_future()
-            loop.call_later(self._patience_s, self._rooms.pop, room, None)
-        return self._rooms[room]
+    def expect(self, number: int) -> None:
+        """Make a room for pages that will come, if none waits. Raises TransferError for too many."""
+        known = self._rooms.get(number)
+        if known is None or known.handed_over:
+            self._make(number)
 
-    def offer(self, room: int, pages: Pages) -> None:
+    def _make(self, number: int) -> _Room:
+        if len(self._rooms) >= MOST_ROOMS:
+            raise TransferError(f"{MOST_ROOMS} rooms wait to be handed over; try again later")
+        room = self._rooms[number] = _Room()
+        asyncio.get_running_loop().call_later(self._patience_s, self._drop, number, room)
+        return room
+
+    def _drop(self, number: int, room: _Room) -> None:
+        if self._rooms.get(number) is room:
+            del self._rooms[number]
+
+    def offer(self, number: int, pages: Pages) -> None:
         """Put pages into a room, if it waits for some."""
-        waiting = self._rooms.get(room)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(pages)
+        room = self._rooms.get(number)
+        if room is not None and not room.pages.done():
+            room.pages.set_result(pages)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection. Whatever goes wrong with it ends it, in one line of the log."""
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._hand_over(json.loads(await reader.readline()), writer)
-        except (OSError, ValueError, KeyError, TypeError, TimeoutError, TransferError) as error:
-            logger.warning("a room was not handed over: %s: %s", type(error).__name__, error)
+                await self._hand_over(orjson.loads(await reader.readline()), writer)
+        except Exception as error:
+            logger.warning("a room was not handed over: %s", _in_one_line(error))
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _hand_over(self, asked: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
-        if asked["fingerprint"] == self._fingerprint:
-            room = int(asked["room"])
-            pages = await asyncio.shield(self.expect(room))
-            self._rooms.pop(room, None)
-        else:
-            pages = Pages({}, "the prefill server runs another model, torch, device or data type")
+    async def _hand_over(self, asked: Any, writer: asyncio.StreamWriter) -> None:
+        pages = await self._asked_for(asked)
         data = await asyncio.to_thread(pages.data)
         writer.write(json.dumps(pages.head(data)).encode() + b"\n")
         writer.write(data)
         await writer.drain()
 
+    async def _asked_for(self, asked: Any) -> Pages:
+        """The pages of the room that is asked for, or why they are refused."""
+        match asked:
+            case {"room": int(number)} if not isinstance(number, bool) and 0 <= number < 1 << 64:
+                pass
+            case _:
+                return Pages({}, "no room was named")
+        if not self._identity.proven_by(asked, number):
+            return Pages({}, "the prefill server has an --api-key, and this server has another one or none")
+        if asked.get("fingerprint") != self._identity.fingerprint:
+            return Pages({}, "the prefill server runs another model, torch, device or data type")
+        room = self._rooms.get(number) or self._make(number)
+        if room.asked_for:
+            return Pages({}, "it was asked for before")
+        room.asked_for = True
+        pages = await asyncio.shield(room.pages)
+        room.handed_over = True
+        return pages
+
 
 async def fetch_pages(
-    address: tuple[str, int], room: int, *, fingerprint: str, template: Sequence[Tensor], most: int
+    address: tuple[str, int], room: int, *, identity: Identity, template: Sequence[Tensor], most: int
 ) -> Mapping[bytes, StoredPage]:
     """Return the pages of a room, at most `most` of them, each with tensors as those of `template` are.
 
-    Raises TransferError for what does not come, and for what is something else.
+    Raises TransferError for what does not come, and for what is something else. It says what a prefill server
+    said, and nothing of what else may listen there.
     """
-    reader = writer = None
+    writer = None
     try:
         reader, writer = await asyncio.open_connection(*address, limit=_LONGEST_LINE)
-        asked = {"room": room, "fingerprint": fingerprint}
-        writer.write(json.dumps(asked).encode() + b"\n")
-        head = json.loads(await reader.readline() or b'{"failure": "it closed the connection"}')
-        if failure := head.get("failure"):
-            raise TransferError(f"{failure}"[:300])
-        # The header of a safetensors file takes some 100 bytes for each tensor.
-        page_bytes = sum(tensor.nbytes + 256 for tensor in template)
-        if not (len(head["pages"]) <= most and 0 <= head["bytes"] <= most * page_bytes + 1024):
-            raise TransferError(f"it sends {len(head['pages'])} pages, and the prompt has {most}")
-        data = await reader.readexactly(head["bytes"])
-        return await asyncio.to_thread(_pages, head["pages"], data, template)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TransferError(f"{type(error).__name__}: {error}") from error
+        writer.write(json.dumps(identity.asks(room)).encode() + b"\n")
+        return await _receive(reader, template, most)
+    except TransferError:
+        raise
+    except Exception as error:
+        logger.warning("no pages came from %s:%d: %s", *address, _in_one_line(error))
+        raise TransferError("no pages came") from None
     finally:
         if writer is not None:
             writer.close()
+
+
+async def _receive(
+    reader: asyncio.StreamReader, template: Sequence[Tensor], most: int
+) -> Mapping[bytes, StoredPage]:
+    """Read what a prefill server answers. Raises what its parts raise if it is something else."""
+    head = orjson.loads(await reader.readline() or b'{"failure": "it closed the connection"}')
+    if failure := head.get("failure"):
+        raise TransferError(f"{failure}"[:300])
+    # The header of a safetensors file takes some 100 bytes for each tensor.
+    page_bytes = sum(tensor.nbytes + 256 for tensor in template)
+    if not (len(head["pages"]) <= most and 0 <= head["bytes"] <= most * page_bytes + 1024):
+        raise TransferError(f"it sends {len(head['pages'])} pages, and the prompt has {most}")
+    data = await reader.readexactly(head["bytes"])
+    return await asyncio.to_thread(_pages, head["pages"], data, template)
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:300]
 
 
 def _pages(

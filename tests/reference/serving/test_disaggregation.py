@@ -401,3 +401,52 @@ def test_a_request_without_a_room_is_refused(run: Run) -> None:
             assert (await servers.clients[half].post("/generate", json=misfit)).status_code == 400
 
     run(story, **APART)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"bootstrap_host": "10.0.0.1"}, "bootstrap_host is '10.0.0.1', and this server asks other hosts"),
+        ({"bootstrap_host": "metadata.internal"}, "name it with --disaggregation-prefill-host"),
+        ({"bootstrap_port": 99999}, "bootstrap_port: 99999 is greater than the maximum of 65535"),
+        ({"bootstrap_port": -1}, "bootstrap_port: -1 is less than the minimum of 0"),
+        ({"bootstrap_room": 2**63}, "bootstrap_room"),
+        ({"bootstrap_room": -1}, "bootstrap_room: -1 is less than the minimum of 0"),
+    ],
+)
+def test_a_host_that_nobody_named_is_not_contacted(
+    run: Run, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setattr("tokenwire_reference.doors.disaggregation.fetch_pages", None)
+
+    async def story(servers: Pair) -> None:
+        answer = await servers.clients["decode"].post("/generate", json=servers.shared(GENERATE) | fields)
+        assert answer.status_code == 400
+        assert words in answer.text
+        while servers.engines["decode"].manager.live:
+            await asyncio.sleep(0)
+
+    run(story, **APART)
+
+
+def test_a_host_that_the_operator_named_is_contacted_and_this_machine_is_not(run: Run) -> None:
+    async def story(servers: Pair) -> None:
+        body = {**servers.shared(GENERATE), "bootstrap_host": "nowhere.invalid"}
+        answer = await servers.clients["decode"].post("/generate", json=body)
+        assert answer.status_code == 500
+        assert "did not hand over room" in answer.text
+        answer = await servers.clients["decode"].post("/generate", json=servers.shared(GENERATE))
+        assert answer.status_code == 400
+
+    run(story, **SHORT, disaggregation_prefill_hosts=["nowhere.invalid"])
+
+
+def test_two_servers_with_a_key_answer_as_one(run: Run) -> None:
+    async def story(servers: Pair) -> None:
+        for client in servers.clients.values():
+            client.headers["authorization"] = "Bearer secret"
+        alone, decoded = await servers.ask("/generate", GENERATE)
+        assert decoded.status_code == alone.status_code == 200, decoded.text
+        assert lasting(decoded.json()) == lasting(alone.json())
+
+    run(story, api_key="secret")
