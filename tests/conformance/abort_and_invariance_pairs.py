@@ -165,7 +165,11 @@ def unknown(status: int, words: str) -> Stream:
 
 def drawn(cached: int) -> Stream:
     """The first answer to a prompt that was drawn for it, under a salt that was drawn, too."""
-    return with_exchange(named(keyed("new", cached, 0), "cache-keys/first"), scenario="cache-keys")
+    stream = with_exchange(named(keyed("new", cached, 0), "cache-keys/first"), scenario="cache-keys")
+    return replace(stream, asked=replace(stream.asked, input_ids=(DRAWN_IDS,)))
+
+
+DRAWN_IDS = tuple(range(10, 30))
 
 
 SALTED = (keyed("one", 0, 0), keyed("one", 2, 2))
@@ -395,7 +399,7 @@ ABORT_AND_INVARIANCE_PAIRS = [
         (*SALTED, keyed("two", 2, 4)),
         pointer="/cached_tokens",
     ),
-    Pair("new-prompts-are-not-cached", drawn(8), drawn(9), pointer="/cached_tokens"),
+    Pair("new-prompts-are-not-cached", (drawn(8),), (drawn(9),), pointer="/cached_tokens"),
     Pair(
         "cached-tokens-keep-to-their-adapter",
         (*PLAIN, adapted("first", 0, 4)),

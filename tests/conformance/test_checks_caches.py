@@ -5,9 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from abort_and_invariance_pairs import ADAPTED, COLD, PLAIN, SALTED, WARM, adapted, drawn, keyed
+from abort_and_invariance_pairs import (
+    ADAPTED,
+    COLD,
+    DRAWN_IDS,
+    PLAIN,
+    SALTED,
+    WARM,
+    adapted,
+    drawn,
+    keyed,
+)
 from control_calls import called, sent_at
-from stream_builder import PROMPT, change, incremental, named, whole
+from stream_builder import PROMPT, change, incremental, named, whole, with_exchange
 
 from tokenwire.ask import SentField
 from tokenwire.checks.check import CHECKS, Target
@@ -81,17 +91,56 @@ def test_what_a_flush_met_may_have_run_after_it() -> None:
     [
         ({}, [False]),
         ({"cache_key": ""}, [False]),
-        ({"input_ids": None}, [False]),
-        ({"input_ids": None, "cache_key": ""}, []),
+        ({"input_ids": None, "prompt_key": '["m", {"text": "a"}]'}, [False]),
+        ({"input_ids": None, "prompt_key": '["m", {"text": "a"}]', "cache_key": ""}, []),
     ],
 )
 def test_words_are_new_under_a_new_salt_alone(changed: dict[str, object], seen: list[bool]) -> None:
     """Their template is not."""
-    observe = CHECKS["new-prompts-are-not-cached"].on_stream
-    assert observe is not None
-    assert [found.holds for found in observe(asked(drawn(20), **changed), Target())] == seen
-    preempted = change(drawn(20), counters={"num_retractions": 1})
-    assert not [*observe(preempted, Target()), *observe(keyed("new", 20, 0), Target())]
+    new = "new-prompts-are-not-cached"
+    assert observed(new, asked(drawn(20), **changed)) == seen
+    assert observed(new, change(drawn(20), counters={"num_retractions": 1})) == []
+    assert observed(new, keyed("new", 20, 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "later"),
+    [
+        ("cache-keys/first", "cache-keys/again"),
+        ("adapters/none", "adapters/none-again"),
+        ("cold-and-warm/cold-129", "cold-and-warm/warm-129"),
+    ],
+)
+def test_the_first_request_for_each_drawn_prompt_is_looked_at(label: str, later: str) -> None:
+    """Four named requests were, and 36 others may have told that all of their prompt was cached."""
+    new = "new-prompts-are-not-cached"
+    first = in_scenario(drawn(20), label)
+    other = in_scenario(keyed("two", 0, -5), "probe/other")
+    assert observed(new, other, first) == [False]
+    assert observed(new, other, in_scenario(drawn(20), later)) == [], "asked before"
+    shared = (*DRAWN_IDS[:9], 1)
+    assert observed(new, asked(other, input_ids=(shared,)), first) == [], "it was brought by another request"
+    assert observed(new, first, sent_at(asked(other, input_ids=(shared,)), 9)) == [False], "but later"
+    by_chance = (*DRAWN_IDS[:8], 1)
+    assert observed(new, asked(other, input_ids=(by_chance,)), first) == [False]
+
+
+@pytest.mark.parametrize("drawn_ids", [True, False])
+def test_a_text_ran_no_drawn_ids(*, drawn_ids: bool) -> None:
+    """A leak of all 320 ids was excused by any text of that length, under no salt."""
+    label = "cache-keys/by-hand" if drawn_ids else "cached-prompt/by-hand"
+    salted = [
+        asked(in_scenario(stream, f"{label}-{place}"), input_ids=(DRAWN_IDS,))
+        for place, stream in enumerate((*SALTED, keyed("two", 20, 8)))
+    ]
+    text = asked(keyed("two", 0, 4), input_ids=None, prompt_key="text")
+    seen = observed("cached-tokens-keep-to-their-key", *salted, text)
+    assert seen == ([False] if drawn_ids else [])
+
+
+def in_scenario(stream: Stream, name: str) -> Stream:
+    """The answer, to a request of that label in that scenario."""
+    return with_exchange(named(stream, name), scenario=name.partition("/")[0])
 
 
 @pytest.mark.parametrize(

@@ -1056,6 +1056,7 @@ def _alone(pair: Pair) -> Iterator[Observation]:
 
 
 NOT_ALONE = {
+    "new-prompts-are-not-cached": "another request may have brought the prompt",
     "refusal-names-the-value": "an endpoint that takes no ids may refuse them in other words",
 }
 """Requirements whose check sees something in one answer that needs others to be sure of."""

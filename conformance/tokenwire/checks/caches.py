@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from math import inf
@@ -13,7 +13,15 @@ from operator import eq
 from typing import Any
 
 from tokenwire.checks.about import ANSWERED, ANY
-from tokenwire.checks.check import Relation, Target, check, check_choices, check_rows, check_run_rows
+from tokenwire.checks.check import (
+    Relation,
+    Target,
+    check,
+    check_choices,
+    check_rows,
+    check_run,
+    check_run_rows,
+)
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import prompt_sent, start_place
 from tokenwire.checks.reading.refusals import ABOUT_ACCESS_OR_LOAD, words_of
@@ -55,15 +63,42 @@ def _worded(answer: Answer) -> str | None:
     return json.dumps(sent[1], sort_keys=True) if sent is not None else None
 
 
+DRAWN_PROMPTS: Mapping[str, str] = {
+    "adapters": "none",
+    "cache-keys": "first",
+    "cold-and-warm": "cold",
+    "flushed-cache": "first",
+    "updated-weights": "first",
+}
+"""Scenarios whose prompts are drawn for the run: ids, or words where an endpoint takes no ids. Each with the
+label of the first request for a prompt, which may go on behind a hyphen and a number.
+"""
+_BY_CHANCE = int(tolerance("drawn_alike"))
+
+
+@fact(Stream)
+def _drawn_ids(stream: Stream) -> tuple[int, ...]:
+    """Return the ids of a prompt that was drawn for the run; empty for any other prompt."""
+    ids = stream.asked.input_ids if stream.exchange.scenario in DRAWN_PROMPTS else None
+    return tuple(ids[0]) if ids else ()
+
+
 def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
-    """True if a request may have run the first tokens of another's prompt before that was answered."""
-    start, end = began(other.exchange), over(answer.exchange)
-    if other.refused or (start is not None and end is not None and start > end):
+    """True if a request may have run the first tokens of the prompt of another, before that was answered."""
+    if other.refused or not _before(other, answer):
         return False
     if not (ours := answer.asked.input_ids) or not (theirs := other.asked.input_ids):
+        if _drawn_ids(answer):  # no text has more of them
+            return count <= _BY_CHANCE
         return _worded(answer) == _worded(other) or _length(other) >= count
     # What is shorter and the same may have gone on as the prompt does.
     return any(_shared(prompt, ours[0]) >= min(count, len(prompt)) for prompt in theirs)
+
+
+def _before(other: Answer, answer: Answer) -> bool:
+    """True if a request was sent before another one was answered, or if that is not known."""
+    start, end = began(other.exchange), over(answer.exchange)
+    return start is None or end is None or start <= end
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
@@ -169,25 +204,49 @@ check_run_rows(
 )
 
 
-NEW_PROMPTS = frozenset(
-    {("cache-keys", "first"), ("adapters", "none"), ("flushed-cache", "first"), ("updated-weights", "first")}
-)
-"""Scenarios, each with the request in it whose prompt and salt are drawn for it."""
-_BY_CHANCE = int(tolerance("drawn_alike"))
+@fact(Stream)
+def _beginnings(stream: Stream) -> frozenset[Hashable]:
+    """Return the words of a prompt, or so many of its first ids as no two drawn prompts have alike."""
+    ids = stream.asked.input_ids
+    if ids is None:
+        return frozenset({_worded(stream)})
+    return frozenset(tuple(prompt[: _BY_CHANCE + 1]) for prompt in ids)
 
 
-@check("new-prompts-are-not-cached", ANSWERED)
-def _new_prompts_are_not_cached(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that drawn ids have no more in common with others than by chance. Words come after those of a
+@fact(Stream)
+def _is_first_of_drawn(stream: Stream) -> bool:
+    """True for the first request for a drawn prompt, of ids or under a salt. Words stand behind those of a
     template, which are new under a new salt alone.
     """
-    count, asked = _cached(stream), stream.asked
-    drawn = (stream.exchange.scenario, stream.exchange.label) in NEW_PROMPTS
-    if not drawn or count is None or _preempted(stream) or not (asked.input_ids or asked.cache_key):
-        return
-    message = f"{count} tokens are counted as cached of a prompt that was drawn for this request"
-    place = stream.choices[0].last_at("cached_tokens")
-    yield expect(place, f"{_BY_CHANCE} at most", count, message, holds=count <= _BY_CHANCE)
+    label, _, behind = stream.exchange.label.partition("-")
+    first = label == DRAWN_PROMPTS.get(stream.exchange.scenario) and (not behind or behind[0].isdecimal())
+    return (
+        first
+        and _only_prompt(stream) is not None
+        and (len(_drawn_ids(stream)) > _BY_CHANCE or bool(stream.asked.cache_key))
+    )
+
+
+@check_run("new-prompts-are-not-cached")
+def _new_prompts_are_not_cached(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """Look at the first answer to each drawn prompt, which has no more than chance in common with others.
+
+    A server may fail after it ran a prompt, and be asked again: what the run brought before is not new.
+    """
+    drawn = [stream for stream in streams if _is_first_of_drawn(stream)]
+    brought: defaultdict[Hashable, list[Answer]] = defaultdict(list)
+    wanted = {beginning for stream in drawn for beginning in _beginnings(stream)}
+    for stream in streams if wanted else ():
+        for beginning in _beginnings(stream) & wanted:
+            brought[beginning].append(stream)
+    for stream in drawn:
+        count = _cached(stream)
+        others = (other for beginning in _beginnings(stream) for other in brought[beginning])
+        if count is None or _preempted(stream) or any(o is not stream and _before(o, stream) for o in others):
+            continue
+        message = f"{count} tokens are counted as cached of a prompt that was drawn for this request"
+        place = stream.choices[0].last_at("cached_tokens")
+        yield expect(place, f"{_BY_CHANCE} at most", count, message, holds=count <= _BY_CHANCE)
 
 
 ADAPTERS, UNKNOWN = "adapters", "unknown"
