@@ -103,6 +103,7 @@ INPUT = where(LEGAL_BLOCKS, "content_block_start", 2) + 1
 OPENED = where(LEGAL_BLOCKS, "content_block_start", 1)
 STOP = where(LEGAL_BLOCKS, "content_block_stop", 1)
 NO_PROMPT = {"input_tokens": 0, "output_tokens": 0}
+ESTIMATED = {"input_tokens": 7, "output_tokens": 0}
 COUNTED = changed(
     LEGAL_BLOCKS,
     len(LEGAL_BLOCKS) - 2,
@@ -321,6 +322,14 @@ ITEM_PAIRS = [
         0,
         "/message/usage",
         why="the count comes at the end",
+    ),
+    Pair(
+        "message-start-counts-the-prompt",
+        messaged(*COUNTED),
+        messaged(*changed(COUNTED, 0, message={**LEGAL_BLOCKS[0]["message"], "usage": ESTIMATED})),
+        0,
+        "/message/usage",
+        why="an estimate",
     ),
     Pair(
         "thinking-is-signed",
