@@ -27,11 +27,14 @@ COMMANDS = {
     "compare": "Show what differs between two servers.",
     "twin": "Tell whether two servers have one model.",
     "parrot": "Write a model whose answers are known.",
+    "engine": "Run a front end over an engine that is known.",
     "watch": "Pass traffic on, and judge it.",
     "torture": "Serve the vectors to a client, and judge it.",
     "baseline": "Show, rewrite and check known failures.",
 }
 """Each with the line that `tokenwire --help` shows: for that no command is imported."""
+_MODULES = {"list": "tokenwire.commands.listing", "engine": "tokenwire_engine.command"}
+"""Those that are not in the file of their name; "list" would be confused with the builtin."""
 
 
 class _ImportingGroup(TyperGroup):
@@ -40,8 +43,8 @@ class _ImportingGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            module = "listing" if name == "list" else name  # not to be confused with the builtin
-            command = typer.main.get_command(import_module(f"tokenwire.commands.{module}").app)
+            module = _MODULES.get(name, f"tokenwire.commands.{name}")
+            command = typer.main.get_command(import_module(module).app)
         return name, command, rest
 
 

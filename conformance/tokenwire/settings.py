@@ -170,7 +170,15 @@ class Settings:
         but={
             "watch": {"help": "Base URL of the server behind the proxy."},
             "again": {"help": "Ask this server, not the one of the last run.", "required": False},
+            "check": {"help": "Base URL of the server; needed without --engine.", "required": False},
         },
+    )
+    engine: str = _text(
+        "check",
+        "Start this front end of vLLM or SGLang over an engine of known answers, check it, and stop both.",
+        metavar="COMMAND",
+        toml='engine = "vllm-rs serve"',
+        roles=SENSITIVE,
     )
     header: tuple[str, ...] = _names(
         f"{_REACH} init again inspect",

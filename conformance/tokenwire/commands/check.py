@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,7 @@ from tokenwire.commands.command import command, empty_folder, writable_folder
 from tokenwire.commands.plan import print_plan
 from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.commands.twin import twin_plans
+from tokenwire.commands.with_engine import engine_below
 from tokenwire.comparing.twin import twin_report
 from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement
@@ -29,6 +31,7 @@ from tokenwire.last_run import LastRun, failures, folder_of_last, keep, last_run
 from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
 from tokenwire.settings import REMEMBERED, Settings
+from tokenwire.usage_error import UsageError
 
 _TWIN_TOKENS = {Budget.QUICK: 300, Budget.STANDARD: 3000, Budget.SOAK: 30_000}
 """That both deployments score for --twin."""
@@ -59,6 +62,17 @@ def _check(
     """
     if settings.explore:
         demand_hypothesis()
+    if bool(settings.target) == bool(settings.engine):
+        raise UsageError(
+            "--target is the URL of a server, --engine the command that starts a front end; give one of them"
+        )
+    with engine_below(settings.engine) if settings.engine else nullcontext(settings.target) as target:
+        keeps = settings.keep_failures and not settings.engine
+        _ask_and_judge(replace(settings, target=target, keep_failures=keeps), resume, only_plan=only_plan)
+
+
+def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) -> None:
+    """Ask the target, judge its answers, and raise Exit with the status."""
     record = _recording(settings.record, resume)
     plan = replace(planned(settings), record=record, resume=resume is not None)
     if only_plan:
@@ -125,6 +139,7 @@ app = command(
     _check,
     "tokenwire check --target http://127.0.0.1:30000",
     "tokenwire check --target http://127.0.0.1:30000 --budget quick --report report",
+    "tokenwire check --engine 'vllm-rs serve' --budget quick",
     "tokenwire check --requirement cumulative-ids-extend -v",
     "tokenwire check --header 'Authorization: Bearer env:MY_KEY' --baseline tokenwire-baseline.toml",
 )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tokenwire.commands.command import command, empty_folder, usage_errors
+from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE
 from tokenwire.parrot.vocabulary import Vocabulary
 
@@ -37,10 +38,6 @@ def _parrot(
     if head_size not in {"64", "128"}:
         raise typer.BadParameter(f"--head-size is {head_size!r}; it is 64 or 128")
     try:
-        from tokenwire.parrot.checkpoint import write_parrot
-    except ImportError as error:
-        raise typer.BadParameter("this needs the extra `parrot`: pip install numpy") from error
-    try:
         with usage_errors(ValueError, OSError):
             law = write_parrot(
                 folder,
@@ -51,7 +48,10 @@ def _parrot(
                 gguf=gguf,
             )
     except ImportError as error:
-        raise typer.BadParameter("--gguf needs a package: pip install gguf") from error
+        needed = "--gguf needs a package: pip install gguf"
+        if error.name == "numpy":
+            needed = "this needs the extra `parrot`: pip install numpy"
+        raise typer.BadParameter(needed) from error
     typer.echo(
         f"{folder} holds a parrot of {law.vocab_size} ids; an id repeats the one that stands "
         f"{', '.join(map(str, law.lags))} before it. Next: serve it, and tokenwire check --target URL"

@@ -6,11 +6,14 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tokenwire.parrot.architecture import architecture
 from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE, Parrot, positions_of
 from tokenwire.parrot.vocabulary import TokenizerFiles, Vocabulary, pieces_of, tokenizer_files
-from tokenwire.parrot.weights import Array, architecture, bfloat16_bytes, tensors
+
+if TYPE_CHECKING:
+    from tokenwire.parrot.weights import Array
 
 _TOKENIZER = (
     "tokenizer.json",
@@ -31,12 +34,13 @@ def write_parrot(
     vocabulary: Vocabulary = Vocabulary.BYTE_LEVEL,
     tokenizer: Path | None = None,
     gguf: bool = False,
+    with_weights: bool = True,
 ) -> Parrot:
     """Write a checkpoint into a folder, with a tokenizer of a kind, or with that of another model; with
-    `gguf` also as one file for llama.cpp.
+    `gguf` also as one file for llama.cpp. Front ends that run no model need no weights.
 
     Raises ValueError for what does not fit together, FileNotFoundError if `tokenizer` holds none, and
-    ImportError if the package gguf is needed and not installed.
+    ImportError if numpy or gguf is needed and not installed.
     """
     if distance < LEAST_DISTANCE:
         raise ValueError(f"the distance is {distance}; it is {LEAST_DISTANCE} at least")
@@ -49,7 +53,11 @@ def write_parrot(
     llama = tokenizer is not None or vocabulary is Vocabulary.SENTENCEPIECE
     if gguf and llama:
         raise ValueError("a GGUF file is written with a byte-level vocabulary of ours only")
-    weights = tensors(parrot, head_size, llama=llama)
+    weights = {}
+    if with_weights:
+        from tokenwire.parrot.weights import tensors
+
+        weights = dict(tensors(parrot, head_size, llama=llama))
     ends = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
     documents = {
         "config.json": {**architecture(parrot, head_size, llama=llama), **ends},
@@ -62,7 +70,8 @@ def write_parrot(
             shutil.copyfile(tokenizer / name, folder / name)
     for name, document in documents.items():
         (folder / name).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    _write_safetensors(folder / "model.safetensors", weights)
+    if with_weights:
+        _write_safetensors(folder / "model.safetensors", weights)
     if gguf:
         from tokenwire.parrot.gguf_file import write_gguf
 
@@ -72,6 +81,8 @@ def write_parrot(
 
 def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
     """In the format of safetensors: the length of a header in JSON, the header, the numbers."""
+    from tokenwire.parrot.weights import bfloat16_bytes
+
     data = {name: bfloat16_bytes(array) for name, array in weights.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     begin = 0

@@ -9,9 +9,10 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tokenwire.parrot.architecture import architecture
 from tokenwire.parrot.law import Parrot, positions_of
 from tokenwire.parrot.vocabulary import CHAT_TEMPLATE, TokenizerFiles
-from tokenwire.parrot.weights import Array, architecture
+from tokenwire.parrot.weights import Array
 
 _ARCHITECTURE = "qwen2"
 

@@ -9,23 +9,18 @@ bfloat16, float16 and float32 alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenwire.parrot.architecture import HEADS, INNER, ROPE_THETA
 from tokenwire.parrot.law import ELSEWHERE, GROUP, Parrot, bias, positions_of, runner_up
 
 Array = NDArray[Any]
 
-HEADS = 4
-"""Of queries, keys and values: tensor parallelism of 1, 2 and 4 divides them."""
-INNER = 128
-"""The width of the feed-forward part, which does nothing."""
-ROPE_THETA = 10.0
-"""So small that every frequency of the rotary embedding tells near distances apart."""
 _EMBEDDED = 8.0
 _COPIED = 16.0
 _KEY = 16.0
@@ -184,34 +179,3 @@ def bfloat16_bytes(array: Array) -> bytes:
     bits = array.astype("<f4").view("<u4")
     assert not (bits & 0xFFFF).any(), "a weight is rounded"
     return (bits >> 16).astype("<u2").tobytes()
-
-
-def architecture(parrot: Parrot, head_size: int, *, llama: bool) -> Mapping[str, Any]:
-    """Return the fields of `config.json` about shapes.
-
-    A Llama with biases computes the same, and keeps its tokenizer. Transformers gives every Qwen2 model the
-    tokenizer of Qwen2, whatever its files contain.
-    """
-    family = {"attention_bias": True, "mlp_bias": False, "head_dim": head_size, "pretraining_tp": 1}
-    qwen2 = {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1}
-    return {
-        "architectures": ["LlamaForCausalLM" if llama else "Qwen2ForCausalLM"],
-        "model_type": "llama" if llama else "qwen2",
-        **(family if llama else qwen2),
-        "hidden_size": HEADS * head_size,
-        "intermediate_size": INNER,
-        "num_hidden_layers": 1,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-12,
-        "max_position_embeddings": positions_of(parrot.distance),
-        # Twice: servers of before 2026 read the first, later ones the second.
-        "rope_theta": ROPE_THETA,
-        "rope_parameters": {"rope_theta": ROPE_THETA, "rope_type": "default"},
-        "attention_dropout": 0.0,
-        "tie_word_embeddings": False,
-        "vocab_size": parrot.vocab_size,
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-    }

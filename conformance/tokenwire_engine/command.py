@@ -1,0 +1,108 @@
+"""`tokenwire engine`: an engine of known answers below a real front end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Annotated, Any
+
+import typer
+
+from tokenwire.commands.command import command, usage_errors
+from tokenwire.parrot.vocabulary import Vocabulary
+from tokenwire_engine.launch import Family, Wanted, front_end
+from tokenwire_engine.schedule import parse_schedule
+
+
+def _engine(
+    family: Annotated[Family, typer.Argument(help="Whose front end it is.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND…", help="How the front end is started, without a model."),
+    ],
+    *,
+    vocabulary: Annotated[Vocabulary, typer.Option(help="Kind of the tokenizer.")] = Vocabulary.BYTE_LEVEL,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Take the tokenizer of the model in DIR instead.")
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option(metavar="SCHEDULE", help="The schedule of requests that bring none.")
+    ] = "",
+    version: Annotated[
+        str,
+        typer.Option("--front-end-version", metavar="X.Y.Z", help="Speak to it as to this release."),
+    ] = "",
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every message of the engine there.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what the front end prints there.")
+    ] = None,
+    attached: Annotated[
+        bool, typer.Option("--attached", help="End when the standard input is closed.")
+    ] = False,
+) -> None:
+    """Run a real front end over an engine whose answers are known: no weights, no kernels, no GPU.
+
+    The front end is vLLM's or SGLang's own, unmodified. Each request may bring a schedule: which tokens
+    come in which step, and what else happens.
+    """
+    with usage_errors(ValueError):
+        default = parse_schedule(schedule)
+    wanted = Wanted(
+        family,
+        tuple(words),
+        vocabulary=vocabulary,
+        tokenizer=tokenizer,
+        schedule=default,
+        version=version,
+        trace=trace and trace.resolve(),
+        log=log and log.resolve(),
+    )
+    with _ended(attached=attached) as ended, usage_errors(), front_end(wanted, ended) as running:
+        typer.echo(f"{' '.join(words)} answers at {running.url} ({running.seconds:.1f} s)")
+        typer.echo(f"check it: tokenwire check --target {running.url}")
+        sys.stdout.flush()
+        status = running.wait(ended)
+        if status is not None:
+            typer.echo(f"the front end ended with status {status}", err=True)
+            raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _ended(*, attached: bool) -> Iterator[Event]:
+    """An event that is set by SIGTERM, by SIGINT, and if `attached` by the end of the standard input."""
+    ended = Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def end(*_: Any) -> None:
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    if attached:
+
+        def watch() -> None:
+            while os.read(0, 1 << 12):  # a buffer of Python's would be locked when the process ends
+                pass
+            ended.set()
+
+        Thread(target=watch, daemon=True).start()
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+app = command(
+    _engine,
+    "tokenwire engine vllm -- vllm-rs serve",
+    "tokenwire engine vllm -- vllm serve --stream-interval 4",
+    "tokenwire engine sglang --schedule 'steps=2,1,4' -- python -m sglang.launch_server",
+    name="engine",
+)

@@ -1,0 +1,270 @@
+"""The engine: requests under way, and what each step of them brings. It knows no protocol and no socket."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from tokenwire.parrot.law import Parrot
+from tokenwire_engine.schedule import End, Schedule
+
+RETRACTED_STEPS = 5
+"""Idle steps between a preemption and the next token."""
+
+
+class UncomputedError(Exception):
+    """A request wants what this engine does not compute; the message is the subject of a sentence."""
+
+
+class Language(Protocol):
+    """What an answer has to be a word of."""
+
+    def allowed(self) -> frozenset[int]:
+        """The ids that may come next."""
+
+    def take(self, token: int) -> None:
+        """Go on by an id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """What changes the ids of an answer beside the law."""
+
+    budget: int
+    least: int = 0
+    """No end before so many tokens."""
+    ends: frozenset[int] = frozenset()
+    """Ids that end the answer."""
+    barred: frozenset[int] = frozenset()
+    """Ids that may not be among the first `least`."""
+    bias: Mapping[int, float] = field(default_factory=dict)
+    allowed: frozenset[int] | None = None
+    language: Language | None = None
+    """Of which the answer is a word."""
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the law alone decides."""
+        changed = (self.presence, self.frequency, self.repetition) != (0.0, 0.0, 1.0)
+        limited = self.allowed is not None or self.language is not None
+        return not (self.bias or limited or changed)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a request."""
+
+    kind: str
+    """stop, length, abort, error or repeat."""
+    matched: int | None = None
+    """The id that ended it."""
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What a step brings for one request."""
+
+    name: str
+    start: int
+    """Outputs before it."""
+    ids: tuple[int, ...]
+    outcome: Outcome | None = None
+    is_first: bool = False
+    was_preempted: bool = False
+
+
+class EngineDiedError(Exception):
+    """The schedule of a request ends the engine."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What follows a prompt."""
+
+    ids: tuple[int, ...]
+    likeliest: tuple[int, ...]
+    """The id that the law says there: another one, where a bias, a penalty or a bar decides."""
+    outcome: Outcome
+
+
+def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
+    """Return the ids that follow a prompt, and how they end. Raises UncomputedError if every id is barred."""
+    ids: list[int] = []
+    law_says: list[int] = []
+    length = len(prompt)
+    seen, said = Counter(prompt), Counter[int]()
+    for place in range(sampling.budget):
+        source = length + place - law.lag(length + place)
+        likeliest = prompt[source] if source < length else ids[source - length]
+        banned = sampling.barred if place < sampling.least else frozenset()
+        token = likeliest
+        if not sampling.is_plain or likeliest in banned:
+            token = _likeliest(law, likeliest, sampling, banned, seen=seen, said=said)
+        ids.append(token)
+        law_says.append(likeliest)
+        if not sampling.is_plain:
+            seen[token] += 1
+            said[token] += 1
+        if sampling.language is not None:
+            sampling.language.take(token)
+        if token in sampling.ends and place + 1 > sampling.least:
+            return Answer(tuple(ids), tuple(law_says), Outcome("stop", token))
+    return Answer(tuple(ids), tuple(law_says), Outcome("length"))
+
+
+def _likeliest(
+    law: Parrot,
+    likeliest: int,
+    sampling: Sampling,
+    banned: frozenset[int],
+    *,
+    seen: Counter[int],
+    said: Counter[int],
+) -> int:
+    """The id with the greatest logit once biases and penalties are counted."""
+
+    def score(token: int) -> float:
+        logit = law.logit(likeliest, token)
+        if token in seen:
+            logit = logit / sampling.repetition if logit > 0 else logit * sampling.repetition
+        logit -= sampling.frequency * said[token] + sampling.presence * (token in said)
+        return logit + sampling.bias.get(token, 0.0)
+
+    allowed = frozenset(range(law.vocab_size)) if sampling.allowed is None else sampling.allowed
+    if sampling.language is not None:
+        allowed &= sampling.language.allowed()
+    candidates = sorted(allowed - banned)
+    if not candidates:
+        raise UncomputedError("a request that bars every id")
+    return max(candidates, key=score)
+
+
+@lru_cache(maxsize=1 << 14)
+def rank(law: Parrot, likeliest: int, token: int) -> int:
+    """The rank of an id where another one, or itself, is said; the likeliest has 1."""
+    own = law.logit(likeliest, token)
+    return sum(law.logit(likeliest, other) >= own for other in range(law.vocab_size))
+
+
+class Running:
+    """A request under way."""
+
+    def __init__(self, name: str, prompt: Sequence[int], right: Answer, schedule: Schedule) -> None:
+        self.name, self.prompt, self.right, self.schedule = name, tuple(prompt), right, schedule
+        self.given = 0
+        """Outputs so far."""
+        self.accepted: list[int] = []
+        """Drafts that were accepted in each step."""
+        self._steps = 0
+        self._idle = schedule.wait
+        self._fresh = True
+        self._was_preempted = False
+        self._held: list[Emitted] = []
+        self._order: Outcome | None = None
+
+    def end(self, outcome: Outcome) -> None:
+        """Ends at the next step, whatever the schedule says."""
+        self._order = outcome
+
+    def step(self) -> list[Emitted]:
+        """What is sent after the next step: nothing while it idles or its outputs are held.
+
+        Raises EngineDiedError.
+        """
+        emitted = self._next()
+        if emitted is None:
+            return []
+        self._held.append(emitted)
+        if emitted.outcome is None and len(self._held) < self.schedule.hold:
+            return []
+        sent, self._held = self._held, []
+        return sent
+
+    def _next(self) -> Emitted | None:
+        schedule = self.schedule
+        if self._order is not None:
+            return self._emit(0, self._order)
+        if self._idle > 0:
+            self._idle -= 1
+            return None
+        if schedule.retract is not None and not self._was_preempted and self.given >= schedule.retract:
+            self._was_preempted, self._idle = True, RETRACTED_STEPS - 1
+            return None
+        count = min(schedule.step(self._steps), len(self.right.ids) - self.given)
+        self._steps += 1
+        if self._is_reached(schedule.die, count):
+            raise EngineDiedError(self.name)
+        if schedule.end is not None and self._is_reached(schedule.end.at, count):
+            return self._ended_early(schedule.end)
+        if count == 0 and self.given < len(self.right.ids):
+            return None
+        is_last = self.given + count == len(self.right.ids)
+        if is_last and schedule.late and count:
+            return self._emit(count, None)
+        return self._emit(count, self.right.outcome if is_last else None)
+
+    def _is_reached(self, place: int | None, count: int) -> bool:
+        return place is not None and self.given + count >= place
+
+    def _ended_early(self, end: End) -> Emitted | None:
+        count = max(0, end.at - self.given)
+        if count and self.schedule.late:
+            return self._emit(count, None)
+        return self._emit(count, Outcome(end.kind, status=end.status if end.kind == "error" else None))
+
+    def _emit(self, count: int, outcome: Outcome | None) -> Emitted:
+        start, ids = self.given, self.right.ids[self.given : self.given + count]
+        self.given += count
+        if count:
+            self.accepted.append(min(count - 1, self.schedule.drafts))
+        fresh, self._fresh = self._fresh, False
+        return Emitted(self.name, start, ids, outcome, fresh, self._was_preempted)
+
+
+class Engine:
+    """Requests by name, and their steps."""
+
+    def __init__(self, law: Parrot) -> None:
+        self.law = law
+        self.running: dict[str, Running] = {}
+        self._waiting: dict[tuple[int, str], list[Running]] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing would come of a step."""
+        return not self.running
+
+    def add(self, request: Running) -> None:
+        """Take a request; one of a batch starts once the batch is there."""
+        size, _ = request.schedule.join
+        batch = self._waiting.setdefault(request.schedule.join, [])
+        batch.append(request)
+        if len(batch) >= size:
+            del self._waiting[request.schedule.join]
+            self.running |= {one.name: one for one in batch}
+
+    def take(self, name: str) -> Running | None:
+        """Drop a request, wherever it is; None for one that is not here."""
+        for key, batch in list(self._waiting.items()):
+            for one in batch:
+                if one.name == name:
+                    batch.remove(one)
+                    if not batch:
+                        del self._waiting[key]
+                    return one
+        return self.running.pop(name, None)
+
+    def step(self) -> Iterator[tuple[Running, Emitted]]:
+        """Run a step of every request; those that end are dropped. Raises EngineDiedError."""
+        for request in list(self.running.values()):
+            for emitted in request.step():
+                if emitted.outcome is not None:
+                    self.running.pop(request.name, None)
+                yield request, emitted

@@ -1,0 +1,63 @@
+"""What a request lets the engine say: the ids that may come next, by llguidance where it is installed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tokenwire_engine.engine import UncomputedError
+
+try:
+    import llguidance
+except ImportError:  # the extra `engine` brings it; an environment of a front end may lack it
+    llguidance = None  # type: ignore[assignment]
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(folder: Path) -> Any:
+    tokenizer = (folder / "tokenizer.json").read_text("utf-8")
+    ends = json.loads((folder / "config.json").read_text("utf-8"))["eos_token_id"]
+    return llguidance.LLTokenizer(tokenizer, eos_token=ends)
+
+
+class Grammar:
+    """A language, and how far an answer has come in it."""
+
+    def __init__(self, kind: str, value: Any, folder: Path) -> None:
+        """`kind`: json, json_object, regex, choice or grammar; `folder` holds the tokenizer.
+
+        Raises UncomputedError for what is not a language that is computed here.
+        """
+        if llguidance is None:
+            raise UncomputedError(f"{kind} (llguidance is not installed here)")
+        matchers = llguidance.LLMatcher
+        if kind == "json":
+            source = matchers.grammar_from_json_schema(
+                json.dumps(value) if isinstance(value, Mapping) else value
+            )
+        elif kind == "json_object":
+            source = matchers.grammar_from_json_schema('{"type": "object"}')
+        elif kind == "regex":
+            source = matchers.grammar_from_regex(value)
+        elif kind == "choice":
+            source = matchers.grammar_from_regex("|".join(map(re.escape, value)))
+        elif kind == "grammar":
+            source = llguidance.grammar_from("grammar", value)
+        else:
+            raise UncomputedError(kind)
+        self._matcher = matchers(_tokenizer(folder), source, log_level=0)
+        if self._matcher.is_error():
+            raise UncomputedError(f"{kind} ({self._matcher.get_error()})")
+
+    def allowed(self) -> frozenset[int]:
+        """The ids that may come next."""
+        bits = int.from_bytes(self._matcher.compute_bitmask(), "little")
+        return frozenset(place for place in range(bits.bit_length()) if bits >> place & 1)
+
+    def take(self, token: int) -> None:
+        """Go on by an id."""
+        self._matcher.consume_token(token)

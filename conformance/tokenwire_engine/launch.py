@@ -1,0 +1,335 @@
+"""Start a front end with the engine below it, wait until it answers, and end both."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from threading import Event, Thread
+
+from tokenwire.parrot.checkpoint import write_parrot
+from tokenwire.parrot.law import Parrot, positions_of
+from tokenwire.parrot.vocabulary import Vocabulary
+from tokenwire.usage_error import UsageError
+from tokenwire_engine.schedule import Schedule
+
+_HOST = "127.0.0.1"
+_POLL_S = 0.05
+_GRACE_S = 3.0
+"""So long a front end may take to end before it is killed."""
+_LOG_LINES = 15
+_PACKAGES = ("tokenwire", "tokenwire_engine")
+
+
+class Family(StrEnum):
+    """The front ends that the engine knows."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to start."""
+
+    family: Family
+    words: tuple[str, ...]
+    """The command line of the front end, without a model and without ports."""
+    vocabulary: Vocabulary = Vocabulary.BYTE_LEVEL
+    tokenizer: Path | None = None
+    """The folder of a model whose tokenizer the parrot gets; None for one of our own."""
+    schedule: Schedule = field(default_factory=Schedule)
+    """Of requests that bring none."""
+    version: str = ""
+    """The release to speak to; empty to ask the front end."""
+    trace: Path | None = None
+    log: Path | None = None
+    """Where the front end's own output goes; None for a temporary file, shown if it fails."""
+    ready_s: float = 300.0
+
+    def flag(self, name: str) -> str:
+        """The value of a flag on the command line; empty if it is not there."""
+        for place, word in enumerate(self.words):
+            if word == name:
+                return self.words[place + 1] if place + 1 < len(self.words) else ""
+            if word.startswith(f"{name}="):
+                return word.partition("=")[2]
+        return ""
+
+
+_MISSING = {
+    "vllm-rs": (
+        "the Rust front end is a file in vLLM's wheel: `pip download vllm==0.33.0 --no-deps`, then "
+        "`unzip vllm-*.whl vllm/vllm-rs`, and give its path"
+    ),
+    "vllm": "install it with `pip install vllm`, or give the path of the program in its environment",
+}
+
+
+def program(words: Sequence[str]) -> str:
+    """The path of a program. Raises UsageError if it is not there, with the way out."""
+    found = shutil.which(words[0])
+    if found is None:
+        name = Path(words[0]).name
+        way_out = _MISSING.get(name, "give the path of the interpreter of the front end's environment")
+        raise UsageError(f"there is no program {words[0]!r}; {way_out}")
+    return found
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _place_of_serve(words: Sequence[str]) -> int:
+    """Where the flags of a vLLM front end begin. Raises UsageError."""
+    if "serve" not in words:
+        raise UsageError(f"{' '.join(words)!r} does not serve; write `vllm-rs serve` or `vllm serve`")
+    return words.index("serve") + 1
+
+
+_ABOUT_VLLM = (
+    "import importlib.metadata, importlib.util\n"
+    "print(importlib.metadata.version('vllm'))\n"
+    "print(importlib.util.find_spec('vllm').origin)"
+)
+
+
+def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The release of a vLLM front end, and the fields of its outputs where its source tells them.
+
+    Raises UsageError.
+    """
+    if is_rust(words):
+        told = _printed([words[0], "--version"])
+    else:  # the program itself takes many seconds to say it
+        python = words[0] if "-m" in words else _interpreter(words[0])
+        told = _printed([python, "-c", _ABOUT_VLLM])
+    found = re.search(r"\d+\.\d+\.\d+(?:[.a-z]+\d+)*", told)
+    if found is None:
+        raise UsageError(f"{words[0]} names no release of vLLM; say it with --front-end-version")
+    lines = told.splitlines()
+    source = Path(lines[-1]).parent / "v1" / "engine" / "__init__.py"
+    return found[0], fields_in(source, "EngineCoreOutput") if source.is_file() else ()
+
+
+def is_rust(words: Sequence[str]) -> bool:
+    """True for vLLM's Rust front end."""
+    return Path(words[0]).name == "vllm-rs"
+
+
+def _printed(command: Sequence[str]) -> str:
+    """What a program prints. Raises UsageError if it fails."""
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if told.returncode:
+        last = told.stderr.strip().splitlines()[-1:]
+        raise UsageError(f"{command[0]} does not tell its release: {''.join(last)}")
+    return told.stdout
+
+
+def fields_in(source: Path, name: str) -> tuple[str, ...]:
+    """The fields of a class, in their order, read from a source file without running it."""
+    tree = ast.parse(source.read_text("utf-8"))
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
+    lines = [line for one in classes for line in one.body if isinstance(line, ast.AnnAssign)]
+    return tuple(line.target.id for line in lines if isinstance(line.target, ast.Name))
+
+
+def vllm_command(wanted: Wanted, folder: Path, port: int, handshake: int) -> list[str]:
+    """The command line of a vLLM front end that waits for an engine from elsewhere."""
+    place = _place_of_serve(wanted.words)
+    addresses = (
+        ["--handshake-port", str(handshake)]
+        if is_rust(wanted.words)
+        else ["--data-parallel-address", _HOST, "--data-parallel-rpc-port", str(handshake)]
+    )
+    ours = ["--data-parallel-size", "1", "--data-parallel-size-local", "0", *addresses]
+    if not wanted.flag("--port"):
+        ours += ["--port", str(port)]
+    if not wanted.flag("--host"):
+        ours += ["--host", _HOST]
+    if not wanted.flag("--served-model-name"):
+        ours += ["--served-model-name", "parrot"]
+    return [*wanted.words[:place], str(folder), *ours, *wanted.words[place:]]
+
+
+def sglang_command(wanted: Wanted, folder: Path, port: int) -> list[str]:
+    """The command line of SGLang's own server, with our scheduler below it."""
+    words = list(wanted.words)
+    place = next((i for i, word in enumerate(words) if word == "-m"), 0)
+    interpreter = words[:place] if place else [_interpreter(words[0])]
+    place += bool(place)
+    ours = ["--model-path", str(folder), "--device", "cpu", "--served-model-name", "parrot"]
+    if not wanted.flag("--port"):
+        ours += ["--port", str(port)]
+    rest = [word for word in words[place + 1 :] if word not in ("launch_server", "serve")]
+    return [*interpreter, "-m", "tokenwire_engine.sglang", *ours, *rest]
+
+
+def _interpreter(script: str) -> str:
+    """The interpreter that a console script names in its first line."""
+    with Path(program([script])).open("rb") as file:
+        line = file.readline().decode(errors="replace").strip()
+    if not line.startswith("#!"):
+        raise UsageError(f"{script} is no script of Python; write `python -m sglang.launch_server`")
+    return line.removeprefix("#!").split()[0]
+
+
+@dataclass
+class FrontEnd:
+    """A front end that runs, with the engine below it."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    seconds: float
+    """From its start to its first answer."""
+
+    def wait(self, ended: Event) -> int | None:
+        """Wait until it ends by itself, or until the event; its status, or None."""
+        while not ended.wait(_POLL_S):
+            if (status := self.process.poll()) is not None:
+                return status
+        return None
+
+
+@contextlib.contextmanager
+def front_end(wanted: Wanted, ended: Event | None = None) -> Iterator[FrontEnd]:
+    """Run a front end, and the engine below it, while the block runs. Raises UsageError.
+
+    `ended` gives up waiting for its first answer.
+    """
+    ended = ended or Event()
+    words = (program(wanted.words), *wanted.words[1:])
+    wanted = replace(wanted, words=words)
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tokenwire-engine-")))
+        folder = scratch / "parrot"
+        law = _write_parrot(folder, wanted)
+        port = int(wanted.flag("--port") or free_port())
+        environment = dict(os.environ)
+        if wanted.family is Family.VLLM:
+            command = _join_vllm(wanted, folder, law, port)
+        else:
+            command = sglang_command(wanted, folder, port)
+            environment |= _environment_of_sglang(wanted, law, scratch)
+        log = wanted.log or scratch / "front-end.log"
+        output = stack.enter_context(log.open("wb"))
+        started = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        stack.callback(_end, process)
+        url = f"http://{wanted.flag('--host') or _HOST}:{port}"
+        _demand_answer(url, process, log, started + wanted.ready_s, ended)
+        yield FrontEnd(url, process, log, time.monotonic() - started)
+
+
+def _write_parrot(folder: Path, wanted: Wanted) -> Parrot:
+    """The law of a new parrot, without weights. Raises UsageError."""
+    try:
+        return write_parrot(
+            folder, vocabulary=wanted.vocabulary, tokenizer=wanted.tokenizer, with_weights=False
+        )
+    except (ValueError, OSError) as error:
+        raise UsageError(f"--tokenizer: {error}") from error
+
+
+def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str]:
+    """Start the engine's thread; the command line of the front end that it joins."""
+    try:
+        from tokenwire_engine import vllm
+    except ImportError as error:
+        raise UsageError(
+            f"{error.name} is missing: pip install 'tokenwire[engine]' (pyzmq and msgspec)"
+        ) from error
+    version, fields = (wanted.version, ()) if wanted.version else vllm_version(wanted.words)
+    try:
+        vllm.demand_known(version, fields)
+    except vllm.UnknownVersionError as error:
+        raise UsageError(str(error)) from error
+    handshake = free_port()
+    options = vllm.VllmOptions(
+        f"tcp://{_HOST}:{handshake}",
+        law,
+        folder,
+        version,
+        int(wanted.flag("--max-model-len") or positions_of(law.distance)),
+        wanted.schedule,
+        trace=wanted.trace,
+    )
+    Thread(target=vllm.serve, args=(options,), daemon=True).start()
+    return vllm_command(wanted, folder, port, handshake)
+
+
+def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mapping[str, str]:
+    """What SGLang's interpreter needs to find this package, and no other of this environment."""
+    packages = scratch / "packages"
+    packages.mkdir()
+    for name in _PACKAGES:
+        source = Path(str(sys.modules[name].__file__)).parent
+        (packages / name).symlink_to(source, target_is_directory=True)
+    path = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH", ""))))
+    found = {"PYTHONPATH": path, "TOKENWIRE_DISTANCE": str(law.distance)}
+    if str(wanted.schedule):
+        found["TOKENWIRE_SCHEDULE"] = str(wanted.schedule)
+    if wanted.trace is not None:
+        found["TOKENWIRE_TRACE"] = str(wanted.trace)
+    if wanted.version:
+        found["TOKENWIRE_VERSION"] = wanted.version
+    return found
+
+
+def _demand_answer(url: str, process: subprocess.Popen[bytes], log: Path, until: float, ended: Event) -> None:
+    """Wait until a front end answers. Raises UsageError with the end of its log."""
+    while not _answers(url):
+        status = process.poll()
+        if status is not None:
+            raise UsageError(f"the front end ended with status {status} before it answered:\n{_tail(log)}")
+        if time.monotonic() > until:
+            raise UsageError(f"the front end does not answer at {url}/health:\n{_tail(log)}")
+        if ended.wait(_POLL_S):
+            raise UsageError("ended before the front end answered")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").splitlines()
+    return "\n".join(lines[-_LOG_LINES:])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a front end, with all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)

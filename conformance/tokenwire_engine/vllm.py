@@ -1,0 +1,406 @@
+"""The protocol between vLLM's front ends and its engine process, spoken from the engine's side.
+
+The front end binds the sockets and the engine connects: a handshake, then inputs and outputs for each API
+server. All payloads are msgpack; requests and outputs are arrays, to which releases append fields.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from tokenwire.parrot.law import GROUP, Parrot
+from tokenwire_engine.engine import (
+    Emitted,
+    Engine,
+    EngineDiedError,
+    Outcome,
+    Running,
+    Sampling,
+    UncomputedError,
+    answer,
+    rank,
+)
+from tokenwire_engine.grammar import Grammar
+from tokenwire_engine.schedule import KEY, Schedule, schedule_of
+
+ADD, ABORT, WAVE, UTILITY = (bytes([kind]) for kind in range(4))
+DEAD = b"ENGINE_CORE_DEAD"
+FINISHES = {"stop": 0, "length": 1, "abort": 2, "error": 3, "repeat": 4}
+REQUEST = (
+    *("request_id", "prompt_token_ids", "mm_features", "sampling_params", "pooling_params", "arrival_time"),
+    *("lora_request", "cache_salt", "data_parallel_rank", "prompt_embeds", "prompt_is_token_ids"),
+    *("client_index", "current_wave", "priority", "trace_headers", "resumable", "external_req_id"),
+    *("reasoning_ended", "reasoning_parser_kwargs", "abort_immediately", "session_id", "kv_hints"),
+)
+_OUTPUT_0_32 = (
+    *("request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "pooling_output"),
+    *("finish_reason", "stop_reason", "events", "kv_transfer_params", "ec_transfer_params", "trace_headers"),
+    *("prefill_stats", "routed_experts", "num_nans_in_logits", "mm_cache_miss_hashes", "new_sampling_mask"),
+    *("spec_decode_metrics", "prompt_token_id_logprobs"),
+)
+OUTPUTS: Mapping[str, tuple[str, ...]] = {"0.32.0": _OUTPUT_0_32, "0.33.0": (*_OUTPUT_0_32, "error")}
+"""The fields of an output in each known release, in their order."""
+NEWEST = max(OUTPUTS)
+_DEFAULTS = {"num_nans_in_logits": 0}
+_UNCOMPUTED = (
+    *("bad_words", "_bad_words_token_ids", "repetition_detection"),
+    *("thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
+)
+"""Sampling parameters that this engine does not compute: a request that has one is refused."""
+_UTILITIES: Mapping[str, Any] = {
+    "get_supported_tasks": ["generate"],
+    "is_sleeping": False,
+    "reset_prefix_cache": True,
+    "add_lora": True,
+    "remove_lora": True,
+    "pin_lora": True,
+    "list_loras": [],
+    "is_scheduler_paused": False,
+    "get_weight_version": "default",
+}
+"""What control calls are answered with; all others with nothing."""
+_EVENT_QUEUED, _EVENT_SCHEDULED, _EVENT_PREEMPTED = 1, 2, 3
+_DEATH_S = 0.5
+"""So long the last word of an engine that dies may take to leave."""
+
+_pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
+
+
+class UnknownVersionError(ValueError):
+    """The front end is of a release whose protocol is not known; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class VllmOptions:
+    """How the engine joins a front end, and what it says of itself."""
+
+    handshake: str
+    law: Parrot
+    folder: Path
+    """It holds the tokenizer of the parrot."""
+    version: str = NEWEST
+    max_model_len: int = 4096
+    schedule: Schedule = field(default_factory=Schedule)
+    """Of requests that bring none."""
+    tick_ms: int = 1
+    """Milliseconds between steps."""
+    parallel_hash: str | None = None
+    trace: Path | None = None
+    """A file that every message is written to, as JSON lines."""
+
+
+def demand_known(version: str, fields: Sequence[str] = ()) -> None:
+    """Check that a release is known. Raises UnknownVersionError, which says how its outputs differ from those
+    of the newest known release; `fields` are those that the release itself names.
+    """
+    if version in OUTPUTS:
+        return
+    known = OUTPUTS[NEWEST]
+    added = [name for name in fields if name not in known]
+    gone = [name for name in known if name not in fields]
+    told = f"; its outputs add {added or 'nothing'} and lack {gone or 'nothing'}" if fields else ""
+    raise UnknownVersionError(
+        f"vLLM {version} is not known to this engine (known: {', '.join(OUTPUTS)}){told}; "
+        f"--front-end-version {NEWEST} speaks to it as to that release"
+    )
+
+
+def array(kind: str, shape: tuple[int, ...], values: Iterable[float]) -> tuple[Any, ...]:
+    """An array as vLLM's serializer writes it: of numpy ('<i8', '<f4') or torch ('int64', 'float32')."""
+    flat = list(values)
+    letter = {"<i8": "q", "int64": "q", "<f4": "f", "float32": "f"}[kind]
+    return kind, shape, msgspec.msgpack.Ext(3, struct.pack(f"<{len(flat)}{letter}", *flat))
+
+
+def logprob_rows(
+    law: Parrot,
+    rows: Sequence[tuple[int, int]],
+    count: int,
+    named: Sequence[int] | None = None,
+    *,
+    tensors: bool = False,
+    nan: frozenset[int] = frozenset(),
+) -> tuple[Any, ...]:
+    """Logprobs of rows of (the likeliest id there, the id that stands there): the latter first, then the top,
+    or those of named ids. Rows in `nan` have no number.
+    """
+    ids: list[int] = []
+    values: list[float] = []
+    for place, (likeliest, token) in enumerate(rows):
+        if named is None:
+            others = law.top(likeliest, count)
+        else:
+            others = [(other, law.logprob(likeliest, other)) for other in named]
+        ids += [token, *(other for other, _ in others)]
+        row = [law.logprob(likeliest, token), *(value for _, value in others)]
+        values += [float("nan")] * len(row) if place in nan else row
+    whole, real = ("int64", "float32") if tensors else ("<i8", "<f4")
+    shape = (len(rows), len(ids) // max(len(rows), 1))
+    ranks = [rank(law, likeliest, token) for likeliest, token in rows]
+    return (array(whole, shape, ids), array(real, shape, values), array(whole, shape[:1], ranks), None)
+
+
+def sampling_of(params: Mapping[str, Any], room: int, folder: Path) -> Sampling:
+    """The sampling of a request, with room for so many tokens; `folder` holds the tokenizer. Raises
+    UncomputedError for what is not computed here.
+    """
+    for name in _UNCOMPUTED:
+        if params.get(name):
+            raise UncomputedError(name)
+    ends = frozenset(params.get("stop_token_ids") or ())
+    eos = params.get("_eos_token_id")
+    ends |= {eos} if eos is not None else set()
+    allowed = params.get("allowed_token_ids")
+    return Sampling(
+        budget=min(16 if params.get("max_tokens") is None else params["max_tokens"], room),
+        least=params.get("min_tokens") or 0,
+        ends=ends,
+        barred=ends | frozenset(params.get("_all_stop_token_ids") or ()),
+        bias={int(token): bias for token, bias in (params.get("logit_bias") or {}).items()},
+        allowed=frozenset(allowed) if allowed is not None else None,
+        language=_language(params.get("structured_outputs"), folder),
+        presence=params.get("presence_penalty") or 0.0,
+        frequency=params.get("frequency_penalty") or 0.0,
+        repetition=params.get("repetition_penalty") or 1.0,
+    )
+
+
+def _language(wanted: Mapping[str, Any] | None, folder: Path) -> Grammar | None:
+    """The language that structured outputs name; None if they name none."""
+    kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+    named = [kind for kind in kinds if wanted and wanted.get(kind) not in (None, False)]
+    return Grammar(named[0], (wanted or {})[named[0]], folder) if named else None
+
+
+class VllmEngine:
+    """An engine as vLLM's front ends see it: messages in, messages out."""
+
+    def __init__(self, options: VllmOptions, send: Callable[[int, bytes], object]) -> None:
+        """`send` takes the number of an API server, and a message for it."""
+        demand_known(options.version)
+        self.options, self._send = options, send
+        self.engine = Engine(options.law)
+        self._requests: dict[str, dict[str, Any]] = {}
+        self._fields = OUTPUTS[options.version]
+        self._trace = options.trace.open("a", encoding="utf-8") if options.trace else None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if only a message brings something new."""
+        return self.engine.is_idle
+
+    def ready(self) -> bytes:
+        """The first message to each API server; every field that any known release demands."""
+        longest = self.options.max_model_len
+        return _pack(
+            {
+                **{"max_model_len": longest, "num_gpu_blocks": 1024, "block_size": 16, "dtype": "float32"},
+                **{
+                    "dp_stats_address": None,
+                    "vllm_version": self.options.version,
+                    "instance_id": "tokenwire",
+                },
+                **{"world_size": 1, "data_parallel_size": 1, "data_parallel_rank": 0},
+                **{"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "decode_context_parallel_size": 1},
+                **{"max_num_seqs": 256, "max_num_batched_tokens": 8192},
+                **{"supports_lora": False, "max_loras": 0},
+                **{"kv_cache_size_tokens": 4 * longest, "kv_cache_max_concurrency": 4.0},
+            }
+        )
+
+    def receive(self, kind: bytes, payload: bytes) -> None:
+        """Take a message of the front end."""
+        content: Any = _unpack(payload) if kind in (ADD, ABORT, UTILITY) else None
+        self._note("in", kind.hex(), content)
+        if kind == ADD:
+            self._add(dict(zip(REQUEST, content, strict=False)))
+        elif kind == ABORT:
+            for name in content:  # as EngineCore does: a client that aborts is told nothing
+                self._requests.pop(name, None)
+                self.engine.take(name)
+        elif kind == UTILITY:
+            client, call, method, _ = content
+            self._output(client, [], utility=[call, None, [None, _UTILITIES.get(method)]])
+
+    def _add(self, request: dict[str, Any]) -> None:
+        params, prompt = request.get("sampling_params") or {}, request.get("prompt_token_ids") or []
+        name, client = request["request_id"], request.get("client_index") or 0
+        try:
+            self._demand_sampled(request)
+            given = (params.get("extra_args") or {}).get(KEY)
+            schedule = schedule_of(given, request.get("external_req_id") or name, self.options.schedule)
+            room = self.options.max_model_len - len(prompt)
+            right = answer(self.options.law, prompt, sampling_of(params, room, self.options.folder))
+        except (UncomputedError, ValueError) as error:
+            refusal = f"{error} is not computed" if isinstance(error, UncomputedError) else str(error)
+            row = {"request_id": name, "new_token_ids": [], "finish_reason": FINISHES["error"]}
+            self._output(client, [self._row({**row, "error": _error(refusal, 400)})], ended=[name])
+            return
+        if right.outcome.matched is not None and right.outcome.matched == params.get("_eos_token_id"):
+            right = replace(right, outcome=Outcome("stop"))
+        self._requests[name] = request
+        self.engine.add(Running(name, prompt, right, schedule))
+
+    def _demand_sampled(self, request: Mapping[str, Any]) -> None:
+        """Check that ids of the parrot are to be sampled. Raises UncomputedError."""
+        prompt = request.get("prompt_token_ids")
+        if request.get("pooling_params") or not prompt or max(prompt) >= self.options.law.vocab_size:
+            raise UncomputedError("a prompt that is not of ids of the parrot, or that is not sampled,")
+
+    def step(self) -> None:
+        """Run a step, and send what it brings. Raises EngineDiedError."""
+        rows: dict[tuple[int, str], list[list[Any]]] = {}
+        ended: dict[tuple[int, str], list[str]] = {}
+        for running, emitted in self.engine.step():
+            request = self._requests[running.name]
+            key = (request.get("client_index") or 0, running.schedule.weights)
+            rows.setdefault(key, []).append(self._row(self._fields_of(request, running, emitted)))
+            if emitted.outcome is not None:
+                del self._requests[running.name]
+                ended.setdefault(key, []).append(running.name)
+        for (client, weights), outputs in rows.items():
+            self._output(client, outputs, ended=ended.get((client, weights)), weights=weights or None)
+
+    def _fields_of(self, request: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
+        params, schedule = request.get("sampling_params") or {}, running.schedule
+        found: dict[str, Any] = {"request_id": emitted.name, "new_token_ids": list(emitted.ids)}
+        places = range(emitted.start, emitted.start + len(emitted.ids))
+        rows = [(place, running.right.likeliest[place], running.right.ids[place]) for place in places]
+        top, named = params.get("logprobs"), params.get("logprob_token_ids")
+        if schedule.logprobs is not None and schedule.logprobs[0] == "none":
+            rows = [row for row in rows if row[0] != schedule.logprobs[1]]
+        if rows and (top is not None or named):
+            nan = {schedule.logprobs[1]} if schedule.logprobs and schedule.logprobs[0] == "nan" else set()
+            found["new_logprobs"] = logprob_rows(
+                self.options.law,
+                [(likeliest, token) for _, likeliest, token in rows],
+                GROUP if top == -1 else top or 0,
+                named,
+                nan=frozenset(index for index, (place, *_) in enumerate(rows) if place in nan),
+            )
+            found["num_nans_in_logits"] = len(nan.intersection(place for place, *_ in rows))
+        if emitted.is_first:
+            found |= self._prefilled(params, running, emitted)
+        if (outcome := emitted.outcome) is not None:
+            found |= {"finish_reason": FINISHES[outcome.kind], "stop_reason": outcome.matched}
+            if outcome.status is not None and outcome.status != 500:
+                found["error"] = _error("the schedule of the request says so", outcome.status)
+            if schedule.kv:
+                found["kv_transfer_params"] = {"remote_engine_id": schedule.kv}
+            if schedule.drafts:
+                found["spec_decode_metrics"] = _drafted(schedule.drafts, running.accepted)
+        return found
+
+    def _prefilled(self, params: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
+        """What the first output of a request says of its prompt."""
+        prompt, law, now = running.prompt, self.options.law, time.monotonic()
+        cached = min(running.schedule.cached, len(prompt) - 1)
+        events = [_EVENT_QUEUED, _EVENT_SCHEDULED, *([_EVENT_PREEMPTED] if emitted.was_preempted else [])]
+        found: dict[str, Any] = {
+            "prefill_stats": {
+                **{"num_prompt_tokens": len(prompt), "num_computed_tokens": len(prompt) - cached},
+                **{"num_cached_tokens": cached, "num_local_cached_tokens": cached},
+            },
+            "events": [{"type": event, "timestamp": now} for event in events],
+        }
+        if (top := params.get("prompt_logprobs")) is not None:
+            rows = [(prompt[place - law.lag(place)], prompt[place]) for place in range(1, len(prompt))]
+            count = GROUP if top == -1 else top
+            found["new_prompt_logprobs_tensors"] = logprob_rows(law, rows, count, tensors=True)
+        return found
+
+    def _row(self, found: Mapping[str, Any]) -> list[Any]:
+        row = [found.get(name, _DEFAULTS.get(name)) for name in self._fields]
+        while row[-1] is None:
+            row.pop()
+        return row
+
+    def _output(
+        self,
+        client: int,
+        rows: list[list[Any]],
+        *,
+        utility: list[Any] | None = None,
+        ended: list[str] | None = None,
+        weights: str | None = None,
+    ) -> None:
+        message: list[Any] = [0, rows, None, time.monotonic(), utility, ended]
+        if weights is not None:
+            message += [None, None, weights]
+        self._note("out", "", message)
+        self._send(client, _pack(message))
+
+    def _note(self, way: str, kind: str, content: Any) -> None:
+        if self._trace is not None:
+            line = msgspec.json.encode({way: kind, "content": content}, enc_hook=repr)
+            self._trace.write(line.decode() + "\n")
+            self._trace.flush()
+
+
+def _error(message: str, status: int) -> dict[str, Any]:
+    """An error of a request: 400 blames the request, 503 asks for another try, and 500 blames the engine."""
+    code = "validation_error" if status == 400 else "internal_error"
+    return {"code": code, "message": message, "retryable": status == 503}
+
+
+def _drafted(proposed: int, accepted: Sequence[int]) -> dict[str, Any]:
+    return {
+        **{"num_spec_tokens": proposed, "num_draft_tokens": proposed * len(accepted)},
+        "histogram": [accepted.count(count) for count in range(proposed + 1)],
+        **{"per_step_accepted": list(accepted), "per_step_drafted": [proposed] * len(accepted)},
+    }
+
+
+def serve(options: VllmOptions, on_joined: Callable[[], object] = lambda: None) -> None:
+    """Join a front end, and answer it until the process ends, or a schedule ends the engine."""
+    context, identity = zmq.Context(), (0).to_bytes(2, "little")
+
+    def connected(kind: int, address: str) -> zmq.Socket[bytes]:
+        socket = context.socket(kind)
+        socket.setsockopt(zmq.LINGER, int(_DEATH_S * 1000))
+        socket.setsockopt(zmq.IDENTITY, identity)
+        socket.connect(address)
+        return socket
+
+    hand = connected(zmq.DEALER, options.handshake)
+    status = {"local": False, "headless": True, "parallel_config_hash": options.parallel_hash}
+    hand.send(_pack({"status": "HELLO", **status}))
+    addresses = _unpack(hand.recv())["addresses"]
+    outputs = [connected(zmq.PUSH, address) for address in addresses["outputs"]]
+    engine = VllmEngine(options, lambda client, message: outputs[client].send(message))
+    poller = zmq.Poller()
+    for address in addresses["inputs"]:
+        socket = connected(zmq.DEALER, address)
+        socket.send(engine.ready())
+        poller.register(socket, zmq.POLLIN)
+    hand.send(_pack({"status": "READY", **status}))
+    on_joined()
+    try:
+        while True:
+            for socket, _ in poller.poll(None if engine.is_idle else options.tick_ms):
+                _take_all(socket, engine)
+            engine.step()
+    except EngineDiedError as died:
+        print(f"the schedule of request {died} ends the engine", file=sys.stderr, flush=True)
+        for output in outputs:
+            output.send(DEAD)
+    finally:
+        context.destroy(linger=int(_DEATH_S * 1000))
+
+
+def _take_all(socket: zmq.Socket[bytes], engine: VllmEngine) -> None:
+    while True:
+        try:
+            kind, payload, *_ = socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        engine.receive(kind, payload)

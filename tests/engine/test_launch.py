@@ -1,0 +1,237 @@
+"""Front ends are started over the engine, and everything is ended: here a small one stands in for vLLM's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenwire.parrot.checkpoint import write_parrot
+from tokenwire.parrot.vocabulary import Vocabulary
+from tokenwire.usage_error import UsageError
+from tokenwire_engine.launch import Family, Wanted, fields_in, front_end, sglang_command, vllm_command
+from tokenwire_engine.schedule import parse_schedule
+
+PROMPT = [300 + place for place in range(16)]
+
+
+def ask(url: str, **body: Any) -> Any:
+    data = json.dumps({"prompt": PROMPT, "max_tokens": 4, **body}).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        text = answer.read().decode()
+    if body.get("stream"):
+        return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    return json.loads(text)
+
+
+def ids_of(events: list[Any]) -> list[list[int]]:
+    return [event["choices"][0]["token_ids"] for event in events]
+
+
+def test_a_front_end_answers_by_the_law_in_the_steps_that_it_is_asked_for(vllm_rs: Path) -> None:
+    with front_end(Wanted(Family.VLLM, (str(vllm_rs), "serve"))) as running:
+        assert ids_of(ask(running.url, stream=True)) == [[300], [301], [302], [303]]
+        scheduled = ask(running.url, stream=True, vllm_xargs={"tokenwire": "steps=3;late"})
+        assert ids_of(scheduled) == [[300, 301, 302], [303], []]
+        assert ask(running.url)["choices"][0]["finish_reason"] == "length"
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(running.url, timeout=5)
+
+
+def test_a_default_schedule_is_that_of_requests_without_one(vllm_rs: Path) -> None:
+    wanted = Wanted(Family.VLLM, (str(vllm_rs), "serve"), schedule=parse_schedule("steps=4"))
+    with front_end(wanted) as running:
+        assert len(ask(running.url, stream=True)) == 1
+
+
+def test_an_engine_dies_by_schedule_and_the_front_end_says_so(vllm_rs: Path) -> None:
+    with front_end(Wanted(Family.VLLM, (str(vllm_rs), "serve"))) as running:
+        events = ask(running.url, stream=True, vllm_xargs={"tokenwire": "die=2"})
+        assert events[-1]["choices"][0]["finish_reason"] == "error"
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{running.url}/health", timeout=5)
+
+
+def test_every_message_is_written_where_it_is_asked_for(vllm_rs: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    with front_end(Wanted(Family.VLLM, (str(vllm_rs), "serve"), trace=trace)) as running:
+        ask(running.url)
+    lines = [json.loads(line) for line in trace.read_text("utf-8").splitlines()]
+    assert [next(iter(line)) for line in lines] == ["in", *["out"] * 4]
+    assert lines[0]["content"][1] == PROMPT
+
+
+def test_the_tokenizer_of_a_model_is_served_where_one_is_named(vllm_rs: Path, tmp_path: Path) -> None:
+    write_parrot(tmp_path / "p", vocabulary=Vocabulary.SENTENCEPIECE, with_weights=False)
+    assert not (tmp_path / "p" / "model.safetensors").exists()
+    words = (str(vllm_rs), "serve")
+    with front_end(Wanted(Family.VLLM, words, tokenizer=tmp_path / "p")) as running:
+        assert ask(running.url)["choices"][0]["token_ids"] == PROMPT[:4]
+    wanted = Wanted(Family.VLLM, words, tokenizer=tmp_path)
+    with pytest.raises(UsageError, match=r"--tokenizer: there is no .*tokenizer\.json"), front_end(wanted):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("no-such-folder/vllm-rs", "serve"), "pip download vllm==.*vllm/vllm-rs"),
+        (("no-such-folder/vllm", "serve"), "pip install vllm"),
+        (("no-such-folder/python", "-m", "x"), "path of the interpreter"),
+    ],
+)
+def test_a_front_end_that_is_missing_is_named_with_the_way_out(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message), front_end(Wanted(Family.VLLM, words)):
+        pass
+
+
+def stub(folder: Path, name: str, body: str) -> str:
+    program = folder / name
+    program.write_text(f"#!{sys.executable}\nimport sys\n{body}\n", "utf-8")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_front_end_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    broken = stub(
+        tmp_path, "vllm-rs", "print('vllm-rs 0.33.0') if '--version' in sys.argv else sys.exit('no room')"
+    )
+    wanted = Wanted(Family.VLLM, (broken, "serve"))
+    with (
+        pytest.raises(UsageError, match=r"ended with status 1 before it answered:\nno room"),
+        front_end(wanted),
+    ):
+        pass
+
+
+def test_an_unknown_release_is_refused_before_it_is_started(tmp_path: Path) -> None:
+    newer = stub(tmp_path, "vllm-rs", "print('vllm-rs 0.99.0')")
+    with (
+        pytest.raises(UsageError, match=r"vLLM 0\.99\.0 is not known"),
+        front_end(Wanted(Family.VLLM, (newer, "serve"))),
+    ):
+        pass
+
+
+def test_fields_are_read_from_source_without_running_it(tmp_path: Path) -> None:
+    source = tmp_path / "engine.py"
+    source.write_text(
+        "import nothing_like_that\nclass Other:\n    x: int\nclass Output:\n    a: int\n    b: str = ''\n"
+    )
+    assert fields_in(source, "Output") == ("a", "b")
+
+
+def test_the_words_of_a_front_end_keep_their_flags_and_get_the_model(tmp_path: Path) -> None:
+    wanted = Wanted(Family.VLLM, ("vllm", "serve", "--stream-interval", "4", "--port=99"))
+    command = vllm_command(wanted, tmp_path, 1, 2)
+    assert command[:3] == ["vllm", "serve", str(tmp_path)]
+    assert command[-3:] == ["--stream-interval", "4", "--port=99"]
+    assert command.count("--port") == 0
+    assert "--data-parallel-rpc-port" in command
+    assert "--handshake-port" in vllm_command(Wanted(Family.VLLM, ("a/vllm-rs", "serve")), tmp_path, 1, 2)
+    of_sglang = Wanted(Family.SGLANG, ("python3", "-m", "sglang.launch_server", "--stream-interval", "4"))
+    command = sglang_command(of_sglang, tmp_path, 7)
+    assert command[:3] == ["python3", "-m", "tokenwire_engine.sglang"]
+    assert command[-2:] == ["--stream-interval", "4"]
+    assert command[command.index("--port") + 1] == "7"
+    script = stub(tmp_path, "sglang", "")
+    command = sglang_command(Wanted(Family.SGLANG, (script, "serve", "--tp", "1")), tmp_path, 7)
+    assert command[:3] == [sys.executable, "-m", "tokenwire_engine.sglang"]
+    assert command[-2:] == ["--tp", "1"]
+
+
+# The command.
+
+
+def tokenwire(*words: str, **options: Any) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    program = [sys.executable, "-m", "tokenwire", *words]
+    return subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **options)
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert " answers at http://" in line, line
+    return line.split()[line.split().index("at") + 1]
+
+
+def is_gone(url: str) -> bool:
+    """Wait until nothing answers there."""
+    for _ in range(400):
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=5).close()
+        except (OSError, urllib.error.URLError):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_sigterm_ends_the_command_and_the_front_end(vllm_rs: Path) -> None:
+    with tokenwire("engine", "vllm", "--", str(vllm_rs), "serve") as process:
+        url = url_of(process)
+        assert ask(url)["choices"][0]["token_ids"] == PROMPT[:4]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert is_gone(url)
+
+
+def test_a_command_that_loses_its_parent_ends_the_front_end(vllm_rs: Path) -> None:
+    with tokenwire("engine", "vllm", "--attached", "--", str(vllm_rs), "serve") as process:
+        url = url_of(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert is_gone(url)
+
+
+def test_a_front_end_that_ends_by_itself_ends_the_command(tmp_path: Path, vllm_rs: Path) -> None:
+    source = vllm_rs.read_text("utf-8").replace("self.is_dead = True", "import os; os._exit(3)")
+    mortal = tmp_path / "vllm-rs"
+    mortal.write_text(source, "utf-8")
+    mortal.chmod(0o755)
+    with tokenwire("engine", "vllm", "--", str(mortal), "serve") as process:
+        url = url_of(process)
+        with pytest.raises((OSError, urllib.error.URLError)):
+            ask(url, vllm_xargs={"tokenwire": "die=1"})
+        assert process.wait(20) == 1
+        assert process.stderr is not None
+        assert "the front end ended with status 3" in process.stderr.read()
+
+
+def test_check_starts_asks_and_stops_everything(vllm_rs: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ("--engine", f"{vllm_rs} serve", "--dialect", "vllm-completions", "--scenario", "greedy-stream")
+    with tokenwire("check", *words, "--requirement", "script-ids-are-said", "--json", str(report)) as process:
+        printed, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, printed + errors
+    document = json.loads(report.read_text("utf-8"))
+    assert {row["verdict"] for row in document["verdicts"]} == {"PASS"}
+    assert is_gone(document["target"]["url"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give one of them"),
+        (["--target", "http://127.0.0.1:9", "--engine", "vllm-rs serve"], "give one of them"),
+        (["--engine", "no-such-folder/vllm-rs serve"], "pip download vllm"),
+    ],
+)
+def test_check_refuses_what_it_cannot_start(words: list[str], message: str) -> None:
+    with tokenwire("check", *words) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert message in " ".join(errors.split())
+    assert "Traceback" not in errors
