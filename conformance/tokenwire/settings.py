@@ -178,7 +178,7 @@ class Settings:
         "Start this front end of vLLM or SGLang over an engine of known answers, check it, and stop both.",
         metavar="COMMAND",
         toml='engine = "vllm-rs serve"',
-        roles=SENSITIVE,
+        unasked=Unasked.NONE,
     )
     header: tuple[str, ...] = _names(
         f"{_REACH} init again inspect",

@@ -20,7 +20,7 @@ class UncomputedError(Exception):
 
 
 class Language(Protocol):
-    """What an answer has to be a word of."""
+    """A language that an answer has to be a word of."""
 
     def allowed(self) -> frozenset[int]:
         """The ids that may come next."""
@@ -31,11 +31,11 @@ class Language(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What changes the ids of an answer beside the law."""
+    """Parameters that change the ids of an answer beside the law."""
 
     budget: int
     least: int = 0
-    """No end before so many tokens."""
+    """The answer has at least this number of tokens."""
     ends: frozenset[int] = frozenset()
     """Ids that end the answer."""
     barred: frozenset[int] = frozenset()
@@ -69,7 +69,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What a step brings for one request."""
+    """The output of a request in one step."""
 
     name: str
     start: int
@@ -86,7 +86,7 @@ class EngineDiedError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What follows a prompt."""
+    """The ids that follow a prompt."""
 
     ids: tuple[int, ...]
     likeliest: tuple[int, ...]
@@ -99,19 +99,19 @@ def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
     ids: list[int] = []
     law_says: list[int] = []
     length = len(prompt)
-    seen, said = Counter(prompt), Counter[int]()
+    seen, given = Counter(prompt), Counter[int]()
     for place in range(sampling.budget):
         source = length + place - law.lag(length + place)
         likeliest = prompt[source] if source < length else ids[source - length]
         banned = sampling.barred if place < sampling.least else frozenset()
         token = likeliest
         if not sampling.is_plain or likeliest in banned:
-            token = _likeliest(law, likeliest, sampling, banned, seen=seen, said=said)
+            token = _likeliest(law, likeliest, sampling, banned, seen=seen, given=given)
         ids.append(token)
         law_says.append(likeliest)
         if not sampling.is_plain:
             seen[token] += 1
-            said[token] += 1
+            given[token] += 1
         if sampling.language is not None:
             sampling.language.take(token)
         if token in sampling.ends and place + 1 > sampling.least:
@@ -126,7 +126,7 @@ def _likeliest(
     banned: frozenset[int],
     *,
     seen: Counter[int],
-    said: Counter[int],
+    given: Counter[int],
 ) -> int:
     """The id with the greatest logit once biases and penalties are counted."""
 
@@ -134,7 +134,7 @@ def _likeliest(
         logit = law.logit(likeliest, token)
         if token in seen:
             logit = logit / sampling.repetition if logit > 0 else logit * sampling.repetition
-        logit -= sampling.frequency * said[token] + sampling.presence * (token in said)
+        logit -= sampling.frequency * given[token] + sampling.presence * (token in given)
         return logit + sampling.bias.get(token, 0.0)
 
     allowed = frozenset(range(law.vocab_size)) if sampling.allowed is None else sampling.allowed
@@ -174,7 +174,7 @@ class Running:
         self._order = outcome
 
     def step(self) -> list[Emitted]:
-        """What is sent after the next step: nothing while it idles or its outputs are held.
+        """Return what is sent after the next step: nothing while it idles or its outputs are held.
 
         Raises EngineDiedError.
         """

@@ -1,4 +1,4 @@
-"""What a request lets the engine say: the ids that may come next, by llguidance where it is installed."""
+"""Constraints of a request: the ids that may come next, by llguidance where it is installed."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Family(StrEnum):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to start."""
+    """A front end to start, and how."""
 
     family: Family
     words: tuple[str, ...]
@@ -98,7 +98,7 @@ def free_port() -> int:
 
 
 def _place_of_serve(words: Sequence[str]) -> int:
-    """Where the flags of a vLLM front end begin. Raises UsageError."""
+    """Return the place at which the flags of a vLLM front end begin. Raises UsageError."""
     if "serve" not in words:
         raise UsageError(f"{' '.join(words)!r} does not serve; write `vllm-rs serve` or `vllm serve`")
     return words.index("serve") + 1
@@ -135,7 +135,7 @@ def is_rust(words: Sequence[str]) -> bool:
 
 
 def _printed(command: Sequence[str]) -> str:
-    """What a program prints. Raises UsageError if it fails."""
+    """Return the output of a program. Raises UsageError if it fails."""
     told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if told.returncode:
         last = told.stderr.strip().splitlines()[-1:]
@@ -187,7 +187,7 @@ def _interpreter(script: str) -> str:
     with Path(program([script])).open("rb") as file:
         line = file.readline().decode(errors="replace").strip()
     if not line.startswith("#!"):
-        raise UsageError(f"{script} is no script of Python; write `python -m sglang.launch_server`")
+        raise UsageError(f"{script} is not a script of Python; write `python -m sglang.launch_server`")
     return line.removeprefix("#!").split()[0]
 
 
@@ -284,7 +284,7 @@ def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str
 
 
 def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mapping[str, str]:
-    """What SGLang's interpreter needs to find this package, and no other of this environment."""
+    """Return the variables by which SGLang's interpreter finds this package, and no other one from here."""
     packages = scratch / "packages"
     packages.mkdir()
     for name in _PACKAGES:

@@ -1,6 +1,6 @@
 """The schedule of a request: what it wants of the engine, beside its tokens.
 
-A schedule is a short text, `steps=2,1,4;info=a@3;abort=5`. Each word stands once:
+A schedule is a short text, `steps=2,1,4;info=a@3;abort=5`. Each word may be given once:
 
 | word | meaning |
 |---|---|
@@ -15,7 +15,7 @@ A schedule is a short text, `steps=2,1,4;info=a@3;abort=5`. Each word stands onc
 | `die=5` | the engine itself ends at five tokens |
 | `late` | the end comes in a step of its own, without a token |
 | `drafts=3` | three tokens are proposed in each step; all but the first of its tokens were accepted |
-| `cached=8` | so many tokens of the prompt come from the cache |
+| `cached=8` | eight tokens of the prompt come from the cache |
 | `logprobs=nan@2`, `=none@2` | the logprob of output 2 is NaN, or its entry is missing |
 | `weights=v7`, `kv=PEER` | the version of the weights; what a prefill hands over |
 """
@@ -192,7 +192,7 @@ def parse_schedule(text: str) -> Schedule:
         except ValueError as error:
             raise ValueError(f"schedule word {word!r}: {error}") from error
         if field in found:
-            raise ValueError(f"schedule word {word!r}: it, or another end, stands there already")
+            raise ValueError(f"schedule word {word!r}: it, or another end, was given already")
         found[field] = parsed
     return Schedule(**found)
 

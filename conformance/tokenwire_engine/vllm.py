@@ -81,7 +81,7 @@ class UnknownVersionError(ValueError):
 
 @dataclass(frozen=True)
 class VllmOptions:
-    """How the engine joins a front end, and what it says of itself."""
+    """The way to join a front end, and what the engine reports of itself."""
 
     handshake: str
     law: Parrot
@@ -107,9 +107,9 @@ def demand_known(version: str, fields: Sequence[str] = ()) -> None:
     known = OUTPUTS[NEWEST]
     added = [name for name in fields if name not in known]
     gone = [name for name in known if name not in fields]
-    told = f"; its outputs add {added or 'nothing'} and lack {gone or 'nothing'}" if fields else ""
+    change = f"; its outputs add {added or 'nothing'} and lack {gone or 'nothing'}" if fields else ""
     raise UnknownVersionError(
-        f"vLLM {version} is not known to this engine (known: {', '.join(OUTPUTS)}){told}; "
+        f"vLLM {version} is not known to this engine (known: {', '.join(OUTPUTS)}){change}; "
         f"--front-end-version {NEWEST} speaks to it as to that release"
     )
 
@@ -130,7 +130,7 @@ def logprob_rows(
     tensors: bool = False,
     nan: frozenset[int] = frozenset(),
 ) -> tuple[Any, ...]:
-    """Logprobs of rows of (the likeliest id there, the id that stands there): the latter first, then the top,
+    """Logprobs of rows of (the likeliest id there, the id at that place): the latter first, then the top,
     or those of named ids. Rows in `nan` have no number.
     """
     ids: list[int] = []
@@ -150,7 +150,7 @@ def logprob_rows(
 
 
 def sampling_of(params: Mapping[str, Any], room: int, folder: Path) -> Sampling:
-    """The sampling of a request, with room for so many tokens; `folder` holds the tokenizer. Raises
+    """The sampling of a request, with `room` for tokens; `folder` holds the tokenizer. Raises
     UncomputedError for what is not computed here.
     """
     for name in _UNCOMPUTED:
@@ -224,7 +224,7 @@ class VllmEngine:
         if kind == ADD:
             self._add(dict(zip(REQUEST, content, strict=False)))
         elif kind == ABORT:
-            for name in content:  # as EngineCore does: a client that aborts is told nothing
+            for name in content:  # as EngineCore does: a client that aborts gets no output
                 self._requests.pop(name, None)
                 self.engine.take(name)
         elif kind == UTILITY:
@@ -301,7 +301,7 @@ class VllmEngine:
         return found
 
     def _prefilled(self, params: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
-        """What the first output of a request says of its prompt."""
+        """Return the fields of the first output of a request, about its prompt."""
         prompt, law, now = running.prompt, self.options.law, time.monotonic()
         cached = min(running.schedule.cached, len(prompt) - 1)
         events = [_EVENT_QUEUED, _EVENT_SCHEDULED, *([_EVENT_PREEMPTED] if emitted.was_preempted else [])]

@@ -29,7 +29,7 @@ REFUSED = {
     "info=a b": "'a b' is not a name",
     "logprobs=inf@2": "nan@OUTPUT or none@OUTPUT",
     "error=2:200": "from 400 to 599",
-    "abort=1;error=2": "stands there already",
+    "abort=1;error=2": "was given already",
     "tempo=3": "the schedule word 'tempo' is unknown",
     ";".join(["steps=1"] * 200): "a schedule of",
 }
