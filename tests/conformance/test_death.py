@@ -163,6 +163,7 @@ def test_a_constraint_beside_least_tokens_is_likelier_than_ordinary_requests_and
     assert death.suspects == 9
     assert all(name in death.words for name in (death.name, *death.equals))
     cut = load_requirements()["wrong-types-refused"]
+    assert death.blamed == f"{death.name} or a request beside it"
     assert f"the server died of {death.blamed} before this was asked" in judge([seen], [cut])[0].message
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import re
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
+from test_scenario import Echo, talk_everything_through
 
 from tokenwire.ask import Asked
 from tokenwire.asking.scenario import load_scenarios
@@ -22,7 +24,7 @@ from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging import reasons
 from tokenwire.judging.judge import Judgement, judge
-from tokenwire.judging.reasons import NO_WORKER, scenarios_for
+from tokenwire.judging.reasons import NO_WORKER, asked_by, scenarios_for
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Answer, Place, Stream
@@ -366,3 +368,55 @@ def test_every_scenario_that_is_named_is_one() -> None:
     named = {name for names in scenarios_for().values() for name in names}
     assert named <= load_scenarios().keys()
     assert scenarios_for().keys() <= load_requirements().keys()
+
+
+# What a run did not ask for, and what its target does not generate.
+
+
+def test_a_row_that_the_chosen_scenarios_do_not_ask_is_inconclusive_and_names_one_that_does() -> None:
+    """The server has top logprobs: nobody asked for any, and the row was UNSUPPORTED."""
+    probed = Run((ids_stream([1, 2]), ids_stream([1, 2])))
+    (judgement,) = judge([probed], [load_requirements()["top-logprobs-have-k"]])
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.message == "no request asked for top-logprobs: add --scenario logprob-families"
+
+
+def test_a_server_that_was_asked_and_shows_nothing_does_not_support_it() -> None:
+    asked = ids_stream([1, 2])
+    asked = replace(asked, asked=replace(asked.asked, logprobs=True, top_logprobs=2))
+    (judgement,) = judge([Run((asked,))], [load_requirements()["top-logprobs-have-k"]])
+    assert judgement.verdict is Verdict.UNSUPPORTED
+
+
+def test_an_endpoint_without_words_for_it_does_not_support_it() -> None:
+    """Messages has no logprobs to ask for: that is no matter of the scenarios that were chosen."""
+    said = replace(ids_stream([1, 2]), dialect="anthropic-messages")
+    (judgement,) = judge([Run((said,))], [load_requirements()["top-logprobs-have-k"]])
+    assert judgement.verdict is Verdict.UNSUPPORTED
+
+
+def test_scenarios_that_are_named_for_a_capability_ask_for_it() -> None:
+    streams = asyncio.run(talk_everything_through(Echo(), perilous=False))
+    for capability, named in asked_by().items():
+        asking = [stream for stream in streams if stream.exchange.scenario == named.scenario]
+        assert [stream for stream in asking if named.is_asked(stream)], capability
+
+
+def test_a_target_that_generates_no_text_does_not_support_what_is_said_of_text() -> None:
+    """As an embedding server: 38 of 56 rows about text were INCONCLUSIVE."""
+    run, *_ = replay([FIXTURES / "vllm" / "0.32.0-cpu" / "results.jsonl.gz"]).runs
+    judged = {judgement.requirement.id: judgement for judgement in judge([run])}
+    for name in ("one-finish-per-choice", "stop-wins-within-the-budget", "temperature-is-kept"):
+        assert judged[name].verdict is Verdict.UNSUPPORTED
+        assert judged[name].message.startswith("the target generates no text: its endpoints give results (")
+    assert judged["long-inputs-refused"].message == "not asked: bad-inputs"
+    assert judged["answer-fits-schema"].verdict is Verdict.PASS
+    undecided = [name for name, judgement in judged.items() if judgement.verdict is Verdict.INCONCLUSIVE]
+    assert len(undecided) < 8
+
+
+def test_a_server_that_gives_results_and_text_is_held_to_both() -> None:
+    run, *_ = replay([FIXTURES / "vllm" / "0.32.0-cpu" / "results.jsonl.gz"]).runs
+    both = replace(run, streams=(*run.streams, ids_stream([1, 2])))
+    (judgement,) = judge([both], [load_requirements()["temperature-is-kept"]])
+    assert judgement.verdict is Verdict.INCONCLUSIVE

@@ -16,7 +16,7 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import family_of
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.observing import NO_SCENARIO, Observing, Tallies, gathered, in_order, of_streams
-from tokenwire.judging.reasons import Reason, too_little, unjudged
+from tokenwire.judging.reasons import Reason, generates_nothing, too_little, unjudged
 from tokenwire.judging.run import Run, has_record
 from tokenwire.judging.tally import Tally, TallyBuilder
 from tokenwire.judging.verdict import SEVERITY, VIOLATED, Verdict
@@ -191,6 +191,8 @@ def _judged(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -
     tallies = in_order(requirement, run, seen)
     observed = {name: counted for name, counted in tallies.items() if counted.saw or counted.crash}
     too_few = cache(lambda: too_little(requirement, run, tallies))
+    if not observed and (why := generates_nothing(requirement, run)):
+        return [Judgement(requirement, NO_SCENARIO, Verdict.UNSUPPORTED, reason=why, run=run)]
     if not observed:
         return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, reason=too_few, run=run)]
     return list(_weigh(requirement, run, observed, too_few))

@@ -7,13 +7,16 @@ of these were answered, undisturbed and comparable. A reason names the stage at 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tokenwire.ask import Ask, RequestFields
 from tokenwire.checks.check import CHECKS
 from tokenwire.checks.evidence import Observation, expect
+from tokenwire.dialects.dialect import Dialect, dialect_of, gives_results
 from tokenwire.judging.observing import may_observe, pairs_for
 from tokenwire.judging.run import Run, has_record
 from tokenwire.judging.tally import LeftOut, Tally, TallyBuilder
@@ -23,6 +26,7 @@ from tokenwire.requirement import Requirement
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.target.capability import Capability
 from tokenwire.target.tokenizer import HOW_TO_ENABLE
+from tokenwire.typed_table import typed
 
 WHOLE_RUN = "the whole run"
 """Replaces the exchange in a violation that is not in a single one."""
@@ -44,6 +48,8 @@ NO_WORKER = "no worker was named to compare with; name the server behind this on
 _ACROSS_TARGETS = "across-targets"
 _OF_BAD_REQUESTS = ("refusal", "side-effect")
 """Oracles of requirements that look at requests which are to be refused, or at what these do."""
+_OF_RESULTS = "results"
+"""The chapter on endpoints that give results."""
 _MOST_NAMED = 3
 
 
@@ -52,6 +58,64 @@ def scenarios_for() -> Mapping[str, tuple[str, ...]]:
     """Return the scenarios that show a requirement, by its id; none where most of them do."""
     table: dict[str, list[str]] = read_yaml(spec_root() / "scenarios.yaml")
     return {name: tuple(scenarios) for name, scenarios in table.items()}
+
+
+@dataclass(frozen=True)
+class _AskedBy:
+    """What asks for a capability."""
+
+    asks: Mapping[str, Any]
+    """Fields of a request, by their names in an ask."""
+    scenario: str
+    """The scenario that has them."""
+
+    def is_asked(self, stream: Answer) -> bool:
+        """True if a request holds all of the fields, whatever their values."""
+        return all(getattr(stream.asked, name) != _DEFAULTS[name] for name in self.asks)
+
+    def can_be_asked(self, dialect: Dialect) -> bool:
+        """True if an endpoint has words for them."""
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in self.asks.items()}
+        prompt: Any = {"messages": ({"role": "user", "content": "a"},)} if dialect.chat else {"text": ("a",)}
+        return dialect.can_say(Ask(**prompt, **values))
+
+
+_DEFAULTS = {field.name: field.default for field in fields(RequestFields)}
+
+
+@cache
+def asked_by() -> Mapping[str, _AskedBy]:
+    """Return what asks for a capability, by its name."""
+    table = read_yaml(spec_root() / "asked_by.yaml")
+    return {name: typed(_AskedBy, row, name) for name, row in table.items()}
+
+
+def unasked(capability: str, run: Run) -> str:
+    """Explain why a run does not know whether the target has a capability; empty if it does.
+
+    No request asked for it, though an endpoint that answered has words for it.
+    """
+    row = asked_by().get(capability)
+    if row is None or any(map(row.is_asked, run.streams)):
+        return ""
+    generating = (stream for stream in run.streams if stream.answered and not gives_results(stream))
+    dialects = {stream.dialect: dialect_of(stream) for stream in generating}
+    able = [dialect for dialect in dialects.values() if dialect is not None and row.can_be_asked(dialect)]
+    return f"no request asked for {capability}: add --scenario {row.scenario}" if able else ""
+
+
+def generates_nothing(requirement: Requirement, run: Run) -> str:
+    """Explain why a requirement on generated text does not apply to a target that generates none; empty if
+    it does, or if the target generates text.
+    """
+    answered = [stream for stream in run.streams if stream.answered]
+    asked = requirement.chapter == _OF_RESULTS or bool(
+        set(scenarios_for().get(requirement.id, ())) & set(run.scenarios)
+    )
+    if asked or not answered or not all(map(gives_results, answered)):
+        return ""
+    endpoints = sorted({stream.dialect for stream in answered})
+    return f"the target generates no text: its endpoints give results ({_named(endpoints)})"
 
 
 class _Stage(NamedTuple):
@@ -206,6 +270,8 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     if promised is not None:
         broken = _broken_promise(promised)
         return VIOLATED[requirement.level], broken.message, (broken,)
+    if not instrumented and (why := next(filter(None, (unasked(name.name, run) for name in missing)), "")):
+        return Verdict.INCONCLUSIVE, why, ()
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if instrumented:
         return Verdict.NOT_TESTABLE, f"{words}; {_INSTRUMENTS.get(missing[0].name, _MIRROR)}", ()

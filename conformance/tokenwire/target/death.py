@@ -74,9 +74,12 @@ class Death:
 
     @property
     def blamed(self) -> str:
-        """The request that it died of, in words; several where none is likelier than the others."""
-        if not self.equals:
-            return self.name
+        """The request that it died of, in words."""
+        return f"{self.name} or a request beside it" if self.equals else self.name
+
+    @property
+    def _candidates(self) -> str:
+        """The requests that are as likely as each other, in words."""
         named = ", ".join((self.name, *self.equals[: _MOST_NAMED - 1]))
         more = f" and {len(self.equals) - _MOST_NAMED + 1} more" if len(self.equals) >= _MOST_NAMED else ""
         return f"one of {len(self.equals) + 1} requests ({named}{more})"
@@ -93,7 +96,7 @@ class Death:
         cut = f"; {len(others)} other requests were cut" if others else ""
         if self.suspects == 1:
             return f"the server died of this request ({how}){cut}"
-        likely = f"most likely of {self.blamed if self.equals else 'this one'}"
+        likely = f"most likely of {self._candidates if self.equals else 'this one'}"
         return f"the server died with {self.suspects} requests under way, {likely} ({how}){cut}"
 
 
