@@ -201,7 +201,7 @@ def test_the_more_specific_is_the_cause_at_one_pointer() -> None:
 
 def test_a_failure_does_not_hide_under_a_warning_nor_under_what_a_baseline_knows() -> None:
     place = place_of("a/one", 3, "/output_ids")
-    fail, warning = violated("own-ids-are-accepted", place), violated("no-idle-emissions", place)
+    fail, warning = violated("own-ids-are-accepted", place), violated("created-is-constant", place)
     assert warning.verdict is Verdict.WARN
     assert folded(fail, warning) == {}
     known = violated("done-ends-the-stream", place, known="it is being worked on")

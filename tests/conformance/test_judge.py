@@ -132,7 +132,9 @@ def test_a_requirement_without_a_check_is_a_harness_error() -> None:
 
 def test_an_absent_capability_is_unsupported_and_says_which(register) -> None:
     register(observe=at_most_two_ids)
-    judgement = only(row(applies_when=("output-ids", "prompt-token-ids")), Run((ids_stream([1, 2, 3]),)))
+    stream = ids_stream([1, 2, 3])
+    asked = replace(stream, asked=replace(stream.asked, return_prompt_token_ids=True))
+    judgement = only(row(applies_when=("output-ids", "prompt-token-ids")), Run((asked,)))
     assert judgement.verdict is Verdict.UNSUPPORTED
     assert "prompt-token-ids: no answer carries prompt_token_ids" in judgement.message
     assert "output-ids" not in judgement.message

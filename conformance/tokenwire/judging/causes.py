@@ -6,10 +6,13 @@ violation is folded under another one if that explains every finding of it.
 
 * by the row: `implied_by` names the other requirement, at any distance, and the same answer violates it. What
   compares answers is explained as well by a violation in the same field of any answer of their endpoints;
+* by the table `spec/causes.yaml`: an endpoint ignores or mistakes what requests ask for, and its violation of
+  the row that says so explains what else breaks there for such requests;
 * by the place: the other is at the same pointer of the same event, or of the one that the finding was
   compared with, and is more specific.
 
-A FAIL is folded only if an answer violates both; and by the place alone, only if the one that is shown does.
+A FAIL is folded only if an answer violates both, or by the table; and by the place alone, only if the one
+that is shown does.
 
 Verdicts do not change.
 """
@@ -17,15 +20,18 @@ Verdicts do not change.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from tokenwire.ask import Asked
 from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.record import Place
 from tokenwire.requirement import Requirement, ancestors, load_requirements
+from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import typed
 
 _VIOLATED = (Verdict.FAIL, Verdict.WARN)
 _MOST_SPECIFIC_FIRST = (
@@ -46,8 +52,64 @@ Where = tuple[object, ...]
 Specificity = tuple[int, int, int]
 
 
+@dataclass(frozen=True)
+class CauseRow:
+    """A thing that an endpoint ignores or mistakes."""
+
+    cause: str
+    """The requirement that says so."""
+    says: str
+    of: str
+    """The requests that have it, by a name in `REQUESTS`."""
+    follows: tuple[str, ...]
+    """The requirements that break for such requests."""
+    gateway: bool = False
+    """Only a gateway does so, which was compared with its worker."""
+
+
+REQUESTS: Mapping[str, Callable[[Asked], bool]] = {
+    "anything": lambda _: True,
+    "input_ids": lambda asked: asked.input_ids is not None,
+    "request_id": lambda asked: asked.request_id is not None,
+    "several": lambda asked: asked.n * asked.prompts > 1 or asked.batch,
+    "budget": lambda asked: asked.max_new_tokens is not None,
+    "zero_budget": lambda asked: asked.max_new_tokens == 0,
+    "logprobs": lambda asked: asked.logprobs,
+    "stop": lambda asked: bool(asked.stop or asked.stop_token_ids or asked.stop_regex),
+}
+
+
+@cache
+def cause_rows() -> tuple[CauseRow, ...]:
+    """Return the rows of the table of causes."""
+    table = read_yaml(spec_root() / "causes.yaml")
+    return tuple(typed(CauseRow, row, f"row {number}") for number, row in enumerate(table, 1))
+
+
+@cache
+def _rows_behind() -> dict[str, tuple[CauseRow, ...]]:
+    """Map each requirement to the rows of the table that may explain it."""
+    found: dict[str, tuple[CauseRow, ...]] = defaultdict(tuple)
+    for row in cause_rows():
+        for name in row.follows:
+            found[name] += (row,)
+    return found
+
+
 @cache
 def _ancestors() -> dict[str, tuple[str, ...]]:
+    """Map each requirement to all that it may follow from, at any distance."""
+    behind = _rows_behind()
+    rows = {
+        name: replace(row, implied_by=(*row.implied_by, *(found.cause for found in behind.get(name, ()))))
+        for name, row in load_requirements().items()
+    }
+    return ancestors(rows)
+
+
+@cache
+def _implied() -> dict[str, tuple[str, ...]]:
+    """Map each requirement to those that imply it, at any distance, by one answer."""
     return ancestors(load_requirements())
 
 
@@ -61,7 +123,7 @@ def specificity(requirement: Requirement) -> Specificity:
     at little, then the order of the specification.
     """
     return (
-        len(_ancestors().get(requirement.id, ())),
+        len(_implied().get(requirement.id, ())),
         _MOST_SPECIFIC_FIRST.index(requirement.oracle),
         _order().get(requirement.id, len(_order())),
     )
@@ -95,10 +157,16 @@ class _Violations:
                     self._by_place[where].add(n)
         self.positions.sort(key=lambda n: (self._specific[n], n))
 
+    def causes_first(self, positions: Iterable[int]) -> list[int]:
+        """Return the positions in the order of the table of causes: what follows comes later."""
+        names = {n: self._judgements[n].requirement.id for n in positions}
+        return sorted(names, key=lambda n: (len(_ancestors().get(names[n], ())), self._specific[n], n))
+
     def _all_of(self, n: int, place: Place) -> Iterator[Where]:
         run, name = id(self._judgements[n].run), self._judgements[n].requirement.id
         yield run, place.exchange, place.event, place.pointer
         yield run, name, place.exchange
+        yield run, name, self._endpoint(n, place)
         if place.pointer:  # two whole answers are not a common field
             yield run, name, self._endpoint(n, place), _field(place)
 
@@ -112,7 +180,7 @@ class _Violations:
         judgement = self._judgements[n]
         run, places = id(judgement.run), (seen.place, *seen.related)
         found: set[int] = set()
-        for name in (*judgement.requirement.implied_by, *_ancestors().get(judgement.requirement.id, ())):
+        for name in (*judgement.requirement.implied_by, *_implied().get(judgement.requirement.id, ())):
             for place in places:
                 found |= self._by_place.get((run, name, place.exchange), set())
                 if judgement.requirement.oracle in _ACROSS:
@@ -124,12 +192,23 @@ class _Violations:
                 found |= {m for m in there if self._specific[m] < self._specific[n]}
         return found - {n}
 
+    def behind(self, n: int, seen: Observation) -> set[int]:
+        """Return the judgements that a finding may follow from by the table of causes."""
+        run, found = self._judgements[n].run, set[int]()
+        for row in _rows_behind().get(self._judgements[n].requirement.id, ()):
+            for place in (seen.place, *seen.related):
+                stream = run.by_exchange.get(place.exchange)
+                applies = bool(run.beside) or not row.gateway
+                if applies and stream is not None and REQUESTS[row.of](stream.asked):
+                    found |= self._by_place.get((id(run), row.cause, (stream.dialect,)), set())
+        return found
+
     def shown_with(self, n: int, m: int) -> bool:
         """True if a judgement may be folded under another: a FAIL must share an answer with it."""
         first, other = self._judgements[n], self._judgements[m]
         implied = other.requirement.id in (
             *first.requirement.implied_by,
-            *_ancestors().get(first.requirement.id, ()),
+            *_implied().get(first.requirement.id, ()),
         )
         # By the place alone, only the answer that is shown counts: otherwise the gravest failure of a report
         # may be folded under that of another answer.
@@ -182,21 +261,28 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
     violations = _Violations(judgements)
     folded: dict[int, int] = {}
     unexplained: dict[int, Observation] = {}
-    for n in violations.positions:  # a cause comes before what follows from it
+
+    def root(n: int) -> int:
+        while n in folded:
+            n = folded[n]
+        return n
+
+    def fold(n: int, *, by_table: bool) -> None:
+        """Fold a judgement under its nearest cause, if each of its findings has one."""
         gravity = SEVERITY[judgements[n].verdict]
         explained: list[set[int]] = []
         for seen in judgements[n].violations:
-            roots = {folded.get(m, m) for m in violations.explaining(n, seen)}
-            explained.append(
-                {
-                    m
-                    for m in roots
-                    if SEVERITY[judgements[m].verdict] >= gravity and violations.shown_with(n, m)
-                }
-            )
+            found = {m for m in map(root, violations.explaining(n, seen)) if violations.shown_with(n, m)}
+            found |= set(map(root, violations.behind(n, seen))) if by_table else set()
+            explained.append({m for m in found - {n} if SEVERITY[judgements[m].verdict] >= gravity})
             if not explained[-1]:
                 unexplained[n] = seen
-                break
-        else:
-            folded[n] = min(explained[0], key=lambda m: violations.nearness(n, m))
-    return Causes(folded, unexplained)
+                return
+        unexplained.pop(n, None)
+        folded[n] = min(explained[0], key=lambda m: violations.nearness(n, m))
+
+    for n in violations.positions:  # a cause comes before what follows from it
+        fold(n, by_table=False)
+    for n in violations.causes_first(n for n in violations.positions if n not in folded):
+        fold(n, by_table=True)
+    return Causes({n: root(n) for n in folded}, unexplained)

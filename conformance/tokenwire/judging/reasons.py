@@ -270,7 +270,9 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     if promised is not None:
         broken = _broken_promise(promised)
         return VIOLATED[requirement.level], broken.message, (broken,)
-    if not instrumented and (why := next(filter(None, (unasked(name.name, run) for name in missing)), "")):
+    if not (instrumented or across) and (
+        why := next(filter(None, (unasked(name.name, run) for name in missing)), "")
+    ):
         return Verdict.INCONCLUSIVE, why, ()
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if instrumented:
