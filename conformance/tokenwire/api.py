@@ -88,7 +88,9 @@ def _asked(settings: Settings, folder: Path | None = None) -> Subject:
 
 
 def _report(subject: Subject, settings: Settings) -> Report:
-    judgements = judge(subject.runs, selected(settings.profile, settings.requirement))
+    judgements = judge(
+        subject.runs, selected(settings.profile, settings.requirement), limit_s=settings.judge_limit
+    )
     profiles = () if settings.requirement else settings.profile
     verdicts = verdict_of_each(judgements)
     standings = [standing(name, verdicts, subject.families) for name in profiles]

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
-from multiprocessing import current_process, get_all_start_methods, get_context, parent_process
+from multiprocessing import (
+    active_children,
+    current_process,
+    get_all_start_methods,
+    get_context,
+    parent_process,
+)
 from multiprocessing.connection import wait
 from threading import Semaphore, Thread
 from typing import Any, TypeVar
@@ -27,6 +34,9 @@ _work: Callable[[Any], Any] | None = None
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work  # noqa: PLW0603  # a process has one parent
     _work = work
+    # Ctrl-C reaches all processes of a terminal: the parent decides what becomes of this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -47,7 +57,8 @@ def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int)
     """Yield the results of all parts, in their order; the next free process works on each part.
 
     Only parts and results pass between processes. This process does all the work if `jobs` is 1, if there is
-    one part, or if it may not fork. Raises BrokenProcessPool if a worker was killed.
+    one part, or if it may not fork. When the results are not wanted any more, the workers are ended. Raises
+    BrokenProcessPool if a worker was killed.
     """
     coming = iter(parts)
     begin = list(islice(coming, 2 if jobs > 1 and _may_fork() else 0))
@@ -58,15 +69,22 @@ def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int)
     pending: deque[Future[Result]] = deque()
     # Parts are made as workers become free: all of them at once may not fit into memory.
     room = Semaphore(2 * jobs)
+    others = set(active_children())
     with ProcessPoolExecutor(jobs, get_context("fork"), _begin, (work,)) as pool:
-        for part in coming:
-            room.acquire()
-            pending.append(pool.submit(_do, part))
-            pending[-1].add_done_callback(lambda _: room.release())
-            while pending and (pending[0].done() or len(pending) > _WAITING * jobs):
+        try:
+            for part in coming:
+                room.acquire()
+                pending.append(pool.submit(_do, part))
+                pending[-1].add_done_callback(lambda _: room.release())
+                while pending and (pending[0].done() or len(pending) > _WAITING * jobs):
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(active_children()) - others:
+                worker.terminate()
+            raise
 
 
 class Helper:

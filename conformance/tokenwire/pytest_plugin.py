@@ -282,7 +282,9 @@ def pytest_configure(config: pytest.Config) -> None:
         subject = _asked(settings) if target else replay([Path(capture)])
     except (UsageError, OSError) as error:
         raise pytest.UsageError(str(error)) from error
-    judgements: Sequence[Judgement] = judge(subject.runs, selected(settings.profile))
+    judgements: Sequence[Judgement] = judge(
+        subject.runs, selected(settings.profile), limit_s=settings.judge_limit
+    )
     faults: Sequence[Fault] = ()
     if baseline is not None:
         complete = covers_baseline(baseline, subject.broken_off, settings.budget if target else None)

@@ -377,6 +377,14 @@ class Settings:
     last_failed: bool = _switch(
         _JUDGE, "Judge only what failed last time, as in pytest.", flags=("--lf",), roles=JUDGES_LESS
     )
+    judge_limit: float = _seconds(
+        f"{_JUDGE} watch inspect",
+        "Processor seconds that one check may take for one exchange; beyond, it is a HARNESS_ERROR.",
+        default=60.0,
+        toml="judge-limit = 60",
+        unasked=Unasked.ALL,
+        but={"watch": {"help": "Seconds that one exchange may take to judge; beyond, it is a gap."}},
+    )
     baseline: Path | None = _file(
         _REPORT,
         "Tolerate the failures that this file knows; `tokenwire baseline update` writes it.",

@@ -293,6 +293,7 @@ class _Interrogation:
             ),
             not_asked=self.transcript.not_asked,
             broken_off=why if self.vitals.over else "",
+            stopped=self.vitals.signal,
             cut_off=self.sender.cut_off,
             recorded=str(plan.record) if plan.record and not unrecorded else "",
             unrecorded=unrecorded,
@@ -421,6 +422,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
     def stop(number: signal.Signals) -> None:
         nonlocal stopped
         stopped = True
+        vitals.signal = number.name
         vitals.stopped = vitals.over = f"{number.name} ended the run before this was asked"
         task.cancel()
         for handled in signals:

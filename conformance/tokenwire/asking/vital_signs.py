@@ -114,6 +114,8 @@ class VitalSigns:
         """Who ended the run, if it was not the server."""
         self.unproved = ""
         """Why it is not known that the server lived after a failure, as a sentence; empty if it is."""
+        self.signal = ""
+        """The signal that did, if any."""
         self.besides: list[Exchange] = []
         """What was asked to see whether the server lives, and what its death cut that was asked again."""
 

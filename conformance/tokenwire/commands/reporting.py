@@ -29,6 +29,7 @@ from tokenwire.comparing.twin_forms import print_twins, twin_page
 from tokenwire.comparing.twin_tally import write_twins
 from tokenwire.disk import system_says, unfinished, why_not_appendable, write_whole
 from tokenwire.judging.judge import Judgement, combined, judge_runs
+from tokenwire.judging.stop import Stop
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
@@ -111,8 +112,8 @@ def _baseline_result(
     return apply_baseline(reporting.baseline, outcomes_of(judgements), complete=complete, today=date.today())
 
 
-def _judged(subject: Subject, reporting: Reporting) -> Replayed:
-    """Judge, with a progress bar."""
+def _judged(subject: Subject, reporting: Reporting, stop: Stop) -> Replayed:
+    """Judge, with a progress bar; once stopped, only what was judged by then counts."""
     rows = selected(reporting.settings.profile, reporting.settings.requirement) or [
         *load_requirements().values()
     ]
@@ -124,7 +125,19 @@ def _judged(subject: Subject, reporting: Reporting) -> Replayed:
         def on_done(count: int, words: str) -> None:
             meter.show(done=count, words=words)
 
-        judged = judge_runs(subject.runs, rows, jobs=reporting.jobs, on_done=on_done)
+        judged = judge_runs(
+            subject.runs,
+            rows,
+            jobs=reporting.jobs,
+            limit_s=reporting.settings.judge_limit,
+            stop=stop,
+            on_done=on_done,
+        )
+    if stop.reason and stop.share < 1:
+        words = (
+            f"{stop.reason}: {stop.share:.0%} of the work was done; a replay of a recording does all of it"
+        )
+        subject = replace(subject, broken_off="; ".join(filter(None, (subject.broken_off, words))))
     selection = Selection(reporting.settings.requirement, reporting.settings.profile, reporting.filters)
     return Replayed(subject, tuple(row.id for row in rows), selection, judged)
 
@@ -132,8 +145,21 @@ def _judged(subject: Subject, reporting: Reporting) -> Replayed:
 def judge_and_report(
     subject: Subject, reporting: Reporting, console: Console, *, replayed: Replayed | None = None
 ) -> int:
-    """Judge, unless `replayed` holds the judgements, write all reports, and return the exit status."""
-    replayed = replayed or _judged(subject, reporting)
+    """Judge, unless `replayed` holds the judgements, write all reports, and return the exit status.
+
+    SIGINT and SIGTERM end judging, and the reports are on what was judged by then.
+    """
+    stop = Stop()
+    with stop.at_signals(subject.stopped):
+        return _judge_and_report(subject, reporting, console, stop, replayed)
+
+
+def _judge_and_report(
+    subject: Subject, reporting: Reporting, console: Console, stop: Stop, replayed: Replayed | None
+) -> int:
+    if replayed is None:
+        replayed = _judged(subject, reporting, stop)
+        subject = replayed.subject
     judgements = combined(replayed.judged)
     bodies = reporting.outputs.bodies
     subject = replace(subject, bodies=str(bodies) if bodies is not None else "")

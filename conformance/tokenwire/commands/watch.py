@@ -89,6 +89,7 @@ def _watch(settings: Settings) -> None:
             record_cap=settings.record_cap * _MIB,
             profiles=settings.profile,
         ),
+        judge_patience_s=settings.judge_limit,
         drain_s=settings.drain,
     )
     admin = Address.listening(settings.admin)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tokenwire.dialects.dialect import Dialect
+from tokenwire.judging.clock import DEFAULT_LIMIT_S
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
@@ -58,12 +59,15 @@ class Bench:
     tokenizer: Tokenizer | None = None
     pieces: Sequence[bytes] = ()
     """The bytes of each id, where the vocabulary is known."""
+    limit_s: float = DEFAULT_LIMIT_S
+    """The processor time that a check may take."""
 
     def __call__(self, question: Question) -> dict[str, Any]:
         """Return the counts of an answer for its row, and its view."""
         stream = self._read(question.answer)
         beside = self._read(question.beside) if question.beside is not None else None
-        judgements = judge([self._run(question, stream, beside)], self._rows(question, stream))
+        run, rows = self._run(question, stream, beside), self._rows(question, stream)
+        judgements = judge([run], rows, limit_s=self.limit_s)
         bad = [row.requirement.id for row in judgements if row.verdict in {Verdict.FAIL, Verdict.WARN}]
         tokens = sum(len(choice.output_ids or ()) for choice in stream.choices)
         text = "".join(choice.text or "" for choice in stream.choices)

@@ -66,6 +66,7 @@ class Inspector:
             {name: reached.found.advertised for name, reached in self._targets.items()},
             tokenizer,
             words.pieces if words is not None else (),
+            self._plan.settings.judge_limit,
         )
         self._exchanges = Exchanges(self._targets, bench)
         settings = self._plan.settings

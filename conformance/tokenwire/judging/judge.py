@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 
 from tokenwire.checks.check import CHECKS
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import family_of
+from tokenwire.judging.clock import CLOCK, DEFAULT_LIMIT_S, LARGEST, TooSlowError
 from tokenwire.judging.collector import few_collections
-from tokenwire.judging.observing import NO_SCENARIO, Observing, Tallies, gathered, in_order, of_streams
+from tokenwire.judging.observing import (
+    NO_SCENARIO,
+    Observing,
+    Part,
+    Tallies,
+    gathered,
+    in_order,
+    of_streams,
+)
 from tokenwire.judging.reasons import Reason, generates_nothing, too_little, unjudged
 from tokenwire.judging.run import Run, has_record
+from tokenwire.judging.stop import Stop, StoppedError
 from tokenwire.judging.tally import Tally, TallyBuilder
 from tokenwire.judging.verdict import SEVERITY, VIOLATED, Verdict
 from tokenwire.record import Answer, Stream
@@ -25,6 +36,10 @@ from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.determinism import Doubt, rarer_than
 
 _GRAVEST_FIRST = list(VIOLATED)
+_SEEN_IN_A_PART = frozenset({*VIOLATED.values(), Verdict.HARNESS_ERROR})
+"""Verdicts that need not have seen the whole run."""
+_MOST_TOO_SLOW = 3
+"""Exchanges that a run is judged without, as they take too long to read."""
 _NO_CHANCE = 0.01
 """Differences that chance brings about less often are violations of their row."""
 
@@ -178,7 +193,11 @@ def _weigh(
 def _judged_at_once(requirement: Requirement, run: Run) -> Judgement | None:
     """The verdict on a requirement whose check need not observe anything; None where it has to."""
     judged = partial(Judgement, requirement, NO_SCENARIO, run=run)
-    if (known := unjudged(requirement, run)) is not None:
+    try:
+        known = CLOCK.timed(partial(unjudged, requirement, run))
+    except TooSlowError as error:
+        return judged(Verdict.HARNESS_ERROR, reason=str(error))
+    if known is not None:
         verdict, why, violations = known
         return judged(verdict, reason=why, violations=violations)
     if requirement.id not in CHECKS:
@@ -186,8 +205,22 @@ def _judged_at_once(requirement: Requirement, run: Run) -> Judgement | None:
     return None
 
 
-def _judged(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -> list[Judgement]:
-    """The verdicts on a requirement whose check has observed the run."""
+def _judged(
+    requirement: Requirement, run: Run, seen: dict[str, TallyBuilder], stopped: str = ""
+) -> list[Judgement]:
+    """The verdicts on a requirement whose check has observed the run.
+
+    `stopped`: why the check has not observed all of it, empty if it has. What it saw violated stays violated;
+    nothing else is known.
+    """
+    judged = _weighed(requirement, run, seen)
+    if not stopped:
+        return judged
+    known = [judgement for judgement in judged if judgement.verdict in _SEEN_IN_A_PART]
+    return known or [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, reason=stopped, run=run)]
+
+
+def _weighed(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -> list[Judgement]:
     tallies = in_order(requirement, run, seen)
     observed = {name: counted for name, counted in tallies.items() if counted.saw or counted.crash}
     too_few = cache(lambda: too_little(requirement, run, tallies))
@@ -223,14 +256,19 @@ ByRun = Sequence[Sequence[Sequence[Judgement]]]
 """The verdicts of each run on each requirement."""
 
 
-def judge(runs: Sequence[Run], requirements: Iterable[Requirement] | None = None) -> list[Judgement]:
+def judge(
+    runs: Sequence[Run],
+    requirements: Iterable[Requirement] | None = None,
+    *,
+    limit_s: float = DEFAULT_LIMIT_S,
+) -> list[Judgement]:
     """The verdicts on all requirements, or on some, in the order of the specification.
 
     Each run is judged by itself. A requirement of which a run says nothing has a verdict only where all are
-    silent.
+    silent. `limit_s`: the processor time that a check may take for an exchange.
     """
     wanted = list(load_requirements().values() if requirements is None else requirements)
-    return combined(judge_runs(runs, wanted))
+    return combined(judge_runs(runs, wanted, limit_s=limit_s))
 
 
 def judge_runs(
@@ -238,31 +276,108 @@ def judge_runs(
     wanted: Sequence[Requirement],
     *,
     jobs: int = 1,
+    limit_s: float = DEFAULT_LIMIT_S,
+    stop: Stop | None = None,
     on_done: OnDone = lambda _count, _name: None,
 ) -> ByRun:
     """As `judge`, run by run. So many processes share the answers; the verdicts are the same. Where a system
-    cannot fork, there is one. Raises BrokenProcessPool where one of them was killed.
+    cannot fork, there is one. Once `stop` is set, what was judged so far is returned, and the other
+    requirements are INCONCLUSIVE. Raises BrokenProcessPool where one of them was killed.
     """
+    stop = stop or Stop()
     with few_collections():
-        at_once = [[_judged_at_once(row, run) for row in wanted] for run in runs]
-        left = [
-            tuple(row for row, known in zip(wanted, by_row, strict=True) if known is None)
-            for by_row in at_once
-        ]
-        tallies: list[Tallies] = [{} for _ in runs]
-        on_done(sum(len(wanted) - len(rows) for rows in left), "")
-        # Before the workers are forked, which then share what is computed here.
-        for run in runs if jobs > 1 else ():
-            _prepare(run)
-        for position, count, name, counted in Observing(tuple(runs), tuple(left)).all(jobs):
-            gathered(counted, tallies[position])
-            on_done(count, name)
-        return [
-            [
-                _judged(row, run, seen.get(row.id, {})) if known is None else [known]
-                for row, known in zip(wanted, by_row, strict=True)
+        try:
+            with stop.judging():
+                known = [_known(run, wanted, limit_s) for run in runs]
+        except StoppedError:
+            reason = f"{stop.reason} before anything was judged"
+            return [
+                [
+                    [Judgement(row, NO_SCENARIO, Verdict.INCONCLUSIVE, reason=reason, run=run)]
+                    for row in wanted
+                ]
+                for run in runs
             ]
-            for run, by_row, seen in zip(runs, at_once, tallies, strict=True)
+        tallies: list[Tallies] = [{} for _ in runs]
+        on_done(sum(len(wanted) - len(of_run.left) for of_run in known), "")
+        observing = Observing(
+            tuple(of_run.run for of_run in known), tuple(of_run.left for of_run in known), limit_s
+        )
+        done: set[Part] = set()
+        try:
+            with stop.judging(), closing(observing.all(jobs)) as parts:
+                for part, count, name, counted in parts:
+                    gathered(counted, tallies[part.run])
+                    done.add(part)
+                    on_done(count, name)
+        except StoppedError:
+            stop.share = len(done) / len(observing.parts)
+        unobserved = observing.unobserved(done)
+        stopped = f"{stop.reason} before all of it was observed"
+        with CLOCK.limited(limit_s):
+            return [
+                [
+                    _by_row(row, of_run, seen.get(row.id, {}), stopped if row.id in missing else "")
+                    for row in wanted
+                ]
+                for of_run, seen, missing in zip(known, tallies, unobserved, strict=True)
+            ]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a run before any check observes it."""
+
+    run: Run
+    """Without the exchanges that take too long to read."""
+    at_once: Mapping[str, Judgement]
+    """The verdicts on requirements that need no observation, by id."""
+    left: tuple[Requirement, ...]
+    """The other requirements."""
+    too_slow: Mapping[str, tuple[str, str]]
+    """The exchanges that take too long to read, each with its scenario and the reason."""
+
+
+def _known(run: Run, wanted: Sequence[Requirement], limit_s: float) -> _Known:
+    """Find out what checks are told of a run, and which requirements need none of them."""
+    too_slow: dict[str, tuple[str, str]] = {}
+    # What one answer makes too slow is found out from the others.
+    with CLOCK.limited(limit_s * max(1.0, sum(answer.exchange.size for answer in run.streams) / LARGEST)):
+        while True:
+            try:
+                CLOCK.timed(partial(_prepare, run))
+                break
+            except TooSlowError as error:
+                answer = run.by_exchange.get(error.exchange)
+                scenario = NO_SCENARIO if answer is None else answer.exchange.scenario
+                too_slow[error.exchange] = scenario, str(error)
+                if answer is None or len(too_slow) > _MOST_TOO_SLOW:
+                    reason = f"what the run shows of the target is unknown: {error}"
+                    failed = {
+                        row.id: Judgement(row, NO_SCENARIO, Verdict.HARNESS_ERROR, reason=reason, run=run)
+                        for row in wanted
+                    }
+                    return _Known(run, failed, (), {})
+                run = run.without(error.exchange)
+        at_once = {row.id: _judged_at_once(row, run) for row in wanted}
+    decided = {name: judgement for name, judgement in at_once.items() if judgement is not None}
+    return _Known(run, decided, tuple(row for row in wanted if row.id not in decided), too_slow)
+
+
+def _by_row(row: Requirement, known: _Known, seen: dict[str, TallyBuilder], stopped: str) -> list[Judgement]:
+    """The verdicts on a requirement; HARNESS_ERROR for exchanges that take too long to read."""
+    if row.id in known.at_once:
+        return [known.at_once[row.id]]
+    unread = [
+        Judgement(row, scenario, Verdict.HARNESS_ERROR, reason=reason, run=known.run)
+        for scenario, reason in known.too_slow.values()
+    ]
+    try:
+        return [*unread, *CLOCK.timed(partial(_judged, row, known.run, seen, stopped))]
+    except TooSlowError as error:
+        return [
+            *unread,
+            Judgement(row, NO_SCENARIO, Verdict.HARNESS_ERROR, reason=str(error), run=known.run),
         ]
 
 
@@ -286,6 +401,7 @@ def _combined(by_run: Sequence[Sequence[Judgement]]) -> list[Judgement]:
 
 
 def _prepare(run: Run) -> None:
-    """Compute once what every process would compute for itself."""
-    for known in ("target", "clouded", "empty_answers", "honesty", "comparisons", "capabilities_beside"):
+    """Compute once what all checks, and every process, would compute for themselves."""
+    of_several = ("honesty", "comparisons", "capabilities_beside") if len(run.streams) > 1 else ()
+    for known in ("target", "clouded", "empty_answers", *of_several):
         getattr(run, known)

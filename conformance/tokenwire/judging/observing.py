@@ -6,13 +6,15 @@ What they observe is counted for each requirement and scenario. A run may be sha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from tokenwire.checks.about import Traits, traits_of
 from tokenwire.checks.check import CHECKS, Answers, RunCheck, StreamCheck
 from tokenwire.checks.evidence import Observation
+from tokenwire.judging.clock import CLOCK, DEFAULT_LIMIT_S, LARGEST, TooSlowError
 from tokenwire.judging.run import Run
 from tokenwire.judging.tally import NOTHING, Tally, TallyBuilder, tally
 from tokenwire.processes import shared_out, together
@@ -34,7 +36,7 @@ Tallies = dict[str, dict[str, TallyBuilder]]
 """What was observed of each requirement, by its id and by scenario."""
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Some answers of a run, some pairs of them, or the run as a whole for some requirements."""
 
     run: int
@@ -61,35 +63,68 @@ class Observing:
 
     runs: tuple[Run, ...]
     wanted: tuple[tuple[Requirement, ...], ...]
+    limit_s: float = DEFAULT_LIMIT_S
+    """Seconds of processor time for one check of one exchange."""
 
-    def all(self, jobs: int) -> Iterator[tuple[int, int, str, Iterable[Counted]]]:
-        """What comes of each part of the runs: the position of its run, how many answers and requirements it
-        is, the name of the last of these, and what was observed.
+    def all(self, jobs: int) -> Generator[tuple[Part, int, str, Iterable[Counted]], None, None]:
+        """What comes of each part of the runs: the part, how many answers and requirements it is, the name of
+        the last of these, and what was observed.
         """
-        parts = [part for position in range(len(self.runs)) for part in self._parts(position)]
+        parts = self.parts
         for part, counted in zip(parts, shared_out(self._observed, parts, jobs), strict=True):
-            yield part.run, *self._progress(part), counted
+            yield part, *self._progress(part), counted
 
-    def _parts(self, position: int) -> Iterator[_Part]:
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """All that has to be observed."""
+        return tuple(part for position in range(len(self.runs)) for part in self._parts(position))
+
+    def unobserved(self, done: Collection[Part]) -> tuple[frozenset[str], ...]:
+        """The ids of the requirements of each run that some other parts have yet to observe."""
+        left: list[set[str]] = [set() for _ in self.runs]
+        for part in self.parts:
+            if part not in done:
+                left[part.run] |= {row.id for row in self._rows(part)}
+        return tuple(map(frozenset, left))
+
+    def _rows(self, part: Part) -> Iterable[Requirement]:
+        """The requirements that a part may show."""
+        wanted = self.wanted[part.run]
+        match part.observes:
+            case "run":
+                rows: Iterable[Requirement] = wanted[part.start : part.stop]
+                return (row for row in rows if CHECKS[row.id].on_run is not None)
+            case "pairs":
+                return (row for row in wanted if CHECKS[row.id].on_comparison is not None)
+            case _:
+                return (row for row in wanted if CHECKS[row.id].observe is not None)
+
+    def _parts(self, position: int) -> Iterator[Part]:
         """The parts of a run, those that take longest first."""
         run, wanted = self.runs[position], self.wanted[position]
+        if not wanted:
+            return
         paired = any(CHECKS[row.id].on_comparison for row in wanted)
         pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
         # One row of a run in a part; those that observe none need no part of their own.
         for rows in together(
             range(len(wanted)), lambda nth: _LARGE * (CHECKS[wanted[nth].id].on_run is not None), _LARGE
         ):
-            yield _Part(position, "run", rows[0], rows[-1] + 1)
+            yield Part(position, "run", rows[0], rows[-1] + 1)
         for start in range(0, pairs, _TOGETHER):
-            yield _Part(position, "pairs", start, min(start + _TOGETHER, pairs))
+            yield Part(position, "pairs", start, min(start + _TOGETHER, pairs))
         for some in together(range(len(run.answers)), lambda nth: run.answers[nth].exchange.size, _LARGE):
-            yield _Part(position, "streams", some[0], some[-1] + 1)
+            yield Part(position, "streams", some[0], some[-1] + 1)
 
-    def _observed(self, part: _Part) -> list[Counted]:
+    def _observed(self, part: Part) -> list[Counted]:
         run, wanted = self.runs[part.run], self.wanted[part.run]
-        return list(by_scenario(gathered(_of_part(part, run, wanted))))
+        limits = 1.0
+        if part.observes == "run":
+            limits = max(limits, sum(answer.exchange.size for answer in run.answers) / LARGEST)
+        with CLOCK.limited(self.limit_s * limits):
+            return list(by_scenario(gathered(_of_part(part, run, wanted))))
 
-    def _progress(self, part: _Part) -> tuple[int, str]:
+    def _progress(self, part: Part) -> tuple[int, str]:
         if part.observes == "run":
             return part.stop - part.start, self.wanted[part.run][part.stop - 1].id
         if part.observes == "pairs":
@@ -97,7 +132,7 @@ class Observing:
         return part.stop - part.start, self.runs[part.run].answers[part.stop - 1].exchange.name
 
 
-def _of_part(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
+def _of_part(part: Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
     match part.observes:
         case "streams":
             answers = run.answers[part.start : part.stop]
@@ -117,7 +152,13 @@ def of_streams(
     by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
     target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
     for position, stream in enumerate(streams, start):
-        scenario, loaded = stream.exchange.scenario, run.load(stream)
+        scenario = stream.exchange.scenario
+        try:
+            loaded = CLOCK.timed(partial(run.load, stream))
+        except TooSlowError as error:
+            for requirement, _ in checks:
+                yield requirement.id, scenario, Tally(crash=((position, 0), str(error)))
+            continue
         traits = traits_of(loaded)
         # Answers with the same traits are given to the same checks.
         if traits not in by_traits:
@@ -136,7 +177,7 @@ def of_streams(
         loaded.clear_caches(facts=False)  # else what was read of all logprobs, say, stays as long as the run
 
 
-def _of_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
+def _of_pairs(part: Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
     # A part of pairs is one range of both lists: `_parts` goes by the longer one.
     for pairs in (run.comparisons, run.pairs_beside):
         comparing = [row for row in wanted if pairs_for(row, run) is pairs]

@@ -102,6 +102,18 @@ class Run:
         # A user who declares customized_info says that lists which no dialect knows come from a sampler.
         return frozenset() if "customized-info" in self.declared else unknown_lists(self.streams)
 
+    def without(self, exchange: str) -> Run:
+        """The same run without an exchange."""
+        return replace(
+            self,
+            streams=tuple(stream for stream in self.streams if stream.exchange.name != exchange),
+            beside=tuple(
+                pair
+                for pair in self.beside
+                if exchange not in (pair.baseline.exchange.name, pair.other.exchange.name)
+            ),
+        )
+
     def load(self, answer: Answer) -> Stream:
         """An answer with its content, as checks get it."""
         return without_lists(answer.load(), self.unknown_lists)

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tokenwire.checks.evidence import Observation
+from tokenwire.judging.clock import CLOCK, TooSlowError
 from tokenwire.requirement import Level
 
 Order = tuple[int, int]
@@ -60,7 +61,9 @@ class Tally(NamedTuple):
     differing: tuple[Seen, ...] = ()
     """What does not hold, in the order of the run."""
     crash: tuple[Order, str] | None = None
-    """The traceback of a check that raised: our fault, not the target's."""
+    """The traceback of a check that raised, or a sentence on one that took too long: our fault, not the
+    target's.
+    """
     left_out: tuple[LeftOut, ...] = ()
     """What the check did not judge, by reason, in the order of the run."""
 
@@ -116,21 +119,29 @@ def tally(
     position: int,
     empty_answers: frozenset[str] = frozenset(),
 ) -> Tally:
-    """Let a check look at something, and count what it sees up to its end, or to where it raises.
+    """Let a check look at something, and count what it sees up to its end, or to where it raises or takes
+    too long.
 
     Of many violations that are equally grave, the first are kept; the last of these stands for the others.
     `empty_answers` names exchanges that say nothing, and so witness nothing.
     """
+    outer = CLOCK.work
+    if outer is None:
+        CLOCK.work = subject
     try:
         # Most checks say nothing of an answer: that costs 0.2 µs without a tally, 2.3 with one
         # (benchmarks/NOTES.md).
         seen = iter(check(*subject))
         first = next(seen, None)
+        if first is None:  # as nearly always
+            return NOTHING
+        return _counted(chain((first,), seen), position, empty_answers)
     except Exception:  # a check that raises must neither end the run nor blame the target
         return Tally(crash=((position, 0), traceback.format_exc()))
-    if first is None:  # as nearly always
-        return NOTHING
-    return _counted(chain((first,), seen), position, empty_answers)
+    except TooSlowError as error:
+        return Tally(crash=((position, 0), str(error)))
+    finally:
+        CLOCK.work = outer
 
 
 def _counted(observations: Iterable[Observation], position: int, empty_answers: frozenset[str]) -> Tally:
@@ -160,6 +171,8 @@ def _counted(observations: Iterable[Observation], position: int, empty_answers: 
                 furthest, furthest_event = Seen((position, nth), seen), (place.event or 0) + 1
     except Exception:
         crash = (position, nth), traceback.format_exc()
+    except TooSlowError as error:
+        crash = (position, nth), str(error)
     # What a check left out was not observed: it is a reason, and no witness.
     saw = nth > len(left_out)
     return Tally(saw, witnesses, furthest, tuple(differing), crash, _by_reason(left_out))

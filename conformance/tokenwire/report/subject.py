@@ -33,6 +33,8 @@ class Subject:
     """Exchanges that a dialect cannot express, by name, with the reason."""
     broken_off: str = ""
     """Why the run ended early; empty if it did not."""
+    stopped: str = ""
+    """The signal that ended the asking; empty if none did."""
     cut_off: str = ""
     """What the limits of a run left out, in words; empty for nothing."""
     recorded: str = ""

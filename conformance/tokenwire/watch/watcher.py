@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tokenwire.judging.clock import DEFAULT_LIMIT_S
 from tokenwire.watch.counts import Counts
 from tokenwire.watch.exchange_assembly import TOO_SLOW
 from tokenwire.watch.judge_process import JudgePlan
@@ -27,7 +28,7 @@ class WatchPlan:
     """The share of the exchanges that is judged."""
     most_waiting: int = 128 << 20
     """Bytes that wait for the judge; from half of it on, new exchanges are not judged."""
-    judge_patience_s: float = 60.0
+    judge_patience_s: float = DEFAULT_LIMIT_S
     """For one exchange."""
     drain_s: float = 10.0
     """How long the judge may go on once the watcher ends."""

@@ -1,0 +1,107 @@
+"""The judge's clock: limits the processor time that one check may take for one exchange.
+
+What checks look at is foreign: their work is bounded by a clock, whatever a server wrote. The limit is in
+seconds of the processor, so that a loaded machine ends nothing. A check that takes longer is interrupted
+where it is, also within a regular expression, and its requirement becomes HARNESS_ERROR; others go on.
+
+A timer of the process looks every second at the most. Work that ends within a second costs two assignments.
+Python interrupts only its main thread: elsewhere, and on systems without such timers, nothing is limited.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+from tokenwire.record import Answer
+
+DEFAULT_LIMIT_S = 60.0
+LARGEST = 64 << 20
+"""Bytes of answers that the limit is for: as many as an exchange of a capture may have. A check of a run with
+more of them has as many limits.
+"""
+_MOST_BETWEEN_S = 1.0
+_LOOKS = 4
+"""Looks at the clock within the limit, at least."""
+_DEEPEST = 200
+"""Frames that are searched for the answer that a check reads."""
+
+Result = TypeVar("Result")
+
+
+class TooSlowError(BaseException):
+    """Some work takes longer than the limit. No Exception: what a check catches must not swallow it."""
+
+    def __init__(self, limit_s: float, exchange: str) -> None:
+        self.exchange = exchange
+        """The name of the exchange that was read; empty if that is unknown."""
+        where = f"{exchange}: " if exchange else ""
+        super().__init__(
+            f"{where}the check took more than {limit_s:g} s of processor time; --judge-limit N allows more"
+        )
+
+
+class Clock:
+    """The work that is done now, and how long it may take."""
+
+    def __init__(self) -> None:
+        self.work: object | None = None
+        """Distinct for each piece of work; None while nothing is limited."""
+        self._seen: object | None = None
+        self._since = 0.0
+        self._limit_s = DEFAULT_LIMIT_S
+
+    @contextmanager
+    def limited(self, limit_s: float) -> Iterator[None]:
+        """Limit each piece of work."""
+        if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before, outer = self._limit_s, signal.signal(signal.SIGVTALRM, self._look)
+        self._limit_s = limit_s
+        tick = min(limit_s / _LOOKS, _MOST_BETWEEN_S)
+        timer = signal.setitimer(signal.ITIMER_VIRTUAL, tick, tick)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
+            signal.signal(signal.SIGVTALRM, outer)
+            self._limit_s, self._seen = before, None
+
+    def timed(self, compute: Callable[[], Result]) -> Result:
+        """Compute something as one piece of work. Raises TooSlowError."""
+        outer, self.work = self.work, compute
+        try:
+            return compute()
+        finally:
+            self.work = outer
+
+    def _look(self, _number: int, frame: FrameType | None) -> None:
+        """Raises TooSlowError in work that was seen before, and takes too long."""
+        now = time.thread_time()
+        if self.work is None or self.work is not self._seen:
+            self._seen, self._since = self.work, now
+        elif now - self._since >= self._limit_s:
+            self._since = now  # once for each limit: it may be raised where Python only prints it
+            raise TooSlowError(self._limit_s, _read_in(frame))
+
+
+def _read_in(frame: FrameType | None) -> str:
+    """Return the name of the exchange that the innermost function which holds an answer reads."""
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        for value in frame.f_locals.values():
+            if isinstance(value, Answer):
+                return value.exchange.name
+        frame = frame.f_back
+    return ""
+
+
+CLOCK = Clock()
+"""That of this process."""
