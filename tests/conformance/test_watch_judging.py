@@ -304,7 +304,7 @@ def test_what_was_given_to_a_judge_that_dies_is_given_to_the_next_one() -> None:
     deadly = replace(GOOD, request=HttpRequest("POST", "/generate", raw_body=b'{"rid": "of the second"}'))
 
     def command(spool: Spool) -> list[str]:
-        return [sys.executable, "-c", DIES_OF_THE_SECOND, *_ours()(spool)[3:]]
+        return [sys.executable, "-c", DIES_OF_THE_SECOND, *_ours()(spool)[-1:]]
 
     found, missed = _judged(command, GOOD, deadly, GOOD)
     assert [opinion.judged for opinion in found] == [True, True]
