@@ -43,7 +43,7 @@ doors that a client was tried at. [Test your client](guides/test-your-client.md)
 | | |
 |---|---|
 | ✓ | it holds |
-| ✗ | a MUST is not kept; the reason stands below |
+| ✗ | a MUST is not kept; the reason is below |
 | ! | a SHOULD is not kept |
 | ? | the adapter gave up a case: its client took nothing more from the server |
 | – | does not apply: the adapter reports nothing that the sentence is about |

@@ -20,8 +20,8 @@ _SETTINGS = """## tokenwire.toml
 
 The nearest `tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`, holds defaults for options; the
 command line beats it. `--config FILE` names another. One file serves all commands: each takes the keys that
-it has an option for and leaves the others alone. What one command alone is told stands in a table of its
-name: `watch.listen` is `listen` below `[watch]`. A key that is unknown, that stands in the wrong place or has
+it has an option for and leaves the others alone. Settings of one command alone are in a table of its
+name: `watch.listen` is `listen` below `[watch]`. A key that is unknown, that is in the wrong place or has
 a value that does not fit ends any command with status 2.
 
 `headers` are sent with every request: by `compare` only to the server that `target` names; `watch` adds

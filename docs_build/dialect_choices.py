@@ -21,7 +21,7 @@ URI = "spec/dialects/choices.md"
 _DIALECTS = ROOT / "spec" / "dialects"
 _NULLS = "nulls"
 """A choice that is beside the bindings of an answer, not under `policy`."""
-_OF_NULLS = "`absent`: null stands where the server has nothing to say."
+_OF_NULLS = "`absent`: null means that the server has no value."
 
 
 @cache

@@ -145,7 +145,7 @@ def page(explanation: Explanation, results: Iterable[Column] = ()) -> Page:
     if file_of(row.id).exists():
         parts += [
             "## What a violation looks like",
-            "The reference engine errs on purpose, and the suite catches it:",
+            "The reference engine runs with a fault, and the suite catches it:",
             fenced(file_of(row.id).read_text("utf-8"), "console"),
             *_right(row, results),
         ]

@@ -42,7 +42,7 @@ What the suite says about recorded servers, from the captures in `fixtures/`: ev
 the repository, and every cell can be judged again. A cell leads to what decided it.
 
 A verdict speaks of what the captures of a release hold. Where too few requests were recorded to decide, a
-cell says so, and nothing is said about the server. [Found in released servers](../found.md) tells what was
+cell says so, and the server is not judged. [Found in released servers](../found.md) tells what was
 found, with its bytes.
 
 ## Releases by level

@@ -109,7 +109,7 @@ _TIME = ("get_time", '{"zone"|: "CE|T"}')
 ANSWERS = (
     Answer(
         "length",
-        "A short text that its budget ended: the finish stands beside the last of it",
+        "A short text that its budget ended: the finish is beside the last of it",
         "every-delta-is-kept",
         (_output(text=_WORDS, finish="length"),),
     ),

@@ -62,7 +62,7 @@ def test_what_a_lenient_reader_understands_is_not_wrong(params: dict[str, Any]) 
         ({"n": {}}, "is not an integer"),
         ({"temperature": "warm"}, "is not a number"),
         ({"ignore_eos": "perhaps"}, "is not a boolean"),
-        ({"stop": 5}, "is no string and no list of strings"),
+        ({"stop": 5}, "is not a string or a list of strings"),
         ({"stop_token_ids": {"id": 2}}, "is not a list of token ids"),
     ],
 )

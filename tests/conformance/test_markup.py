@@ -59,14 +59,14 @@ def test_arguments_of_any_kind_are_read(arguments: dict[str, Any]) -> None:
     ("text", "disputed"),
     [
         ('<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>\nDone.', BEHIND),
-        ("<think>\nI could <tool_call> it\n</think>\n\nNo.", "a tool call stands in the reasoning"),
+        ("<think>\nI could <tool_call> it\n</think>\n\nNo.", "the reasoning contains a tool call"),
         ('<tool_call>\n{"name": "ping"}\n</tool_call>', "a tool call is malformed"),
         ('<tool_call>\n{"name": "ping", "arguments": {]}\n</tool_call>', "a tool call is malformed"),
         (
             '<tool_call>\n{"name": "no", "arguments": {}}\n</tool_call>',
             "a call is of no tool that the request has",
         ),
-        ("Hello <think> there", "a marker of reasoning stands in the content"),
+        ("Hello <think> there", "the content contains a marker of reasoning"),
     ],
 )
 def test_what_no_document_settles_is_disputed(text: str, disputed: str) -> None:
@@ -120,7 +120,7 @@ def test_a_list_of_calls_begins_where_its_bracket_does() -> None:
 
 def test_a_call_at_the_very_beginning_of_reasoning_stands_in_it() -> None:
     call = FORMS["hermes"].spelled(("ping", {}))
-    assert read(f"<think>{call}</think>No.").disputed == "a tool call stands in the reasoning"
+    assert read(f"<think>{call}</think>No.").disputed == "the reasoning contains a tool call"
 
 
 DEEP = 100_000

@@ -145,7 +145,7 @@ TEXT_PAIRS = [
         _matched("c", stop=("d",)),
         pointer="/finish",
         target=LETTERS,
-        why="no stop of the request",
+        why="not a stop of the request",
     ),
     Pair(
         "kept-stop-ends-the-text",

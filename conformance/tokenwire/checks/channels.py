@@ -55,14 +55,14 @@ def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target
     """
     tools = offered(stream)
     if any(content.strip() for content in channels.contents[1:]):
-        return "text stands behind a tool call"
+        return "text follows a tool call"
     if tools is not None and any(call.name not in tools for call in channels.calls):
         return "a call is of no tool that the request has"
     if any(as_object(call.arguments) is None for call in channels.calls):
         return "a tool call is malformed"
     markers = target.markup.markers(thoughts=True, calls=True)
     if any(marker in text for marker in markers for text in (channels.reasoning, channels.content)):
-        return "a marker stands in the text"
+        return "the text contains a marker"
     return ""
 
 
@@ -356,7 +356,7 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
         if stated is not None and not stated.settled:
             continue
         for call in channels.calls:
-            message = f"the arguments of {call.name!r} are no JSON object: {call.arguments[-60:]!r}"
+            message = f"the arguments of {call.name!r} are not a JSON object: {call.arguments[-60:]!r}"
             seen = observe_arguments(call, message)
             # A model may write text that is not JSON. If its tokens are not known, it may have done so.
             yield seen if stated is not None else seen._replace(level=Level.MAY)

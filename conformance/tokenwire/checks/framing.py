@@ -113,7 +113,7 @@ def _stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observatio
     if ending is Ending.TRUNCATED:
         message = f"the connection ended inside the body: {stream.exchange.detail or 'no reason known'}"
     else:
-        message = f"{len(stream.unterminated)} bytes of an event without its blank line stand at the end"
+        message = f"{len(stream.unterminated)} bytes of an event without its blank line are at the end"
     expected = "a complete body and no unterminated event"
     actual = left[:80] if left and ending is Ending.COMPLETE else str(ending)
     seen = expect(end_place(stream), expected, actual, message, holds=ending is Ending.COMPLETE and not left)
@@ -158,7 +158,7 @@ def _keys_do_not_come_and_go(stream: Stream, target: Target) -> Iterator[Observa
         parsed = choice.parsed or offered(stream) is not None or "channels" in target.capabilities
         if parsed:  # a channel brings what is its own, and when it is settled
             expected -= _OF_CHANNELS
-        yield from expect_each(_with_keys(choice, expected), "choice {emission.choice} stands here {actual}")
+        yield from expect_each(_with_keys(choice, expected), "choice {emission.choice} is here {actual}")
 
 
 def _with_keys(choice: Choice, keys: frozenset[str]) -> Iterator[Row]:

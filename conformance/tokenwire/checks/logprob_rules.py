@@ -343,7 +343,7 @@ def _logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target
     yield from _one_rule(_TRUNCATION, streams)
     for top, base in _shaped(_TRUNCATION, streams):
         if _rule_of_truncation(top, base) is None:
-            why = f"what it leaves out is not told, or is less than {1 - _MOST_KEPT:.0%} of the distribution"
+            why = f"the cut part is not reported, or is less than {1 - _MOST_KEPT:.0%} of the distribution"
             yield left_out(top.place, why)
 
 

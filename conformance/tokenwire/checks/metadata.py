@@ -471,7 +471,7 @@ def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Obser
             if value is not None and name not in choice.customized and is_unasked(name)
         )
         emission, name = next(found, (choice.delivered[-1], ""))
-        message = f"{name} stands in an answer whose request did not ask for it"
+        message = f"{name} is in an answer whose request did not ask for it"
         expected = "no logprob series that was not asked for"
         yield expect(emission.at(name), expected, name or "none", message, holds=not name)
 
@@ -487,7 +487,7 @@ def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observa
         members = ((emission, name) for emission in choice.emissions for name in held)
         found = ((emission, name) for emission, name in members if _holds(emission, name))
         emission, name = next(found, (choice.emissions[-1], ""))
-        message = f"{name} stands in an answer whose request did not ask for it"
+        message = f"{name} is in an answer whose request did not ask for it"
         place, expected = emission.at(name), "nothing that was not asked for"
         yield expect(place, expected, name or "none", message, holds=not name)
 

@@ -455,7 +455,7 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
         place = whole.choice.last_at("text")
         related = (twin.choice.last_at("text"),)
         if not _echoes_text(whole.stream):
-            message = "the text is that of the request without an echo: the prompt stands in the ids alone"
+            message = "the text is that of the request without an echo: only the ids contain the prompt"
             due, holds = "the prompt's text", theirs != ours
             silent = expect(place, due, "none", message, holds=holds, related=related)
             yield silent._replace(level=Level.SHOULD)

@@ -184,7 +184,7 @@ def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iter
         elif ids:
             wrong = [value for value in ids if not (type(value) is int and 0 <= value < ID_LIMIT)]
             rows.append((emission, name, not wrong, expected, wrong[:3] or ids[:3]))
-    yield from expect_each(rows, "{field} holds {actual[0]!r}, which is no token id")
+    yield from expect_each(rows, "{field} holds {actual[0]!r}, which is not a token id")
 
 
 @check_finished("ids-are-counted")

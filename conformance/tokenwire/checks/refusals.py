@@ -208,7 +208,7 @@ def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
     faults = [event.problem for event in stream.events if event.problem]
     stated = words_of(stream.error)
     if any(event.schema_errors for event in stream.events) and stated:
-        faults = [f"{stated[:80]!r} stands in no shape of an error: {_SHAPES}"]
+        faults = [f"{stated[:80]!r} does not have the shape of an error: {_SHAPES}"]
     elif not faults and not stated:
         faults = ["the body does not say why"]
     expected = "a JSON error that says why"

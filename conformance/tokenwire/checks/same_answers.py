@@ -275,7 +275,7 @@ def _customized_info_in_streams(comparison: Comparison, target: Target) -> Itera
             continue
         for name in sorted(name for name in ours.customized if ours.series(name)):
             place, related = _places((ours, theirs), name)
-            message = f"no emission carries {name}, which stands in the whole answer"
+            message = f"no emission carries {name}, which the whole answer has"
             expected = f"{name}, as in the whole answer"
             actual = sorted(theirs.series_names)
             yield expect(place, expected, actual, message, holds=name in theirs.series_names, related=related)

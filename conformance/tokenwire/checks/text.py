@@ -204,7 +204,7 @@ def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterato
         if len(texts) < 2 or spells is None:
             continue
         holds, index = known and any(map(spells.search, texts)), decoding.choice.index
-        what = "is not spelled by the output ids" if known else "is no stop of the request"
+        what = "is not spelled by the output ids" if known else "is not a stop of the request"
         message = f"choice {index} was ended by {decoding.stop!r}, says the server; that {what}"
         expected = f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids"
         yield expect(bringing(decoding.choice, "finish"), expected, decoding.stop, message, holds=holds)

@@ -138,7 +138,7 @@ def _prompt_ids_only_on_request(choice: Choice, stream: Stream, _target: Target)
             yield expect(place, "a list of ids", actual, message, holds=null is None)
     else:
         place = (keyed or choice.emissions)[0].at(FIELD)
-        message = f"{FIELD} stands in an answer whose request did not ask for it"
+        message = f"{FIELD} is in an answer whose request did not ask for it"
         actual = "a key" if keyed else "no key"
         yield expect(place, "no key", actual, message, holds=not keyed)
 
@@ -150,7 +150,7 @@ def _prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observat
         reported = first_prompt_ids(choice)
         if reported is not None:
             late = [emission is reported[0] for emission in choice.emissions].index(True)
-            message = f"{FIELD} of choice {choice.index} stand in emission {late}, not in the first"
+            message = f"{FIELD} of choice {choice.index} are in emission {late}, not in the first"
             yield expect(reported[0].at(FIELD), 0, late, message)
 
 

@@ -79,8 +79,8 @@ def headline(report: TwinReport) -> str:
         case Outcome.SAME:
             return f"the same: {seen} to the last digit"
         case Outcome.OTHER:
-            return f"another model: told within {report.told_within:,} of {seen}"
-    return f"the same up to noise: told within {report.told_within:,} of {seen}"
+            return f"another model: decided within {report.told_within:,} of {seen}"
+    return f"the same up to noise: decided within {report.told_within:,} of {seen}"
 
 
 def describe(side: TwinSide) -> str:

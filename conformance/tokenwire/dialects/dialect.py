@@ -209,7 +209,7 @@ class Dialect:
         self.endpoint = Endpoint(tuple(table["endpoint"]["methods"]), table["endpoint"]["path"])
         self.policy = typed(Policy, table["policy"], "policy")
         for name in self.policy.least.keys() - table["request"]["fields"].keys():
-            raise ValueError(f"policy: least: {name!r} is no field of this dialect's requests")
+            raise ValueError(f"policy: least: {name!r} is not a field of this dialect's requests")
         self.marks = tuple(map(Mark.of, table.get("recognised_by", ())))
         """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
         self.likeliest: bool = table.get("likeliest", not self.marks)

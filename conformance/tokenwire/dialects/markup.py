@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenwire.spec_files import read_yaml, spec_root
 
-BEHIND = "text stands behind a tool call"
+BEHIND = "text follows a tool call"
 """The one dispute that leaves no doubt what the calls are."""
 
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
@@ -177,16 +177,16 @@ def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None)
         elif closes in text and opens not in text:  # the prompt opened it
             reasoning, _, rest = text.partition(closes)
         if opens in rest or closes in rest:
-            disputed = "a marker of reasoning stands in the content"
+            disputed = "the content contains a marker of reasoning"
     if markup.form is None:
         return Reading(reasoning, (rest,), disputed=disputed)
     if _first_call(markup.form, reasoning, 0) >= 0:
-        disputed = disputed or "a tool call stands in the reasoning"
+        disputed = disputed or "the reasoning contains a tool call"
     read = _calls(rest, markup.form)
     unknown = tools is not None and any(call.name not in tools for call in read.calls)
     disputed = disputed or read.disputed or ("a call is of no tool that the request has" if unknown else "")
     if not disputed and not markup.form.opens and (read.calls or read.cut) and read.contents[0].strip():
-        disputed = "a tool call without a marker stands behind text"
+        disputed = "a tool call without a marker follows text"
     if not disputed and any(content.strip() for content in read.contents[1:]):
         disputed = BEHIND
     return replace(read, reasoning=reasoning, disputed=disputed)

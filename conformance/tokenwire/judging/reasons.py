@@ -155,8 +155,7 @@ class _Funnel(NamedTuple):
             return (
                 f"{passed}; it did not happen {'more often ' * bool(self.witnesses)}in them that {condition}"
             )
-        holds = "there is no more in them of" if self.witnesses else "none of them holds"
-        return f"{passed}; {holds} what the sentence is about"
+        return f"{passed}; {'too few are' if self.witnesses else 'none is'} relevant to the sentence"
 
 
 def _named(names: Iterable[str]) -> str:

@@ -418,7 +418,7 @@ def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capab
         ("abort-all", next(all_aborts, None), "no endpoint took the abort of all requests"),
         ("pause", next(pauses, None), "no endpoint took a pause"),
         ("abort", next(aborts, None), "no endpoint took the abort of a request by its id"),
-        ("load-report", next(loads, None), "no endpoint told of a request that was under way"),
+        ("load-report", next(loads, None), "no endpoint reported a request that was under way"),
     ):
         yield _seen(name, call, absent)
 
@@ -469,7 +469,9 @@ def _logprob_rules(
     yield Capability(DECLARED_RULE, bool(named) and shown is not None, words)
 
 
-_NO_RULE = f"no rule of the logprobs is told; where you know it, declare one of {', '.join(LOGPROB_RULES)}"
+_NO_RULE = (
+    f"the rule of the logprobs is not reported; if you know it, declare one of {', '.join(LOGPROB_RULES)}"
+)
 _WITHOUT_A_RECORD = frozenset({"stream", "stream-errors", "item-streams"})
 """What a stream shows that delivers nothing, too."""
 

@@ -73,7 +73,7 @@ _KINDS: Mapping[Kind, tuple[Callable[[object], bool], str]] = {
     "number": (lambda value: isinstance(value, (int, float)) or _is_number_word(value), "is not a number"),
     "boolean": (_boolean_like, "is not a boolean"),
     "flag or number": (_boolean_like, "is neither a boolean nor a number"),
-    "strings": (_strings_like, "is no string and no list of strings"),
+    "strings": (_strings_like, "is not a string or a list of strings"),
     "ids": (_ids_like, "is not a list of token ids"),
     "name": (lambda value: not isinstance(value, Mapping), "is not a string"),
 }

@@ -204,7 +204,7 @@ class MarkedText:
         if inside and self.stopped:
             return replace(reading, disputed="a stop string matched within reasoning or a tool call")
         if self.unfound:
-            return replace(reading, disputed="a stop string stands in the text that did not end it")
+            return replace(reading, disputed="the text contains a stop string that did not end it")
         if self.alone and len(reading.calls) > 1:
             return replace(reading, disputed="the request wants one tool call at most")
         if inside and not self.spent:
