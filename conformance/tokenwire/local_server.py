@@ -3,12 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
+
+_HERE = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Decides by Host and Origin whether a listener answers a request.
+
+    Any web page can send requests to a port that its browser reaches. Under a host name of its own, it can
+    read the answers, too (DNS rebinding). So only names that nobody else can own are answered: addresses of
+    the listener, loopback names, and the names that its operator gave.
+    """
+
+    address: str = _HERE
+    """Address of the listener."""
+    names: frozenset[str] = frozenset()
+    """Host names that the operator gave, in lower case."""
+
+    def admits(self, host: str, origin: str | None, *, needs_origin: bool = False) -> bool:
+        """True if a request is answered. `needs_origin`: one without an Origin is not."""
+        return self._knows(host) and (origin == f"http://{host}" or (origin is None and not needs_origin))
+
+    def _knows(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name == "localhost" or name in self.names:
+            return True
+        try:
+            literal, own = ipaddress.ip_address(name), ipaddress.ip_address(self.address)
+        except ValueError:
+            return False
+        # A listener at 0.0.0.0 has all addresses of its machine.
+        return literal.is_loopback or literal == own or own.is_unspecified
 
 
 class _Server(ThreadingHTTPServer):
@@ -26,6 +64,16 @@ class LocalHandler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+
+    def parse_request(self) -> bool:
+        """Read the head of a request; False if it is answered already, by a refusal."""
+        if not super().parse_request():
+            return False
+        if Guard().admits(self.headers.get("Host", ""), self.headers.get("Origin")):
+            return True
+        self.close_connection = True
+        self.send_json(403, {"error": "a web page of another host or origin is not answered"})
+        return False
 
     def send_json(self, status: int, document: Any, headers: Mapping[str, str] | None = None) -> None:
         """Send a whole answer."""
@@ -49,11 +97,11 @@ class LocalHandler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(handler: type[LocalHandler], port: int) -> Iterator[str]:
     """Serve on the loopback interface while the block runs; yields the URL. Raises OSError."""
-    with _Server(("127.0.0.1", port), handler) as server:
+    with _Server((_HERE, port), handler) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http://{_HERE}:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

@@ -427,6 +427,13 @@ class Settings:
         toml='watch.admin = "127.0.0.1:9464"',
         unasked=Unasked.NONE,
     )
+    admin_host: tuple[str, ...] = _names(
+        "watch",
+        "Answer at --admin under this host name, too, besides its address and localhost. Repeatable.",
+        metavar="HOST",
+        toml='watch.admin-hosts = ["watcher.internal"]',
+        unasked=Unasked.NONE,
+    )
     record: Path | None = _folder(
         "check watch twin",
         "Write every exchange there as it arrives.",

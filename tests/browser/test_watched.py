@@ -40,7 +40,9 @@ class Watched:
         self.counts.add(replace(opinion, exchange=f"watch/{self.numbers}", recorded=str(kept)))
 
     def page(self) -> str:
-        return live_page(self.counts, target="http://t", listening="x:1", waiting=0, under_way=0, linked=True)
+        return live_page(
+            self.counts, target="http://t", listening="x:1", waiting=0, under_way=0, in_full=True
+        )
 
 
 @pytest.fixture

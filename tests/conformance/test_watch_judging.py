@@ -385,7 +385,7 @@ def hostile_counts() -> Counts:
 
 
 def shown(counts: Counts) -> str:
-    return live_page(counts, target="http://<i>", listening="x:1", waiting=5, under_way=2, linked=True)
+    return live_page(counts, target="http://<i>", listening="x:1", waiting=5, under_way=2, in_full=True)
 
 
 def test_the_live_page_shows_hostile_text_as_text() -> None:

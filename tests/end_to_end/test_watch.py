@@ -111,8 +111,9 @@ def test_metrics_and_page_tell_what_passed(reference: str) -> None:
         assert seen[f"time_to_first_token_seconds_count{labels}"] == 1
         assert seen["open_exchanges"] == 0
         assert seen['bytes_total{direction="to_client"}'] > len(answer)
-        page = loopback.get(f"{watched.admin}/")
-        assert reference.removeprefix("http://") in page.text
+        target = reference.removeprefix("http://")
+        assert target in loopback.get(watched.page).text
+        assert target not in loopback.get(f"{watched.admin}/").text
         assert loopback.get(f"{watched.admin}/healthz").text == "watching\n"
         assert loopback.get(f"{watched.admin}/no").status_code == 404
         assert loopback.post(f"{watched.admin}/").status_code == 405

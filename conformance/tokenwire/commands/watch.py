@@ -23,7 +23,7 @@ from tokenwire.watch.watcher import Watcher, WatchPlan
 _MIB = 1 << 20
 
 
-async def _until_ended(plan: WatchPlan, admin: Address, console: Console, *, quiet: bool) -> int:
+async def _until_ended(plan: WatchPlan, admin: Address, settings: Settings, console: Console) -> int:
     """Watch until SIGINT or SIGTERM comes; the exit status."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -31,14 +31,14 @@ async def _until_ended(plan: WatchPlan, admin: Address, console: Console, *, qui
         loop.add_signal_handler(number, ended.set)
 
     def print_violations(opinion: Opinion) -> None:
-        for violation in () if quiet else opinion.violations:
+        for violation in () if settings.quiet else opinion.violations:
             what = f"{violation.requirement}: {violation.message}"
             event = "" if violation.event is None else f", event {violation.event}"
             words = f"{violation.level}  {opinion.path} {opinion.exchange}{event}: {what}"
             console.print(Text(words), soft_wrap=True)
 
     watcher = Watcher(plan, print_violations)
-    async with watcher, WatchPages(watcher, admin) as url:
+    async with watcher, WatchPages(watcher, admin, settings.admin_host) as url:
         console.print(Text(f"watching http://{watcher.listening} for {plan.target}"), soft_wrap=True)
         console.print(Text(f"live page {url}"), soft_wrap=True)
         await ended.wait()
@@ -94,7 +94,7 @@ def _watch(settings: Settings) -> None:
     )
     admin = Address.listening(settings.admin)
     try:
-        status = asyncio.run(_until_ended(plan, admin, make_console(), quiet=settings.quiet))
+        status = asyncio.run(_until_ended(plan, admin, settings, make_console()))
     except OSError as error:
         raise typer.BadParameter(f"cannot listen: {error}") from error
     raise typer.Exit(status)

@@ -1,7 +1,6 @@
 """Serves the pages of `inspect` and `watch`: a page needs the token in its address, except open pages.
 
-Any web page can send requests to a port of this machine, also under a host name of its own (DNS rebinding).
-So a server whose pages can act checks the Host and the Origin of each request.
+Each request, also for an open page, passes the guard of Host and Origin.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
 import h11
 
+from tokenwire.local_server import Guard
 from tokenwire.usage_error import UsageError
 from tokenwire.watch.proxy import Address
 from tokenwire.wire.inert import inert
@@ -24,6 +24,7 @@ from tokenwire.wire.inert import inert
 _HERE = Address("127.0.0.1", 0)
 _LARGEST = 16 << 20
 _PATIENCE_S = 10.0
+_FOREIGN = "This host or origin is not served here. Use the address that the program printed"
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
 """Of the policy of a page that asks its server."""
@@ -60,7 +61,9 @@ def _refused(status: HTTPStatus, *headers: str) -> bytes:
 
 
 class PageServer:
-    """Answers one request to a connection. `open_pages` need no token."""
+    """Answers one request to a connection. `open_pages` need no token. `way_out` ends the sentence for a Host
+    that is refused.
+    """
 
     def __init__(
         self,
@@ -68,21 +71,24 @@ class PageServer:
         deeds: Mapping[str, Post] | None = None,
         events: Events | None = None,
         open_pages: Mapping[str, Get] | None = None,
+        way_out: str = ".",
     ) -> None:
+        self._foreign = f"{_FOREIGN}{way_out}"
         self._pages, self._deeds, self._events = pages, deeds or {}, events
         self._open_pages = open_pages or {}
         self._prefix = f"/{secrets.token_urlsafe(24)}/"
         self._server: asyncio.Server | None = None
-        self._hosts: frozenset[str] = frozenset()
+        self._guard = Guard()
         self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.open = True
         self.url = ""
 
-    async def listen(self, address: Address = _HERE) -> None:
-        """Begin. Raises OSError."""
+    async def listen(self, address: Address = _HERE, names: Iterable[str] = ()) -> None:
+        """Begin. `names`: other host names under which it is asked. Raises OSError."""
         self._server = await asyncio.start_server(self._serve, address.host, address.port)
+        own = frozenset(name.lower() for name in (address.host, *names))
         address = Address(*self._server.sockets[0].getsockname()[:2])
-        self._hosts = frozenset({str(address), f"localhost:{address.port}"})
+        self._guard = Guard(address.host, own)
         self.url = f"http://{address}{self._prefix}"
 
     async def close(self) -> None:
@@ -105,7 +111,9 @@ class PageServer:
             headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
             path, _, query = request.target.decode("latin-1").partition("?")
             refusal = self._refusal(request.method, path, headers)
-            if refusal is not None:
+            if refusal is HTTPStatus.FORBIDDEN:
+                writer.write(_document(refusal, "text/plain", f"{self._foreign}\n"))
+            elif refusal is not None:
                 writer.write(_refused(refusal))
             elif request.method == b"GET" and path == f"{self._prefix}events" and self._events is not None:
                 await self._stream(writer, self._events(dict(parse_qsl(query))))
@@ -117,9 +125,8 @@ class PageServer:
         writer.close()
 
     def _refusal(self, method: bytes, path: str, headers: Mapping[str, str]) -> HTTPStatus | None:
-        host, origin = headers.get("host", ""), headers.get("origin")
-        welcome = (f"http://{host}", *([None] if method == b"GET" else []))
-        if self._deeds and (host not in self._hosts or origin not in welcome):
+        acts = bool(self._deeds) and method != b"GET"
+        if not self._guard.admits(headers.get("host", ""), headers.get("origin"), needs_origin=acts):
             return HTTPStatus.FORBIDDEN
         known = secrets.compare_digest(path[: len(self._prefix)].encode(), self._prefix.encode())
         return None if known or path[1:] in self._open_pages else HTTPStatus.NOT_FOUND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from importlib.resources import files
@@ -45,11 +45,12 @@ def live_page(
     listening: str,
     waiting: int,
     under_way: int,
-    linked: bool = False,
+    in_full: bool = False,
     profiles: Collection[str] = (),
 ) -> str:
-    """Return the page as it is now. `waiting` are bytes, `under_way` exchanges; `linked`: they can be opened.
+    """Return the page as it is now. `waiting` are bytes, `under_way` exchanges.
 
+    `in_full`: with the target, each violating exchange, the text of its violation, and a link to it.
     profiles: those that are judged; none: all requirements.
     """
     return template("tokenwire.inspecting", "watched.html.jinja").render(
@@ -58,7 +59,7 @@ def live_page(
         listening=listening,
         waiting=waiting,
         under_way=under_way,
-        linked=linked,
+        in_full=in_full,
         refresh=_REFRESH_S,
         script=Markup(_script()),
         policy=policy(_script()) + LOCAL,
@@ -102,30 +103,33 @@ def exchange_page(opinion: Opinion) -> str:
 class WatchPages:
     """Serves them as long as it is open; an async context manager.
 
-    What clients sent and were answered is shown to nobody but who knows the token in the address.
+    Without the token in the address, they show counts: by requirement, and by dialect and model. The names
+    of models are those of the requests. Everything else that clients sent or received needs the token.
+    `names`: other host names under which the pages are asked for.
     """
 
-    def __init__(self, watcher: Watcher, address: Address) -> None:
-        self._watcher, self._address = watcher, address
+    def __init__(self, watcher: Watcher, address: Address, names: Iterable[str] = ()) -> None:
+        self._watcher, self._address, self._names = watcher, address, names
         self._helper = Helper(exchange_page)
         self._server = PageServer(
-            {"": self._linked, "exchange": self._exchange, "requirement": requirement_page},
+            {"": self._full, "exchange": self._exchange, "requirement": requirement_page},
             open_pages={"": self._live, "metrics": self._metrics, "healthz": self._health},
+            way_out=", or name the host by --admin-host.",
         )
 
     async def __aenter__(self) -> str:
         """Return the address of the page. Raises OSError."""
-        await self._server.listen(self._address)
+        await self._server.listen(self._address, self._names)
         return self._server.url
 
     async def __aexit__(self, *_: object) -> None:
         await self._server.close()
         self._helper.close()
 
-    async def _linked(self, _: str) -> tuple[str, str]:
-        return await self._live("", linked=True)
+    async def _full(self, _: str) -> tuple[str, str]:
+        return await self._live("", in_full=True)
 
-    async def _live(self, _: str, *, linked: bool = False) -> tuple[str, str]:
+    async def _live(self, _: str, *, in_full: bool = False) -> tuple[str, str]:
         watcher, target = self._watcher, self._watcher.plan.target
         return HTML, live_page(
             watcher.counts,
@@ -133,7 +137,7 @@ class WatchPages:
             listening=str(watcher.listening),
             waiting=watcher.spool.waiting,
             under_way=watcher.under_way,
-            linked=linked,
+            in_full=in_full,
             profiles=watcher.plan.judging.profiles,
         )
 
