@@ -11,7 +11,7 @@ import pytest
 from control_calls import abort
 from item_answers import responded
 from item_pairs import LEGAL
-from live_captures import live_run
+from live_captures import judged, live_run, verdict
 from test_checks_pairs import observe
 from wire_answers import DONE, answered
 
@@ -20,8 +20,10 @@ from tokenwire.ask import Ask
 from tokenwire.checks.check import Target
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.target.advertised import Advertised
+from tokenwire.wire.event_stream import stray_line
 from tokenwire.wire.exchange import HttpRequest
 
 
@@ -668,3 +670,56 @@ def test_a_sequence_number_may_be_written_with_a_fraction_and_be_missing_in_an_e
     true = [LEGAL[0], {**LEGAL[1], "sequence_number": True}, *LEGAL[2:]]
     for wrong, place in ((numbered, 2), ([*LEGAL[:3], bare, *LEGAL[4:]], 3), (half, 3), (true, 1)):
         assert violated(row, responded(*wrong))[0].place.event == place
+
+
+# Words of findings.
+
+
+def test_an_event_that_a_line_break_within_its_data_cut_is_explained() -> None:
+    """Transformers serve writes an error with its line breaks into one `data` field."""
+    (stream,) = live_run("hf-error-breaks-frame").streams
+    (found,) = violated("events-are-json-objects", stream.load())
+    assert found.message.startswith(
+        "not strict JSON: Unterminated string starting at character 10; behind it, "
+    )
+    assert "is not a field: a line break within the data cuts it" in found.message
+
+
+@pytest.mark.parametrize(
+    ("event", "stray"),
+    [
+        (b'data: {"a": "b\nContent: c"}\n\n', 'Content: c"}'),
+        (b'data: {"a":\ndata: 1}\nid: 7\n: a comment\nretry: 5\nevent: x\ndata\n\n', ""),
+        (b"whatever\ndata: {}\n\n", ""),
+        (b'data: {"a": 1\r\n}\r\n\r\n', "}"),
+        (b"data: [\n" + b"x" * 100 + b"\n\n", "x" * 40),
+    ],
+    ids=["a text", "fields", "ahead of it", "CRLF", "long"],
+)
+def test_a_line_behind_the_data_that_is_no_field_is_found(event: bytes, stray: str) -> None:
+    assert stray_line(event) == stray
+
+
+def test_what_was_requested_is_named_as_the_request_names_it() -> None:
+    body = {"prompt": [1, 2], "max_tokens": 1, "prompt_logprobs": 2, "logprobs": 1}
+    choice = {"index": 0, "text": "a", "finish_reason": "length"}
+    document = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+    words = {
+        seen.message for seen in violated("asked-or-refused", answered("vllm-completions", body, document))
+    }
+    assert "prompt_logprobs was requested, and choice 0 lacks what it asks for" in words
+    assert not any("input_token_logprobs" in message for message in words)
+
+
+def test_text_beside_a_count_that_stays_at_zero_did_not_come_early() -> None:
+    """Litellm counts 0 tokens in each chunk: the count is what is wrong."""
+    run = live_run("litellm-usage-zero")
+    assert verdict(run, "script-text-so-far-is-right") is not Verdict.FAIL
+    assert verdict(run, "script-counts-are-right") is Verdict.FAIL
+
+
+def test_the_schema_that_is_meant_is_not_one_of_which_each_constant_is_another() -> None:
+    """A chunk without `created` was told to have an empty id: that is the shape of another server's notes."""
+    (found, *_) = judged(live_run("echo-taken-for-parrot"), "events-fit-schema")
+    assert '"created" is a required property' in found.message
+    assert "instead of ''" not in found.message

@@ -244,7 +244,14 @@ CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m
             },
             ("/usage/prompt_tokens: -1 is less than the minimum of 0",),
         ),
-        ({"choices": []}, (': "id" is a required property', ': "object" is a required property')),
+        (
+            {"choices": []},
+            ('(document): "id" is a required property', '(document): "object" is a required property'),
+        ),
+        (
+            {name: value for name, value in CHUNK.items() if name != "created"},
+            ('(document): "created" is a required property',),
+        ),
     ],
 )
 def test_a_fault_is_told_of_the_shape_that_is_meant(

@@ -241,6 +241,8 @@ def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obs
         if taken_apart(stream, known.choice):
             continue
         shown_so_far = list(running_texts(known.choice))
+        # A count that stays at zero beside text is wrong itself, and does not show that text came early.
+        counts = known.choice.output_ids is not None or any(e.after for e in known.choice.emissions)
         for emission, held in shown_so_far:
             last = emission.last or emission.finish is not None
             legal = known.legal
@@ -251,7 +253,7 @@ def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obs
                 continue
             begins = any(text.startswith(shown) for text in legal)
             what = f"the text of choice {known.choice.index} so far differs from {SOURCE}"
-            if begins and emission.counted and not last and emission.after < len(known.right.ids):
+            if begins and counts and emission.counted and not last and emission.after < len(known.right.ids):
                 stated = [
                     head + (right.texts[emission.after - 1] if emission.after else "")
                     for right in known.readings

@@ -497,6 +497,10 @@ def _has_logprobs(choice: Choice) -> bool:
     return has_object or any(map(is_logprob_series, choice.server_series))
 
 
+def _has_meta_info(choice: Choice) -> bool:
+    return any(isinstance(detail, Mapping) for detail in choice.details("meta_info"))
+
+
 def _has_top(choice: Choice) -> bool:
     """Whether the top logprobs are there, by position or in a flat form that a request may prefer."""
     if choice.series_names & {TOP, NAMED_TOP}:
@@ -528,31 +532,33 @@ def _carries_wanted(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
     return any(value is not ABSENT and value is not None for value in found)
 
 
-def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool]]]:
-    """What a request asks for, each with the way to see it in a choice."""
+def _asked_fields(stream: Stream) -> Iterator[tuple[str, str, Callable[[Choice], bool]]]:
+    """Yield what a request asks for: the field of the answer, that of the request, and the way to see it in a
+    choice.
+    """
     asked, native = stream.asked, not is_chat(stream)
     if asked.return_prompt_token_ids and not told_once_for_all(stream):
-        yield "prompt_token_ids", lambda c: first_prompt_ids(c) is not None
+        yield "prompt_token_ids", "return_prompt_token_ids", lambda c: first_prompt_ids(c) is not None
     if asked.return_token_ids:
-        yield "output_ids", lambda c: c.output_ids is not None
+        yield "output_ids", "return_token_ids", lambda c: c.output_ids is not None
     if asked.return_meta_info:
-        yield ("meta_info", lambda c: any(isinstance(detail, Mapping) for detail in c.details("meta_info")))
+        yield "meta_info", "return_meta_info", _has_meta_info
     for wanted in asked.wanted:
-        yield (wanted.names or wanted.pointers)[0], partial(_carries_wanted, stream, wanted)
+        yield (wanted.names or wanted.pointers)[0], "", partial(_carries_wanted, stream, wanted)
     if not asked.uniform:
         return
     if asked.logprob_start is not None:
-        yield PROMPT, lambda c: any(map(is_logprob_series, names_of_prompt(c)))
+        yield PROMPT, "logprob_start", lambda c: any(map(is_logprob_series, names_of_prompt(c)))
     if asked.max_new_tokens == 0:  # there is no token to tell of
         return
     if asked.logprobs:
-        yield SAMPLED if native else "logprobs", _has_logprobs
+        yield SAMPLED if native else "logprobs", "logprobs", _has_logprobs
     if asked.top_logprobs > 0:
-        yield TOP if native else NAMED_TOP, _has_top
+        yield TOP if native else NAMED_TOP, "top_logprobs", _has_top
     if asked.chosen_ids:
-        yield CHOSEN, lambda c: CHOSEN in c.series_names
+        yield CHOSEN, "chosen_ids", lambda c: CHOSEN in c.series_names
     if asked.logprob_texts:
-        yield f"texts in {SAMPLED}", _has_texts
+        yield f"texts in {SAMPLED}", "logprob_texts", _has_texts
 
 
 @check("scored-prompt-ids-have-logprobs", FINISHED)
@@ -580,9 +586,11 @@ def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     for choice in finished_choices(stream):
         if has_items(stream) and not choice.text:
             continue  # logprobs stand beside the text that they are of
-        for name, is_there in _asked_fields(stream):
+        for name, field, is_there in _asked_fields(stream):
             holds = is_there(choice)
-            message = f"{name} was requested but is missing from choice {choice.index}"
+            stated = stream.asked.sent.get(field)
+            wanted = stated.wire_name if stated is not None else name
+            message = f"{wanted} was requested, and choice {choice.index} lacks what it asks for"
             place = choice.last_at(name)
             actual = "there" if holds else "absent"
             yield expect(place, f"{name} in every choice", actual, message, holds=holds)

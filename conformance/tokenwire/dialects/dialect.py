@@ -35,7 +35,7 @@ from tokenwire.record import Answer, Choice, Delivery, Emission, Event, Place, S
 from tokenwire.spec_files import load_schema, read_yaml, schema_in, spec_folders
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
-from tokenwire.wire.event_stream import parse_event_stream
+from tokenwire.wire.event_stream import parse_event_stream, stray_line
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, RequestHead
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 from tokenwire.wire.sharing import sharing
@@ -92,23 +92,31 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
     """Yield the errors as `pointer: words`; if a value fits none of several shapes, those of the intended
     one.
 
-    Where a field `type` tells the shapes apart, the intended ones have the type of the value. Of several,
-    the first is taken whose faults are all further in, or else the first of all.
+    Where a field `type` tells the shapes apart, the intended ones have the type of the value. A shape is not
+    intended if several of its constants are others. Of several shapes, the first is taken whose faults are
+    all further in, or else the first of all.
     """
     if isinstance(error.kind, _SHAPES):
         position = list(error.instance_path)
         shapes = [shape for shape in error.kind.context if shape]
         of_type = [s for s in shapes if all(list(f.instance_path) != [*position, "type"] for f in s)]
         shapes = of_type or shapes
+        shapes = [s for s in shapes if sum(_is_another(fault, position) for fault in s) < 2] or shapes
         inside = (shape for shape in shapes if all(list(fault.instance_path) != position for fault in shape))
         for fault in next(inside, shapes[0] if shapes else []):
             yield from _faults(fault)
         return
-    pointer = "".join(f"/{part}" for part in error.instance_path)
+    pointer = "".join(f"/{part}" for part in error.instance_path) or "(document)"
     words = error.message
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Constant):
         words = f"{error.instance!r} instead of {error.kind.expected_value!r}"
     yield f"{pointer}: {words[:_SCHEMA_MESSAGE]}"
+
+
+def _is_another(fault: jsonschema_rs.ValidationError, position: list[str | int]) -> bool:
+    """True if a constant of the value at a position is another."""
+    constant = isinstance(fault.kind, jsonschema_rs.ValidationErrorKind.Constant)
+    return constant and list(fault.instance_path)[:-1] == position
 
 
 @dataclass(frozen=True)
@@ -429,6 +437,8 @@ class Dialect:
                 events.append(Event(index, place, None, event.name, done=True))
                 continue
             data, problem, schema_errors = self._value(event.data)
+            if problem and (stray := stray_line(exchange.body[event.start : event.end])):
+                problem += f"; behind it, {stray!r} is not a field: a line break within the data cuts it"
             # Shared with the latest event of its own choice: events of several choices alternate.
             if len(event.data) >= _LONG:
                 choice = self._stream.index_of(data)

@@ -35,6 +35,22 @@ class ServerSentEvent:
     """Offset behind the blank line; the LF of a CRLF there is not counted, as it may never come."""
 
 
+_FIELD = re.compile(rb"(?:data|event|id|retry)(?::|$)|:")
+_LONGEST_QUOTED = 40
+
+
+def stray_line(event: bytes) -> str:
+    """Return the beginning of the first line behind the data of an event that is not a field; empty for none.
+
+    A server that writes a text with line breaks as one `data` field leaves such lines behind: readers ignore
+    them.
+    """
+    lines = _LINE_END.split(event)
+    begun = next((n for n, line in enumerate(lines) if line.startswith(b"data")), len(lines))
+    stray = next((line for line in lines[begun:] if line and not _FIELD.match(line)), b"")
+    return stray[:_LONGEST_QUOTED].decode("utf-8", "replace")
+
+
 class EventStreamParser:
     """Incremental parser. Feed it bytes as they come, then close it.
 

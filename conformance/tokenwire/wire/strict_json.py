@@ -138,6 +138,7 @@ def _read_carefully(text: str) -> Any:
     except StrictJsonError:
         raise
     except json.JSONDecodeError as error:
-        raise StrictJsonError(f"{error.msg} at character {error.pos}") from error
+        words = error.msg.removesuffix(" at")
+        raise StrictJsonError(f"{words} at character {error.pos}") from error
     except ValueError as error:
         raise StrictJsonError(f"a number is too long to be read: {error}") from error
