@@ -1,4 +1,4 @@
-"""What a check is: a pure function from a choice, an answer, two answers or a run to observations."""
+"""Kinds of checks: pure functions from a choice, an answer, two answers or a run to observations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tokenwire.target.tokenizer import Tokenizer, detokenizer_of
 
 @dataclass(frozen=True)
 class Target:
-    """What is known of the target as a whole, for checks that need more than one stream."""
+    """Facts about the target as a whole, for checks that need more than one stream."""
 
     capabilities: frozenset[str] = frozenset()
     stream_interval: int | None = None
@@ -51,7 +51,7 @@ class Target:
 
     @cached_property
     def detokenizer(self) -> Tokenizer | None:
-        """What says the text of ids with its markers."""
+        """The tokenizer that returns the text of ids with its markers."""
         return detokenizer_of(self.model, self.tokenizer)
 
     @cached_property
@@ -61,7 +61,7 @@ class Target:
 
     @cached_property
     def deeds(self) -> Deeds:
-        """What was done to the target, and its ends, each with its time."""
+        """The actions on the target, and its ends, each with its time."""
         return Deeds(self.calls, self.deaths)
 
 

@@ -39,7 +39,7 @@ def _walk(stream: Stream) -> Walk | None:
 
 @dataclass(frozen=True)
 class _Placed(Relation):
-    """Events stand where a rule of their endpoint's grammar has them."""
+    """Checks that events are where a rule of their endpoint's grammar has them."""
 
     rule: Rule
 
@@ -122,7 +122,7 @@ def _stream_ends_once(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @check("deltas-add-up", EVENTS)
 def _deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What the deltas of an item join to is what its closing events say that it holds."""
+    """Check that the deltas of an item join to the content of its closing events."""
     walk = _walk(stream)
     repeated = walk.joined() if walk is not None else ()
     rows: Iterator[Row] = (
@@ -140,7 +140,7 @@ def _json_type(value: Any) -> str:
 
 
 def _identity(item: Any, pointers: Sequence[str]) -> dict[str, list[Any]]:
-    """What stays the same of an item, by pointer; nothing for what it does not have."""
+    """Return the fields of an item that must stay the same, by pointer, as far as it has them."""
     found = {pointer: gather(item, parse(pointer)) for pointer in pointers}
     return {pointer: values for pointer, values in found.items() if values}
 
@@ -459,13 +459,13 @@ def _answers_messages(stream: Stream) -> bool:
 
 @fact(Stream)
 def _conversation(stream: Stream) -> tuple[object, ...]:
-    """What was said, whatever endpoint was asked: messages, and tools by name."""
+    """Return the conversation, whatever the endpoint: messages, and tools by name."""
     return stream.asked.prompt_key, offered(stream)
 
 
 @fact(Stream)
 def _limits(stream: Stream) -> tuple[object, ...]:
-    """What ends a greedy answer: its budget and its stop strings."""
+    """Return what ends a greedy answer: its budget and its stop strings."""
     asked = stream.asked
     return asked.max_new_tokens, asked.stop, asked.ignore_eos
 
@@ -500,7 +500,7 @@ def _endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -
 
 
 def _texts_go_apart(first: Choice, second: Choice) -> bool:
-    """Whether two choices said different things, and not one thing in other channels."""
+    """True if two choices have different texts, and not one text in other channels."""
     texts = [f"{choice.reasoning or ''}{choice.text or ''}" for choice in (first, second)]
     return not any(texts[0].startswith(text) or text.startswith(texts[0]) for text in texts[1:])
 
@@ -513,7 +513,7 @@ def _endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> 
 
 
 def _same_prompt(first: Answer, second: Answer, where: str) -> Iterator[Observation]:
-    """Whether two prompts have as many tokens, by the usage of their answers."""
+    """Check that two prompts have the same number of tokens, by the usage of their answers."""
     due, count = (usage_count(answer, "prompt_tokens") for answer in (first, second))
     if due is not None and count is not None:
         place = second.load().usage_place or end_place(second)
@@ -521,7 +521,7 @@ def _same_prompt(first: Answer, second: Answer, where: str) -> Iterator[Observat
 
 
 class _Turn(NamedTuple):
-    """What a request said and its answer gave, as far as other turns refer to it; values by digest."""
+    """A request and its answer, as far as other turns refer to them; values by digest."""
 
     name: str
     """The id of the response."""
@@ -559,7 +559,7 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, _Turn]]:
 
 @check_run("own-items-are-accepted")
 def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """What an endpoint answered is accepted as a part of its next input."""
+    """Check that the answer of an endpoint is accepted as a part of its next input."""
     turns = _turns(streams)
     given = {(stream.dialect, item) for stream, turn in turns for item in turn.outputs}
     forms = {(stream.dialect, stream.asked.stream) for stream, _ in turns if stream.answered}

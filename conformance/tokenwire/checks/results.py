@@ -102,7 +102,9 @@ def _results_depend_on_their_input_alone(
 
 @check_run("truncated-inputs-are-counted")
 def _truncated_inputs_are_counted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """The result tells what was run: all of the input, its head or its tail. So many tokens are counted."""
+    """Check that the result and the count of tokens are of the part that was run: all of the input, its head
+    or its tail.
+    """
     first = _first_results(streams)
     for answer in _of_inputs(streams):
         keep, ids = answer.asked.truncate, answer.asked.input_ids
@@ -122,7 +124,7 @@ def _truncated_inputs_are_counted(streams: tuple[Answer, ...], _target: Target) 
 
 
 def _in_wire_order(stream: Stream) -> list[tuple[int, Any]]:
-    """Index and value of each result, as they stand in the answer."""
+    """Return index and value of each result, in the order of the answer."""
     placed = [
         ([int(key) for key in parse(emission.pointers[RESULT]) if key.isdecimal()], emission)
         for emission in stream.emissions()

@@ -39,12 +39,12 @@ _LONG_ENOUGH = 4
 
 
 def _repeats(text: str) -> bool:
-    """Whether a text is one piece over and over, as a single id makes it."""
+    """True if a text is one piece over and over, as a single id makes it."""
     return len(text) >= _LONG_ENOUGH and text in (text + text)[1:-1]
 
 
 def _question(stream: Answer) -> tuple[Hashable, ...]:
-    """What was asked, but for how the tokens are chosen."""
+    """Return what was asked, without how the tokens are chosen."""
     return asked_alike(stream, "prompt_key", "max_new_tokens", *STOPS, *SHOWN)
 
 
@@ -58,9 +58,10 @@ def _biased_far(stream: Stream) -> bool:
 
 @check_run("logit-bias-is-kept", alone=True)
 def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Ids with a bias of 100 are the only ones that come, and those with -100 never do.
+    """Check that only ids with a bias of 100 come, and that those with -100 never do.
 
-    Without ids the text tells: it is not that of the same request without biases, unless that repeats itself.
+    Without ids, the text decides: it must differ from that of the same request without biases, unless that
+    repeats itself.
     """
     natural: dict[tuple[Hashable, ...], ChoiceFacts] = {}
     wanted = set(map(_question, _biased_far(streams)))
@@ -81,7 +82,7 @@ def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterato
 def _biased(
     choice: ChoiceFacts, forced: set[int], banned: set[int], unbiased: ChoiceFacts | None
 ) -> Iterator[Observation]:
-    """Whether one choice was sampled as the biases of its request demand."""
+    """Check that one choice was sampled as the biases of its request demand."""
     ids, text = choice.output_ids, choice.text
     if ids:
         foreign = [token for token in ids if (forced and token not in forced) or token in banned]
@@ -105,7 +106,9 @@ def _biased(
     about("min_new_tokens", "stop_token_ids", unasked=("ignore_eos", "stop", "stop_regex")),
 )
 def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No id ends a choice before the least number of tokens; servers differ in whether stop strings may."""
+    """Check that no id ends a choice before the least number of tokens. Servers differ in whether stop
+    strings may.
+    """
     least = stream.asked.min_new_tokens or 0
     ids, finish = choice.output_ids, choice.finish
     if least < 1 or ids is None or finish is None or finish.type not in {"stop", "length"}:
@@ -125,7 +128,7 @@ def _tokens_reported(choice: ChoiceFacts) -> list[str]:
 
 @select
 def _penalised(stream: Stream) -> bool:
-    """The answers to requests with a penalty for what was said before."""
+    """Select the answers to requests with a penalty for earlier tokens."""
     return stream.asked.frequency_penalty > 0 and not stream.asked.constrained
 
 
@@ -179,7 +182,7 @@ def _drawn(stream: Answer) -> list[_Drawn]:
 
 
 def _is_plainly_sampled(asked: Asked) -> bool:
-    """Whether the distribution was sampled from as it is: at temperature 1 all logprobs are of it."""
+    """True if the distribution was sampled from unchanged: at temperature 1 all logprobs are of it."""
     neutral = not (asked.truncated or asked.other_sampling or asked.greedy)
     return neutral and asked.temperature == 1.0 and asked.seed is None
 
@@ -259,7 +262,7 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
 
 @check("samples-are-drawn-apart")
 def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No two samples of a prompt are the same, where that is unlikely enough."""
+    """Check that no two samples of a prompt are the same, if that is unlikely enough."""
     asked = stream.asked
     if asked.n < 2 or not _is_plainly_sampled(asked):
         return
@@ -274,7 +277,7 @@ def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observ
 
 
 def _left_out(position: Position, asked: Asked) -> str:
-    """Why the request leaves out what was sampled at a position; empty where it does not."""
+    """Explain why the request leaves out the sampled id of a position; empty if it does not."""
     sampled = position.sampled.number if position.sampled else None
     numbers = [entry.number for entry in position.top or ()]
     if sampled is None or not numbers:
@@ -295,7 +298,7 @@ def _left_out(position: Position, asked: Asked) -> str:
 
 @check_choices("truncation-is-kept", about("truncated", "temperature", unasked=("other_sampling",)))
 def _truncation_is_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What top_k, top_p and min_p leave out is not sampled; the top logprobs tell what that is."""
+    """Check that ids that top_k, top_p and min_p leave out are not sampled, by the top logprobs."""
     asked = stream.asked
     expected = "an id that the request does not leave out"
     for emission, reported in reported_along(choice):

@@ -1,4 +1,4 @@
-"""Whether the choices of several carry what the choice of one carries."""
+"""A check that each of several choices carries what a single choice carries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _carried(choice: Choice) -> frozenset[str]:
 
 
 def _wishes(stream: Answer) -> tuple[object, ...]:
-    """All that a request asks to be told, whatever its prompts and however many its samples."""
+    """Return all that a request asks to get, whatever its prompts and the number of its samples."""
     asked = stream.asked
     ids_sent = asked.input_ids is not None
     of_prompt = (asked.return_prompt_token_ids, asked.logprob_start, asked.echo, asked.media, ids_sent)

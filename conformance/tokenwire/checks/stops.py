@@ -19,10 +19,10 @@ from tokenwire.requirement import Level
 
 
 def stop_string_of(asked: Asked, choice: ChoiceFacts) -> str | None:
-    """The asked stop string that ended a choice; None where none did, or where nothing tells.
+    """Return the requested stop string that ended a choice; None if none did, or if it is not known.
 
-    A server that stopped without naming a reason tells by showing the string: it must have stopped there at
-    the latest, unless the request asked for a least number of tokens before any stop.
+    A server that stopped without naming a reason shows the string. It must have stopped there at the latest,
+    unless the request asked for a least number of tokens before any stop.
     """
     finish = choice.finish
     if finish is None or finish.type != "stop":
@@ -70,8 +70,8 @@ def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
 
 @once_per_run
 def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]]:
-    """By the name of an answer that stopped: the stop string that the same request without stops writes where
-    the answer ends, and whether it ends at the first character of it.
+    """Map the name of an answer that stopped to the stop string that the same request without stops has at
+    its end, and to whether the answer ends at its first character.
     """
     found: dict[str, tuple[str, bool]] = {}
     for whole in _stopped(streams):
@@ -92,7 +92,9 @@ def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]
 
 @once_per_run
 def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
-    """Tells which stop string ended a choice: the answer says so, or the same request without stops does."""
+    """Make a function that returns the stop string that ended a choice: by the answer, or by the same request
+    without stops.
+    """
     by_twin = _stops_by_twin(streams)
 
     def stop_of(stream: Answer, choice: ChoiceFacts) -> str | None:
@@ -105,7 +107,7 @@ def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
 
 @check_run("stop-string-not-shown", alone=True)
 def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """What stopped a choice is not part of its text.
+    """Check that the stop string that ended a choice is not part of its text.
 
     Within the least number of tokens that a request asks for, the string may occur, and stays.
     """
@@ -142,7 +144,7 @@ def _final_text(
 
 @check_run("stop-prefix-held-back", alone=True)
 def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """No text was shown that the stop string later took away."""
+    """Check that a stream did not show text that the stop string later removed."""
     stop_of = _stop_finder(streams)
     wholes: dict[str, list[Answer]] = {}
     for stream in _asks_for_stops(streams):
@@ -201,7 +203,7 @@ def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target
 
 
 def _may_have_matched(whole: Whole, twin: Whole) -> bool:
-    """Whether a stop string ended an answer, by its own word, or by what the same request says without stops.
+    """True if a stop string ended an answer, by its own finish, or by the same request without stops.
 
     Not every server names what stopped a choice.
     """
@@ -217,7 +219,7 @@ def _may_have_matched(whole: Whole, twin: Whole) -> bool:
 
 
 def _prompt(whole: Whole) -> object:
-    """What was prompted with: the words of the request, or its ids; false where neither is known."""
+    """Return the prompt: the words of the request, or its ids; false if neither is known."""
     return whole.stream.asked.prompt_key or whole.prompt
 
 
@@ -232,12 +234,12 @@ def _unstopped(whole: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
 
 
 def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:
-    """Where the first occurrence of each stop string ends, of those that a text holds."""
+    """Return where the first occurrence of each stop string in a text ends."""
     return {stop: text.find(stop) + len(stop) for stop in stops if stop and stop in text}
 
 
 def _is_stop(whole: Whole) -> bool:
-    """Whether a choice finished by a stop, be it in a word of its family's own."""
+    """True if a choice finished by a stop, perhaps in its family's own word."""
     finish, policy = whole.choice.finish, policy_of(whole.stream)
     if finish is None:
         return False
@@ -325,7 +327,7 @@ def _nothing_follows_a_stop_id(choice: Choice, stream: Stream, _target: Target) 
 
 @check_finished("stop-id-stays-as-declared")
 def _stop_id_stays_as_declared(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Whether the id that ended a choice is among its ids, is what the dialect says."""
+    """Check that the id that ended a choice is among its ids or not, as the dialect declares."""
     stays = policy_of(stream).stop_id_in_output_ids
     matched = choice.finish.matched if choice.finish is not None else None
     ids = choice.output_ids
@@ -344,7 +346,7 @@ def _stop_id_stays_as_declared(choice: Choice, stream: Stream, _target: Target) 
 
 @check_finished("kept-stop-ends-the-text", about("no_stop_trim", unasked=("echo",)))
 def _kept_stop_ends_the_text(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A stop string that was to be kept stands at the end of the text, and nothing behind it."""
+    """Check that a stop string that was to be kept is at the end of the text."""
     stop, text = stop_string_of(stream.asked, choice), choice.text
     if stop and text is not None:
         yield expect(
@@ -365,11 +367,11 @@ def _asks_for_any_stop(stream: Stream) -> bool:
 
 @check_run("stop-is-named", alone=True)
 def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A finish by a stop of the request says which one, on endpoints that have a field for it.
+    """Check that a finish by a stop of the request names it, on endpoints that have a field for it.
 
-    An id that ends answers by itself, unasked, need not be named: looked at are ids that stand within another
-    answer. Of strings it is known where nothing else could have ended the choice: no end counts, or the same
-    request without stops goes on, with the string.
+    An id that ends answers by itself need not be named. So only ids are judged that occur within another
+    answer. Strings are judged if nothing else could have ended the choice: no end counts, or the same request
+    without stops continues, with the string.
     """
     by_twin = _stops_by_twin(streams)
     stops_of: dict[str, set[int]] = {}
@@ -422,14 +424,14 @@ def _asks_for_logprobs(stream: Stream) -> bool:
 
 
 def _but_for_both(stream: Answer) -> tuple[object, ...]:
-    """What a request says beside its stops and what it asks of logprobs."""
+    """Return the fields of a request beside its stops and its logprobs."""
     sampling = ("temperature", "seed", "min_new_tokens", "ignore_eos", "other_sampling")
     return asked_alike(stream, "prompt_key", "stream", "n", "max_new_tokens", *sampling)
 
 
 @check_run("stops-and-logprobs-go-together")
 def _stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """What is answered one by one is answered together."""
+    """Check that requests that are answered one by one are answered together."""
     scoring, stopping = _asks_for_logprobs(streams), _asks_for_any_stop(streams)
     both = [stream for stream in scoring if any(_stopping(stream.asked))]
     answered = [stream for stream in (*scoring, *stopping) if stream.answered] if both else []

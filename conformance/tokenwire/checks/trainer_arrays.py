@@ -53,7 +53,7 @@ def _mask_logprob_is_legal(choice: Choice, _stream: Stream, _target: Target) -> 
 
 @check_finished("mask-logprob-is-among-the-mask")
 def _mask_logprob_is_among_the_mask(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Where all ids of a mask are among the top logprobs, these say what one of them has among them."""
+    """Check the mask's logprob against the top logprobs, if these contain all ids of the mask."""
     ids, masks, logprobs = choice.output_ids, choice.series(MASK), choice.series(MASK_LOGPROBS)
     top = joined_series(choice, TOP)
     # At temperature 1, logprobs are of the distribution that is sampled from, by either rule
@@ -97,8 +97,8 @@ def _spans(stream: Stream) -> Iterator[_Spans]:
 
 
 def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
-    """How many completion tokens a choice has, by its counter, else by the usage, else by the ids of a whole
-    answer; None where nothing tells.
+    """Count the completion tokens of a choice, by its counter, else by the usage, else by the ids of a whole
+    answer; None if it is not known.
     """
     counted = integer(emission.counters.get("completion_tokens"))
     if counted is None and len(stream.choices) == 1:
@@ -186,13 +186,13 @@ def _arrays(stream: Stream) -> Iterator[_Array]:
 
 @select
 def _with_arrays(stream: Stream) -> bool:
-    """The answers that tell any array."""
+    """Select the answers with any array."""
     return not details_named(stream).isdisjoint(rule.name for rule in arrays_of(stream))
 
 
 @check_run("array-covers-what-was-run", alone=True)
 def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """An array has a row for each token that it covers. Where it tells no shape, its rows are as wide as
+    """Check that an array has a row for each token that it covers. Without a shape, its rows are as wide as
     those of most others.
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
@@ -240,7 +240,7 @@ def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Obse
 
 @check("expert-ids-are-ids", FINISHED)
 def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What is called an expert may be one."""
+    """Check that the ids of experts are possible ids."""
     for source, array in _read_arrays(stream, _EXPERTS):
         wrong = [n for row in array.rows for n in row if type(n) is not int or not 0 <= n < _MOST_EXPERTS]
         message = f"{source.rule.name} holds {len(wrong)} numbers that are no ids of experts: {wrong[:3]}"

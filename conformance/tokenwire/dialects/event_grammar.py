@@ -1,7 +1,7 @@
 """The grammar of a stream of named events: a small machine, declared in `spec/grammars/`.
 
-An event begins or ends the stream, opens or closes a frame (an item, a part, a block), or stands within one
-that is open. Frames are numbered from 0 in the order in which they open.
+An event begins or ends the stream, opens or closes a frame (an item, a part, a block), or belongs to one that
+is open. Frames are numbered from 0 in the order in which they open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tokenwire.wire.json_pointer import ABSENT, find, gather, parse
 
 
 class Rule(StrEnum):
-    """What an event may break."""
+    """Rules that an event may break."""
 
     ENDS = "ends"
     """It begins, ends, or stands behind the end."""
@@ -37,7 +37,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class FrameRule:
-    """A kind of frame: what opens and closes it, and where its events tell which one it is."""
+    """A kind of frame: the events that open and close it, and the place of its index in events."""
 
     opens: str
     closes: str
@@ -80,7 +80,7 @@ class FinalObject:
 
 @dataclass(frozen=True)
 class Repetition:
-    """What comes in pieces, and again all at once: where both stand, by the kind of the event."""
+    """Content that comes in pieces, and again all at once: the places of both, by the kind of the event."""
 
     pieces: Mapping[str, str]
     again: Mapping[str, tuple[str, ...]]
@@ -88,7 +88,7 @@ class Repetition:
     """Lists instead of texts: what both say of an entry."""
 
     def joined(self, data: Any, pointer: str) -> str | list[Any] | None:
-        """What stands at a pointer of an event: a text, or a list of entries; None for nothing."""
+        """Return the content at a pointer of an event: a text, or a list of entries; None for nothing."""
         kind = list if self.entry else str
         found: list[Any] = [value for value in gather(data, parse(pointer)) if isinstance(value, kind)]
         if not found:
@@ -136,12 +136,14 @@ class EventGrammar:
         return frozenset((*kinds, *self.behind, *self.behind.values())) - {""}
 
     def kind_of(self, data: Any) -> str:
-        """The kind of an event: its type, with that of what it brings where the grammar tells these apart."""
+        """Return the kind of an event: its type, with that of its content if the grammar
+        distinguishes these.
+        """
         names = [name for pointer in self.kind if isinstance(name := find(data, parse(pointer)), str)]
         return " ".join(names)
 
     def goes_on(self, last: Event, event: Event) -> bool:
-        """Whether an event may stand behind one that ends the stream."""
+        """True if an event may follow one that ends the stream."""
         return self.behind.get(self.kind_of(last.data), "") == self.kind_of(event.data) != ""
 
     def walk(self, events: Iterable[Event]) -> Walk:
@@ -182,7 +184,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Misplaced:
-    """An event that stands where the grammar has no place for it."""
+    """An event at a place where the grammar does not allow it."""
 
     event: Event
     rule: Rule
@@ -191,10 +193,10 @@ class Misplaced:
 
 @dataclass(eq=False)
 class Walk:
-    """What a stream is by its grammar: its frames, and what is misplaced.
+    """The parse of a stream by its grammar: its frames, and misplaced events.
 
-    An event breaks a rule at most once, and costs the same however many frames are open: a stream of frames
-    that are never closed would otherwise take time and memory that grow by the square of its length.
+    An event breaks a rule at most once, and costs the same however many frames are open. Otherwise a stream
+    of frames that are never closed would take time and memory that grow by the square of its length.
     """
 
     grammar: EventGrammar
@@ -254,7 +256,7 @@ class Walk:
         self._expect_nothing_open(event, kind)
 
     def _close_all(self, event: Event, kind: str) -> None:
-        """Whether the end comes in time; after an error, nothing has to be closed."""
+        """Check that the end comes in time. After an error, frames need not be closed."""
         if self.end is not None or kind == "error":
             return
         self._expect_nothing_open(event, kind)
@@ -269,7 +271,7 @@ class Walk:
             self._fails(event, Rule.CLOSED, f"{kind} comes while {frame.words} is open")
 
     def _parent(self, event: Event, rule: FrameRule) -> Frame | None:
-        """The open frame around a frame, as an event tells it."""
+        """Return the open frame around a frame, as an event names it."""
         return self._find(event, rule.within) if rule.within else None
 
     def _index(self, event: Event, rule: FrameRule) -> Any:
@@ -354,9 +356,10 @@ class Walk:
         return sorted((*opened, *frame.all_events), key=lambda found: found[1].index)
 
     def joined(self) -> Iterator[tuple[Event, str, Any, Any]]:
-        """Each event that says again what the pieces of a frame said: where, what it says, and what they did.
+        """Yield each event that repeats the pieces of a frame: its place, its content, and that of the
+        pieces.
 
-        A frame without pieces says nothing twice.
+        A frame without pieces repeats nothing.
         """
         for frame, row in product(self.frames, self.grammar.repeated):
             pieces = [

@@ -20,14 +20,16 @@ _CHOICE = 0
 
 @dataclass(frozen=True)
 class _FinishBinding:
-    """Where the reason stands, the first that is not null, and the record's word for it; None for none."""
+    """The places of the reason, of which the first that is not null counts, and the record's word for it;
+    None for none.
+    """
 
     reason: tuple[Pointer, ...]
     types: Mapping[str, str | None]
     matched: Pointer | None = None
 
     def read(self, data: Any) -> tuple[Finish | None, str]:
-        """The finish that an object tells, and where its reason stands; "" where it has no place for it."""
+        """Return the finish in an object, and the place of its reason; "" if it has no place for it."""
         empty = ""
         for keys in self.reason:
             reason = find(data, keys)
@@ -42,7 +44,7 @@ class _FinishBinding:
 
 @dataclass(frozen=True)
 class _PartBinding:
-    """What an item or event of one kind brings."""
+    """The content of an item or event of one kind."""
 
     text: Pointer | None = None
     """Each entry of a list stands at `*`."""
@@ -59,14 +61,14 @@ class _PartBinding:
 
     @property
     def channels(self) -> Mapping[str, Keys]:
-        """Where text and reasoning stand."""
+        """The places of text and reasoning."""
         places = {"text": self.text, "reasoning": self.reasoning}
         return {name: keys for name, keys in places.items() if keys is not None}
 
 
 @dataclass(frozen=True)
 class _UsageBinding:
-    """Where usage stands, and its counts by their names in the record; several are added up."""
+    """The place of usage, and its counts by their names in the record; several are added up."""
 
     at: Pointer
     names: Mapping[str, tuple[Pointer, ...]]
@@ -85,7 +87,7 @@ class _UsageBinding:
 
 @dataclass
 class _Progress:
-    """What a stream brought so far of what later events refer to."""
+    """The content of a stream so far that later events refer to."""
 
     calls: dict[Any, int] = field(default_factory=dict)
     """The number of each call, by the index of its item."""
@@ -99,7 +101,7 @@ class _Progress:
 
 @dataclass(frozen=True, eq=False)
 class ItemBinding:
-    """Where items and events say what. Made from `answer.whole` or `answer.stream` of a dialect."""
+    """The places of items and events. Made from `answer.whole` or `answer.stream` of a dialect."""
 
     kind: tuple[Pointer, ...]
     kinds: Mapping[str, _PartBinding]
@@ -116,7 +118,7 @@ class ItemBinding:
 
     @property
     def names_stops(self) -> bool:
-        """Whether a finish tells what stopped the choice."""
+        """True if a finish names what stopped the choice."""
         parts = (*self.kinds.values(), *filter(None, [self.document]))
         return any(part.finish is not None and part.finish.matched is not None for part in parts)
 
@@ -134,7 +136,9 @@ class ItemBinding:
         return _CHOICE
 
     def deliveries(self, events: Iterable[Event], *, of_all: bool) -> Iterator[Delivered]:  # noqa: ARG002
-        """What each event delivers, and its usage. There is one choice, so `of_all` makes no difference."""
+        """Yield what each event delivers, and its usage. There is one choice, so `of_all` makes no
+        difference.
+        """
         progress = _Progress()
         for event in events:
             emission = self._emission(event, progress)

@@ -1,4 +1,4 @@
-"""What server families chose where the specification leaves a choice: the `policy` of a dialect's table."""
+"""Choices of server families where the specification allows several: the `policy` of a dialect's table."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _without_digits(found: re.Match[str]) -> str:
 
 
 def _shape(value: Any) -> str:  # whatever stood on the wire
-    """What a value is, without saying which."""
+    """Return the kind of a value, without the value."""
     match value:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[value]

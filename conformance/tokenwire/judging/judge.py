@@ -66,7 +66,7 @@ class Judgement:
 
     @cached_property
     def message(self) -> str:
-        """Why, in one clause; computed when asked for: most count answers of the run."""
+        """The reason, in one clause; computed when needed, because most reasons count answers of the run."""
         return self.reason if isinstance(self.reason, str) else self.reason()
 
     @property
@@ -75,8 +75,8 @@ class Judgement:
 
 
 def _level(requirement: Requirement, answer: Answer | None, violation: Observation) -> Level:
-    """How grave a violation is: as its requirement is for the family whose dialect the answer speaks, or less
-    where the observation says so. `answer`: that in which it lies; None where it lies in no single one.
+    """Return the level of a violation: that of its requirement for the family of the answer's dialect, or
+    less if the observation sets it. `answer`: that of the violation; None if it is in no single one.
     """
     level = requirement.level if answer is None else requirement.level_for(family_of(answer.dialect))
     return max((level, violation.level or level), key=_GRAVEST_FIRST.index)
@@ -104,10 +104,11 @@ def _first_events_first(violations: Sequence[Observation]) -> tuple[Observation,
 
 
 def _counted(run: Run, tallies: Mapping[str, Tally]) -> Callable[[Observation, Doubt], Observation | Doubt]:
-    """How differences are weighed whose whole answers were repeated: by how many answers of the run differ.
+    """Make a function that weighs differences of repeated whole answers, by how many answers of the run
+    differ.
 
-    If they are more than chance explains, each is what its row says. If whole answers never differed, it is
-    a SHOULD at least: a race that happens once is none the less one.
+    If they are more than chance explains, each has the level of its row. If whole answers never differed, it
+    is at least a SHOULD: a race is a fault even if it happens once.
     """
     every = [
         (found.observation, run.doubt(found.observation))
@@ -232,10 +233,10 @@ def _weighed(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) 
 
 
 def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
-    """The ids of the MUSTs that one more answer of a run's target violates by itself.
+    """Return the ids of the MUSTs that one more answer of a run's target violates by itself.
 
-    Those whose check raises on it are among them. Only checks of single answers can tell; what they know of
-    the target is what the run showed.
+    MUSTs whose check raises on it are among them. Only checks of single answers can decide. Their facts about
+    the target are those of the run.
     """
     rows = [row for row in load_requirements().values() if row.level is Level.MUST and row.id in CHECKS]
     violated = []

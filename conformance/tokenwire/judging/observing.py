@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 
 def may_observe(requirement: Requirement, stream: Answer, run: Run) -> bool:
-    """Whether the check of a requirement is given an answer."""
+    """True if the check of a requirement gets an answer."""
     # A bad request that failed as the good one behind it did tells nothing of refusals: the server may have
     # been gone.
     return requirement.oracle != "refusal" or stream.exchange.name not in run.clouded
@@ -147,7 +147,7 @@ def _of_part(part: Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Co
 def of_streams(
     streams: Iterable[Answer], run: Run, wanted: Iterable[Requirement], *, start: int = 0
 ) -> Iterator[Counted]:
-    """What checks observe in single answers, of which the first stands at `start` in the run."""
+    """Yield what checks observe in single answers, the first of which has the position `start` in the run."""
     checks = [(row, CHECKS[row.id]) for row in wanted if CHECKS[row.id].observe is not None]
     by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
     target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
@@ -211,7 +211,7 @@ def _of_run(requirement: Requirement, run: Run) -> Iterator[Counted]:
 def _count_by_scenario(
     check: RunCheck, answers: tuple[Answer, ...], run: Run, into: dict[str, TallyBuilder]
 ) -> Iterator[Observation]:
-    """Count what a check observes in a run by scenario, a few observations at a time. Yields none of them."""
+    """Count by scenario what a check observes in a run, a few observations at a time. Yields nothing."""
     waiting: dict[str, list[Observation]] = defaultdict(list)
     left_out: list[tuple[str, Observation]] = []  # where nothing else is seen, a scenario comes last
 
@@ -242,7 +242,7 @@ def _count_by_scenario(
 
 
 def gathered(counted: Iterable[Counted], into: Tallies | None = None) -> Tallies:
-    """What was observed, by requirement and scenario."""
+    """Collect the observations, by requirement and scenario."""
     tallies: Tallies = {} if into is None else into
     for requirement, scenario, seen in counted:
         if seen is not NOTHING:
@@ -258,7 +258,7 @@ def by_scenario(tallies: Tallies) -> Iterator[Counted]:
 
 
 def evidence(run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
-    """What the checks of some requirements observe in a run, before any verdict."""
+    """Yield what the checks of some requirements observe in a run, before any verdict."""
     tallies: Tallies = {}
     for _, _, _, counted in Observing((run,), (tuple(wanted),)).all(jobs=1):
         gathered(counted, tallies)
@@ -266,7 +266,7 @@ def evidence(run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
 
 
 def in_order(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -> dict[str, Tally]:
-    """What was observed of a requirement, the scenarios in the order in which the run has them."""
+    """Return the observations of a requirement, with the scenarios in the order of the run."""
     order: Iterable[str] = seen
     if len(seen) > 1 and CHECKS[requirement.id].on_stream is not None:
         order = run.scenarios

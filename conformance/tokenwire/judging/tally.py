@@ -31,12 +31,12 @@ class Seen(NamedTuple):
 
 
 def how_far(observation: Observation | None) -> int:
-    """How many events came up to an observation: the later a witness is, the stronger is its evidence."""
+    """Count the events up to an observation: the later a witness is, the stronger is its evidence."""
     return 0 if observation is None else 1 + observation.event
 
 
 class LeftOut(NamedTuple):
-    """Why something that a requirement is about was not judged."""
+    """The reason why an answer that a requirement is about was not judged."""
 
     first: Order
     """Of those that were left out for this reason."""
@@ -47,7 +47,7 @@ class LeftOut(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What a check saw in some answers. `NOTHING` is the tally of none.
+    """Counts of what a check saw in some answers. `NOTHING` is the tally of none.
 
     Tallies of different answers add up to the same tally, however they are grouped and in whatever order.
     There are a hundred for each answer; see `Place`.

@@ -1,7 +1,7 @@
 """Death: a server that stopped answering, and the request that it most likely died of.
 
-Told by the exchanges alone, so a replay sees what the live run saw. What the death cut off says nothing of
-the server but that it died: it is neither a witness nor a violation of anything else.
+It is inferred from the exchanges alone, so a replay sees what the live run saw. Exchanges that the death cut
+off only show that the server died: they are neither witnesses nor violations of anything else.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Death:
 
     @property
     def words(self) -> str:
-        """What happened, as a clause."""
+        """A description of what happened, as a clause."""
         silent = "it answered, and then answered nothing else"
         how = _no_answer(self.call) if self.call is not None else failure(self.of) or silent
         probes = (VITALS, RESTARTED)  # the suite's own, sent when the server was dead
@@ -106,7 +106,7 @@ def nobody_listened(exchange: ExchangeHead) -> bool:
 
 
 def failure(stream: Answer) -> str:
-    """How the server itself failed at a request, in words; empty where it did not."""
+    """Describe how the server itself failed at a request; empty if it did not."""
     exchange = stream.exchange
     # A stream that breaks off is judged by stream-ends-cleanly.
     if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
@@ -130,7 +130,7 @@ def codes_of(stream: Answer) -> list[int]:
 
 
 def error_code(error: object) -> int | None:
-    """The numeric code of an error, wherever it stands."""
+    """Return the numeric code of an error, wherever it is."""
     if not isinstance(error, Mapping):
         return None
     nested = error.get("error")
@@ -150,7 +150,7 @@ class _Timed:
 
     @property
     def sign(self) -> float | None:
-        """When the last of what the model wrote came; None where nothing did."""
+        """The time of the last output of the model; None if there was none."""
         exchange = self.stream.exchange
         reported = exchange.status == 200 and self.stream.answered
         return self.begun + exchange.last_read if reported and exchange.last_read is not None else None
@@ -161,7 +161,7 @@ class _Timed:
 
     @property
     def failed(self) -> bool:
-        """Whether the server, or what stands before it, gave no answer of its own, and was let."""
+        """True if the server, or a proxy before it, gave no answer of its own, and was not interrupted."""
         exchange = self.stream.exchange
         if exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
             return False
@@ -174,7 +174,7 @@ class _Timed:
 
     @property
     def open(self) -> bool:
-        """Whether its end is not known: the suite ended it, or it was closed without a finish."""
+        """True if its end is not known: the suite ended it, or it was closed without a finish."""
         finishes = [choice.finish for choice in self.stream.choices]
         return self.stream.exchange.ending is Ending.CANCELLED or None in finishes
 
@@ -191,7 +191,7 @@ def _timed(streams: Iterable[Answer]) -> list[_Timed]:
 
 
 def _lives(streams: Iterable[Answer]) -> Iterator[list[_Timed]]:
-    """What was asked from each start of the server to its end."""
+    """Yield the requests from each start of the server to its end."""
     life: list[_Timed] = []
     for sent in _timed(streams):
         if sent.stream.exchange.scenario == RESTARTED and sent.stream.answered:
@@ -233,7 +233,7 @@ def clouded(streams: Iterable[Answer], suspicion: Suspicion) -> frozenset[str]:
 def deaths(
     streams: Iterable[Answer], suspicion: Suspicion, calls: Iterable[ControlCall] = ()
 ) -> tuple[Death, ...]:
-    """The ends of the server in a run, in order. `suspicion` tells how bad a request is, by a rank."""
+    """Find the ends of the server in a run, in order. `suspicion` ranks how bad a request is."""
     unanswered = [
         call.exchange
         for call in calls
@@ -259,7 +259,7 @@ def _end(
     *,
     final: bool,
 ) -> Death | None:
-    """The death that a life ended in; None where it did not, or where that cannot be told.
+    """Return the death that a life ended in; None if it did not, or if that is not decidable.
 
     `killers`: requests that a later life ended in; `unanswered`: control calls that were cut.
     """
@@ -294,7 +294,7 @@ def _end(
 
 
 def _met(call: ExchangeHead, since: float, until: float) -> bool:
-    """Whether a call was under way between the last sign of life and the first failure."""
+    """True if a call was under way between the last sign of life and the first failure."""
     try:
         begun = datetime.fromisoformat(call.started).timestamp()
     except ValueError:
@@ -303,10 +303,11 @@ def _met(call: ExchangeHead, since: float, until: float) -> bool:
 
 
 def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
-    """Whether what failed at the end of a life shows that the server could not answer any more.
+    """True if the failures at the end of a life show that the server could not answer any more.
 
-    One failure may be the request's own fault. It takes a second one: of a connection, of a request that had
-    been answered before, or many more. A server that answers 503 has no room, and lives: that shows nothing.
+    One failure may be the request's own fault. A second one is needed: of a connection, of a request that had
+    been answered before, or many more. A server that answers 503 has no room, but lives, so that proves
+    nothing.
     """
     failed = [sent for sent in failed if not _has_no_room(sent)]
     if len(failed) < 2:

@@ -46,7 +46,7 @@ Weights = Callable[[Answer], int | None]
 
 @dataclass(frozen=True)
 class Determinism:
-    """Which requests the target answered alike when asked again."""
+    """Requests that the target answered alike when asked again."""
 
     repeated: frozenset[str] = frozenset()
     """Keys of which two answers were alike, and no whole answers differed."""
@@ -80,9 +80,9 @@ class Determinism:
         return self.repetitions >= _MANY and 3 * self.contradictions >= self.repetitions
 
     def trusts(self, stream: Answer) -> bool:
-        """Whether an answer may be held against others to the same request.
+        """True if an answer may be compared with others to the same request.
 
-        A request with a seed is not taken to repeat its answer until the target was seen to do so.
+        A request with a seed is not assumed to repeat its answer until the target was seen to do so.
         """
         key = stream.asked.key
         return bool(key) and (stream.asked.greedy or key in self.repeated)
@@ -119,20 +119,20 @@ class AnswerPair:
 
 @dataclass(frozen=True)
 class Comparison(AnswerPair):
-    """What checks compare: a pair with its content."""
+    """A pair that checks compare, with its content."""
 
     baseline: Stream
     other: Stream
 
 
 def times_to_repeat(seen: Iterable[Determinism]) -> int:
-    """How often a request has to be answered alike once more to be no matter of chance."""
+    """Return the repetitions needed before a difference counts as a violation."""
     return OFTEN if any(side.unsteady or side.varied for side in seen) else 1
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why a difference by chance is no violation in itself."""
+    """The reason why a difference by chance is not a violation in itself."""
 
     reason: str
     counted: bool = False
@@ -142,8 +142,8 @@ class Doubt:
 
 
 def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool = False) -> Doubt | None:
-    """Why a difference by chance between these exchanges is no violation; None where it is one. `token`: they
-    differ in an id or in text.
+    """Explain why a difference by chance between these exchanges is not a violation; None if it is one.
+    `token`: they differ in an id or in text.
     """
     few, repeated = "", False
     known, names = list(seen), list(exchanges)
@@ -176,8 +176,8 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool 
 
 
 def rarer_than(limit: float, differing: int, compared: int, seen: Iterable[Determinism]) -> bool:
-    """Whether so many of these answers would differ with less than this probability if whole answers to one
-    request differed as often: Fisher's exact test, one-sided.
+    """True if `differing` of `compared` answers would differ with less than this probability if whole answers
+    to one request differed as often: Fisher's exact test, one-sided.
     """
     known = list(seen)
     repetitions = sum(side.repetitions for side in known)
@@ -190,7 +190,7 @@ def rarer_than(limit: float, differing: int, compared: int, seen: Iterable[Deter
 
 
 def completed(stream: Answer) -> bool:
-    """Whether the stream delivered a record to its end: all of it, without an error or an abort."""
+    """True if the stream delivered a record to its end: all of it, without an error or an abort."""
     return (
         stream.answered
         and stream.error is None
@@ -232,7 +232,7 @@ def _known_result(stream: Stream) -> int:
 
 
 class _Answer(NamedTuple):
-    """What is compared of a complete answer to a request that must be repeatable: a run may have many."""
+    """The compared parts of a complete answer to a request that must be repeatable: a run may have many."""
 
     stream: Answer
     key: str
@@ -272,7 +272,7 @@ class _Answer(NamedTuple):
 
 
 def _grouped(things: Iterable[Thing], known_by: Callable[[Thing], Hashable]) -> Iterable[list[Thing]]:
-    """Those together that are known by the same, in their order."""
+    """Group things by what they are known by, in their order."""
     groups: dict[Hashable, list[Thing]] = defaultdict(list)
     for thing in things:
         groups[known_by(thing)].append(thing)
@@ -359,13 +359,13 @@ def _contradicting(
 
 
 def _was_cached(stream: Answer) -> bool:
-    """Whether any of the prompt came from the cache, as far as the answer tells."""
+    """True if any of the prompt came from the cache, as far as the answer reports it."""
     return any(choice.counter("cached_tokens") for choice in stream.choices)
 
 
 def _numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Difference]:
-    """How far numbers at one place of answers to one request lie apart at most, for each series, as far as
-    their results are the same.
+    """Return how far apart numbers at one place of answers to one request are at most, for each series, as
+    far as their results are the same.
     """
     furthest: dict[str, float] = {}
     for other in others:
@@ -398,14 +398,14 @@ def _series_of_numbers(choice: Choice) -> frozenset[str]:
 
 @fact(Choice)
 def _numbers(choice: Choice) -> int:
-    """Equal for choices that tell the same numbers."""
+    """Return a key that is equal for choices with the same numbers."""
     of_output = {name: choice.series(name) for name in sorted(choice.server_series)}
     of_prompt = _of_prompt(choice)
     return known_by((of_output, of_prompt)) if of_output or of_prompt else 0
 
 
 def _of_prompt(choice: Choice) -> dict[str, Any]:
-    """The prompt-side series of a choice, each as it stands where it comes first."""
+    """Return the prompt-side series of a choice, each as it is where it comes first."""
     series: dict[str, Any] = {}
     for emission in reversed(choice.emissions):
         series |= emission.prompt_series
@@ -413,14 +413,16 @@ def _of_prompt(choice: Choice) -> dict[str, Any]:
 
 
 def _entries_apart(ours: Any, theirs: Any) -> float:
-    """How far the logprobs of two series lie apart at most; 0 where they are not of the same positions."""
+    """Return how far apart the logprobs of two series are at most; 0 if they are not of the same
+    positions.
+    """
     both = isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(ours) == len(theirs)
     return max(map(apart, ours, theirs), default=0.0) if both and ours != theirs else 0.0
 
 
 @fact(Stream)
 def details_named(stream: Stream) -> frozenset[str]:
-    """The details that any choice of an answer tells."""
+    """Return the names of the details in any choice of an answer."""
     emissions = (emission for choice in stream.choices for emission in choice.emissions)
     details = (detail for emission in emissions for detail in emission.details.items())
     return frozenset(name for name, value in details if value is not None)
@@ -438,7 +440,7 @@ def side_by_side(
 ) -> list[AnswerPair]:
     """Pair a worker's answers with its gateway's answers to the same requests.
 
-    `asked` tells by what two requests are known for the same.
+    `asked` returns what identifies a request.
     """
     seen = (determinism(worker), determinism(gateway))
     noise, enough = seen[0].noise | seen[1].noise, times_to_repeat(seen)
@@ -460,7 +462,7 @@ def side_by_side(
 
 
 class _Held(NamedTuple):
-    """What an answer holds by which another one is compared with it or not."""
+    """Parts of an answer that decide if another one is compared with it."""
 
     position: int
     stream: Answer
@@ -515,7 +517,7 @@ def comparisons(
 
 
 class _Firsts:
-    """Of answers to one request that are alike in what they hold the first."""
+    """The first of the answers to one request with the same parts."""
 
     def __init__(self) -> None:
         self._alike: dict[Hashable, dict[int | None, _Held]] = {}

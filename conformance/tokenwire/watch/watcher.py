@@ -19,7 +19,7 @@ from tokenwire.watch.spool import Kind, Spool
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """What to watch, and how."""
+    """The traffic to watch, and how."""
 
     listen: Address
     target: Address
@@ -81,7 +81,7 @@ class _Observer:
             self._dropping = not self._append(self._number, Kind.SENT, data)
 
     def _sampled(self, data: bytes) -> bool:
-        """Whether a request is to be judged; what a server says of itself always is."""
+        """True if a request is to be judged; information about the server always is."""
         counts = self._counts
         if data.startswith(b"GET "):
             return True

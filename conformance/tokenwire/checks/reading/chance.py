@@ -1,9 +1,10 @@
-"""What chance explains: how two answers to one greedy request may differ on a server that is not at fault.
+"""Differences that chance explains between two answers to one greedy request of a server that is not at
+fault.
 
 Beside other neighbours, or from a cache, a server computes the same thing in another order, and numbers move
-a little. Where two ids are as good as equally likely, either may win, and what comes after is another text.
-Nothing else is chance: the same ids make the same text, an answer is as long as its own counters say, and
-entries belong to their own ids.
+a little. If two ids are about equally likely, either may win, and what comes after is another text. Nothing
+else is chance: the same ids make the same text, an answer is as long as its own counters report, and entries
+belong to their own ids.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ LoadedPair = tuple[Choice, Choice]
 
 
 def sampled_logprobs(choice: ChoiceFacts) -> list[Any]:
-    """The logprobs of the output ids of a choice, by position, in whatever shape they are told."""
+    """Return the logprobs of the output ids of a choice, by position, in whatever shape they are."""
     return [entry.value if entry else None for entry in sampled_entries(choice.load())]
 
 
 @fact(Choice)
 def tells_sampled(choice: Choice) -> bool:
-    """Whether a choice tells the logprobs of its output ids."""
+    """True if a choice has the logprobs of its output ids."""
     return bool(sampled_logprobs(choice))
 
 
 @dataclass
 class _Position:
-    """What an answer says of the ids that might have stood at one position."""
+    """An answer's logprobs of the ids that might have been at one position."""
 
     sampled: float | None = None
     by_id: dict[int, float] = field(default_factory=dict)
@@ -81,10 +82,10 @@ def _of_others(likeliest: Sequence[tuple[object, float]], sampled: float | None)
 
 
 def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
-    """How far the logprobs of the ids at a position lie apart at least, and whether exactly so far.
+    """Return how far the logprobs of the ids at a position differ at least, and if that is exact.
 
-    None where neither answer tells: the logprobs that are told do not decide where ids are drawn, or where
-    biases and penalties move the logits.
+    None if neither answer shows it: the reported logprobs do not decide if ids are drawn, or if biases and
+    penalties move the logits.
     """
     if not all(choice.likeliest for choice in pair):
         return None
@@ -108,13 +109,13 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
 
 
 def near_tie(pair: Pair, position: int) -> bool:
-    """Whether the ids that two answers have at a position are known to have been nearly equally likely."""
+    """True if the ids of two answers at a position are known to have been nearly equally likely."""
     gap = _gap(pair, position)
     return gap is not None and gap[1] and gap[0] <= NEAR_TIE
 
 
 def torn(pair: Pair, position: int) -> bool:
-    """Whether either id may have won at the position where two answers go apart, for all that is known."""
+    """True if, as far as is known, either id may have won at the position where two answers diverge."""
     gap = _gap(pair, position)
     return gap is None or gap[0] <= TORN
 
@@ -124,15 +125,16 @@ def _finished_with(choice: ChoiceFacts) -> str:
 
 
 def _miscounts(choice: ChoiceFacts, ids: Sequence[Any]) -> bool:
-    """Whether an answer that spent its budget has another number of ids than its own counter says."""
+    """True if an answer that spent its budget has another number of ids than its own counter."""
     count = choice.counter("completion_tokens")
     return _finished_with(choice) == "length" and count is not None and count != len(ids)
 
 
 def goes_apart(pair: Pair) -> bool:
-    """Whether two answers to one request go apart by chance: from some token on, each goes on in its own way.
+    """True if two answers to one request diverge by chance: from some token on, each continues in its own
+    way.
 
-    A loss, a repetition or an early end is none of that, where the ids or the counters tell.
+    A loss, a repetition or an early end is not chance, if the ids or the counters show it.
     """
     ids = pair[0].output_ids, pair[1].output_ids
     if ids[0] is None or ids[1] is None:
@@ -160,7 +162,7 @@ def _texts_go_apart(pair: Pair) -> bool:
 
 
 def _is_without_a_piece(short: str, long: str) -> bool:
-    """Whether one text is another with one piece left out."""
+    """True if one text is another with one piece left out."""
     head = first_difference(short, long)
     tail = first_difference(short[::-1], long[::-1])
     return (head or 0) + (tail or 0) >= len(short)
@@ -192,7 +194,7 @@ def _parting(first: Stream, second: Stream) -> int | None:
 
 
 def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
-    """Whether two series differ by chance at a position: behind the place where the answers go apart, or by
+    """True if two series differ by chance at a position: after the place where the answers diverge, or by
     numbers that moved a little.
     """
     both = [series[position] for series in entries if position < len(series)]
@@ -210,7 +212,7 @@ many times longer that may be: of two texts of one model, a shorter one is not s
 
 
 def _is_without_pieces(short: str, long: str) -> bool:
-    """Whether one text is another with pieces left out, here and there: it was lost, and not sampled."""
+    """True if one text is another with pieces left out, here and there: it was lost, and not sampled."""
     head = first_difference(short, long) or 0
     rest, whole = short[head:], long[head:]
     if not _LONG_ENOUGH <= len(rest) < len(whole) <= _SHORTEST_SHARE * len(rest):
