@@ -189,7 +189,7 @@ def _grammar(name: str) -> Iterator[str]:
 
 
 def _promises(profile: str) -> Iterator[str]:
-    """What a client relies on, and the sentences that keep it."""
+    """Render the promises to a client, with the sentences that keep them."""
     yield "| what a client relies on | sentences |"
     yield "|---|---|"
     for words, names in levels()[profile].promises.items():

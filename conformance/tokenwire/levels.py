@@ -12,7 +12,7 @@ from tokenwire.typed_table import typed
 
 @dataclass(frozen=True)
 class ProfileLevel:
-    """What a profile promises, and what a server needs for it."""
+    """The promise of a profile, and its conditions."""
 
     date: str
     title: str

@@ -148,7 +148,7 @@ def _likeliest(
 
 @lru_cache(maxsize=1 << 14)
 def rank(law: Parrot, likeliest: int, token: int) -> int:
-    """The rank of an id where another one, or itself, is said; the likeliest has 1."""
+    """Return the rank of an id where `likeliest` is the output; the likeliest has rank 1."""
     own = law.logit(likeliest, token)
     return sum(law.logit(likeliest, other) >= own for other in range(law.vocab_size))
 

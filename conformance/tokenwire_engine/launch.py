@@ -112,7 +112,7 @@ _ABOUT_VLLM = (
 
 
 def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The release of a vLLM front end, and the fields of its outputs where its source tells them.
+    """Return the release of a vLLM front end, and the fields of its outputs if its source is there.
 
     Raises UsageError.
     """

@@ -206,7 +206,7 @@ check_run_rows(
 
 @fact(Stream)
 def _beginnings(stream: Stream) -> frozenset[Hashable]:
-    """Return the words of a prompt, or so many of its first ids as no two drawn prompts have alike."""
+    """Return the words of a prompt, or more of its first ids than two drawn prompts have in common."""
     ids = stream.asked.input_ids
     if ids is None:
         return frozenset({_worded(stream)})
@@ -215,7 +215,7 @@ def _beginnings(stream: Stream) -> frozenset[Hashable]:
 
 @fact(Stream)
 def _is_first_of_drawn(stream: Stream) -> bool:
-    """True for the first request for a drawn prompt, of ids or under a salt. Words stand behind those of a
+    """True for the first request for a drawn prompt, of ids or under a salt. Words come after those of a
     template, which are new under a new salt alone.
     """
     label, _, behind = stream.exchange.label.partition("-")

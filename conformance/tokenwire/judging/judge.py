@@ -281,9 +281,9 @@ def judge_runs(
     stop: Stop | None = None,
     on_done: OnDone = lambda _count, _name: None,
 ) -> ByRun:
-    """As `judge`, run by run. So many processes share the answers; the verdicts are the same. Where a system
-    cannot fork, there is one. Once `stop` is set, what was judged so far is returned, and the other
-    requirements are INCONCLUSIVE. Raises BrokenProcessPool where one of them was killed.
+    """Judge run by run, as `judge` does. `jobs` processes share the answers; the verdicts are the same. A
+    system that cannot fork has one process. Once `stop` is set, what was judged so far is returned, and the
+    other requirements are INCONCLUSIVE. Raises BrokenProcessPool if one of them was killed.
     """
     stop = stop or Stop()
     with few_collections():
@@ -327,7 +327,7 @@ def judge_runs(
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a run before any check observes it."""
+    """Facts about a run before any check observes it."""
 
     run: Run
     """Without the exchanges that take too long to read."""
@@ -340,7 +340,7 @@ class _Known:
 
 
 def _known(run: Run, wanted: Sequence[Requirement], limit_s: float) -> _Known:
-    """Find out what checks are told of a run, and which requirements need none of them."""
+    """Find the facts for checks, and the requirements that need no observation."""
     too_slow: dict[str, tuple[str, str]] = {}
     # What one answer makes too slow is found out from the others.
     with CLOCK.limited(limit_s * max(1.0, sum(answer.exchange.size for answer in run.streams) / LARGEST)):

@@ -67,8 +67,8 @@ class Observing:
     """Seconds of processor time for one check of one exchange."""
 
     def all(self, jobs: int) -> Generator[tuple[Part, int, str, Iterable[Counted]], None, None]:
-        """What comes of each part of the runs: the part, how many answers and requirements it is, the name of
-        the last of these, and what was observed.
+        """Yield the results of each part of the runs: the part, the numbers of its answers and requirements,
+        the name of the last of these, and the observations.
         """
         parts = self.parts
         for part, counted in zip(parts, shared_out(self._observed, parts, jobs), strict=True):

@@ -119,11 +119,10 @@ def tally(
     position: int,
     empty_answers: frozenset[str] = frozenset(),
 ) -> Tally:
-    """Let a check look at something, and count what it sees up to its end, or to where it raises or takes
-    too long.
+    """Run a check, and count its observations up to its end, or to where it raises or takes too long.
 
-    Of many violations that are equally grave, the first are kept; the last of these stands for the others.
-    `empty_answers` names exchanges that say nothing, and so witness nothing.
+    Of many violations that are equally grave, the first are kept; the last of these represents the others.
+    `empty_answers` names exchanges without content, which are not witnesses.
     """
     outer = CLOCK.work
     if outer is None:

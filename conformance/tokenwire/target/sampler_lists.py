@@ -19,7 +19,7 @@ _TWO_LENGTHS = 2
 
 
 class _Steps(NamedTuple):
-    """How often a list had an entry for each output id."""
+    """Counts of how often a list had an entry for each output id."""
 
     counts: frozenset[int] = frozenset()
     """The numbers of ids for which it had."""

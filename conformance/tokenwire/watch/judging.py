@@ -90,7 +90,7 @@ def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
 
 
 def _need(row: Requirement) -> str:
-    """What judging a requirement needs beside one answer; empty for nothing."""
+    """Describe what judging a requirement needs beside one answer; empty for nothing."""
     check = CHECKS.get(row.id)
     sees = check is not None and check.seen_in_one_answer
     return "" if sees and row.oracle not in _NEEDED_ALWAYS else _NEEDS.get(row.oracle, "several answers")

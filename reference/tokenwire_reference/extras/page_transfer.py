@@ -56,13 +56,15 @@ class Pages:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who two servers are for each other: the model that both run, and the key that both have, if any."""
+    """The identity of two servers for each other: the model that both run, and the key that both
+    have, if any.
+    """
 
     fingerprint: str
     key: str | None = field(default=None, repr=False)
 
     def asks(self, room: int) -> dict[str, Any]:
-        """What a server that decodes asks. The key itself is not sent."""
+        """Make the request of a server that decodes. The key itself is not sent."""
         return {"room": room, "fingerprint": self.fingerprint, "proof": self._proof(room)}
 
     def proven_by(self, asked: Mapping[str, Any], room: int) -> bool:
@@ -78,7 +80,7 @@ class Identity:
 
 
 class _Room:
-    """Where the pages of one prompt are handed over."""
+    """The place where the pages of one prompt are handed over."""
 
     def __init__(self) -> None:
         self.pages: asyncio.Future[Pages] = asyncio.get_running_loop().create_future()
@@ -177,8 +179,8 @@ async def fetch_pages(
 ) -> Mapping[bytes, StoredPage]:
     """Return the pages of a room, at most `most` of them, each with tensors as those of `template` are.
 
-    Raises TransferError for what does not come, and for what is something else. It says what a prefill server
-    said, and nothing of what else may listen there.
+    Raises TransferError for missing or other data. The message quotes a prefill server, but nothing else that
+    may listen there.
     """
     writer = None
     try:

@@ -175,7 +175,7 @@ def limits_of(stream: Stream) -> tuple[object, ...]:
 
 
 def texts_alone(first: Stream, second: Stream) -> bool:
-    """True if two answers tell no ids."""
+    """True if both answers have no ids."""
     return all(choice.output_ids is None for stream in (first, second) for choice in stream.choices)
 
 
