@@ -267,9 +267,9 @@ def main() -> int:
     changed = {name: differing(written.get(name, {}), now) for name, now in found.items()}
     if requirements:
         changed = {name: [row for row in rows if row in requirements] for name, rows in changed.items()}
-    changed = {name: requirements for name, requirements in changed.items() if requirements}
-    for name, requirements in changed.items():
-        print(f"{name}: {', '.join(requirements)}")
+    changed = {name: rows for name, rows in changed.items() if rows}
+    for name, rows in changed.items():
+        print(f"{name}: {', '.join(rows)}")
     print(f"{len(found)} captures; the evidence of {len(changed)} differs from what was written down")
     return 1 if changed else 0
 

@@ -75,9 +75,11 @@ class _AskedBy:
 
     def can_be_asked(self, dialect: Dialect) -> bool:
         """True if an endpoint has words for them."""
-        values = {name: tuple(v) if isinstance(v, list) else v for name, v in self.asks.items()}
-        prompt: Any = {"messages": ({"role": "user", "content": "a"},)} if dialect.chat else {"text": ("a",)}
-        return dialect.can_say(Ask(**prompt, **values))
+        values: dict[str, Any] = (
+            {"messages": ({"role": "user", "content": "a"},)} if dialect.chat else {"text": ("a",)}
+        )
+        values |= {name: tuple(v) if isinstance(v, list) else v for name, v in self.asks.items()}
+        return dialect.can_say(Ask(**values))
 
 
 _DEFAULTS = {field.name: field.default for field in fields(RequestFields)}

@@ -190,7 +190,8 @@ def _parting(first: Stream, second: Stream) -> int | None:
     choices = [stream.choices[0] for stream in (first, second) if len(stream.choices) == 1]
     if len(choices) < 2 or not texts_alone(first, second):
         return None
-    return first_difference(*(f"{choice.reasoning or ''}{choice.text or ''}" for choice in choices))
+    ours, theirs = (f"{choice.reasoning or ''}{choice.text or ''}" for choice in choices)
+    return first_difference(ours, theirs)
 
 
 def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
