@@ -24,7 +24,7 @@ from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.capability import drops_its_constraint
-from tokenwire.target.tokenizer import Tokenizer, tokenizer_of, way_of
+from tokenwire.target.tokenizer import WAY_OUT, Tokenizer, tokenizer_of, way_of
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
@@ -156,6 +156,12 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
     dropping = (stream for stream in run.answers if stream.asked.constraints and drops_its_constraint(stream))
     if not run.capabilities["constraints"].present and (first := next(dropping, None)) is not None:
         yield f"{where}constraints of texts are answered and not kept, as {first.exchange.name} shows"
+    not_known, texts = run.texts_not_asked
+    if not_known:
+        yield (
+            f"{where}{not_known} of {texts} texts were not held against their ids, as the server was not "
+            f"asked for what these say: {WAY_OUT}"
+        )
     if run.unknown_lists:
         names = ", ".join(sorted(run.unknown_lists))
         yield f"{where}not taken for customized_info, as it has no entry for each output id: {names}"

@@ -7,17 +7,25 @@ judges by them too.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice, zip_longest
 
 from tokenwire.asking.scenario import PROMPT, Sender
+from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import CHECKS, StreamCheck, Target
-from tokenwire.dialects.detokenize import Detokenize
+from tokenwire.dialects.detokenize import Detokenize, Ids, can_be_joined, joined, joined_label
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.record import Stream
+from tokenwire.record import BROKEN, Stream
 from tokenwire.requirement import load_requirements
-from tokenwire.target.tokenizer import Question, RemoteTokenizer, tokenizer_of, ways_of
+from tokenwire.target.tokenizer import (
+    Question,
+    RemoteTokenizer,
+    is_spelled_out,
+    tokenizer_of,
+    ways_of,
+)
 from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 SCENARIO = "detokenize"
@@ -25,8 +33,17 @@ MOST_REQUESTS = 48
 """The most requests for texts, of one list of ids each."""
 _MOST_BATCHES = 16
 _FOR_DOUBTS = 12
-"""Of the requests, those that may ask which ids are special tokens, or be only half full."""
+"""Of the requests, those that may ask which ids are special tokens."""
+_HALF_FULL = 2
+"""Of the batches, those that may be half full: one with special tokens, one without."""
 _IN_ONE_REQUEST = 256
+_IDS_IN_ONE_REQUEST = 8192
+"""The most ids of joined lists in one request, but for the dividers."""
+_MOST_JOINED = 1 << 14
+"""The most lists that are joined."""
+_MOST_DIVIDERS = 3
+_MOST_PROOFS = 8
+"""So many texts of joined lists are asked for alone, too."""
 
 _Questions = dict[Question, None]
 """In the order of asking, each once."""
@@ -74,7 +91,7 @@ def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> li
     for parts, groups in (*zip(shares, by_check, strict=True), *((1, groups) for groups in by_check)):
         share = len(asked) + (most - len(asked)) // parts
         for group in groups:
-            if len(asked | group) <= share:
+            if len(asked) + sum(question not in asked for question in group) <= share:
                 asked |= group
     return list(asked)
 
@@ -105,9 +122,111 @@ def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpReque
             yield way.request(many[start : start + size], skip_special_tokens=skip)
 
 
-def _most_requests(way: Detokenize) -> int:
-    """Return the most requests for texts."""
-    return _MOST_BATCHES if way.batches else MOST_REQUESTS
+def _joined_requests(way: Detokenize, lists: Iterable[Ids], divider: int) -> Iterator[HttpRequest]:
+    """Yield requests for lists of ids, many of them in one list, where dividers leave no doubt."""
+    part: list[Ids] = []
+    size = 0
+    for ids in filter(partial(can_be_joined, divider=divider), lists):
+        if part and size + len(ids) > _IDS_IN_ONE_REQUEST:
+            yield way.request([joined(part, divider)], skip_special_tokens=False)
+            part, size = [], 0
+        part.append(ids)
+        size += len(ids)
+    if part:
+        yield way.request([joined(part, divider)], skip_special_tokens=False)
+
+
+def _dividers(streams: Iterable[Stream]) -> list[int]:
+    """Return ids that may be spelled out, as the end of a sequence is: those that end most choices."""
+    ends: Counter[int] = Counter()
+    for stream in streams:
+        for choice in finished_choices(stream):
+            last = (choice.output_ids or [None])[-1]
+            if type(last) is int and choice.finish is not None and choice.finish.type == "stop":
+                ends[last] += 1
+    return [token for token, _ in ends.most_common(_MOST_DIVIDERS)]
+
+
+def _proofs(texts: Mapping[Question, str]) -> list[Ids]:
+    """Return lists of ids whose text could be another one if it were asked for alone: those that begin or end
+    within a character or with a space, and some others.
+    """
+
+    def risk(text: str) -> tuple[bool, bool]:
+        return text.startswith((BROKEN, " ")), text.endswith((BROKEN, " "))
+
+    kinds: dict[tuple[bool, bool], list[Ids]] = {}
+    for (ids, _), text in texts.items():
+        kinds.setdefault(risk(text), []).append(ids)
+    turns = zip_longest(*kinds.values())
+    return [ids for turn in turns for ids in turn if ids is not None][:_MOST_PROOFS]
+
+
+class _Asking:
+    """Asks one endpoint for texts, within its number of requests."""
+
+    def __init__(self, sender: Sender, way: Detokenize) -> None:
+        self._sender, self.way = sender, way
+        self._exchanges: list[Exchange] = []
+
+    @property
+    def left(self) -> int:
+        """The requests that may still be sent."""
+        return _most_requests(self.way) - len(self._exchanges)
+
+    @property
+    def tokenizer(self) -> RemoteTokenizer | None:
+        """What is known so far."""
+        return tokenizer_of(self._exchanges)
+
+    async def send(self, requests: Iterable[HttpRequest], divider: int | None = None) -> list[Exchange]:
+        """Send requests side by side, as many as are left; `divider`: that of the lists in them."""
+        first = len(self._exchanges)
+        family = self.way.name
+        exchanges = await asyncio.gather(
+            *(
+                self._sender.send(
+                    exchange_name(
+                        SCENARIO,
+                        f"{family}-{number}" if divider is None else joined_label(family, divider, number),
+                    ),
+                    SCENARIO,
+                    request,
+                )
+                for number, request in enumerate(islice(requests, self.left), first)
+            )
+        )
+        self._exchanges += exchanges
+        return exchanges
+
+    async def is_answered(self, questions: Sequence[Question]) -> bool:
+        """Ask the first of these questions alone; True if the endpoint has a text for it."""
+        first = await self.send(islice(_requests(self.way, questions), 1))
+        return any(map(self.way.texts, first))
+
+    async def alone(self, questions: Sequence[Question]) -> None:
+        """Ask for texts, as many at a time as the endpoint takes; behind the first request."""
+        await self.send(islice(_requests(self.way, questions), 1, None))
+
+    async def find_divider(self, streams: Iterable[Stream]) -> int | None:
+        """Ask for ids that may be dividers; one that is spelled out, or None."""
+        for token in _dividers(streams):
+            request = self.way.request([(token,)], skip_special_tokens=False)
+            for exchange in await self.send([request]):
+                if is_spelled_out(self.way.texts(exchange).get(((token,), False), "")):
+                    return token
+        return None
+
+    async def ask_joined(self, lists: Sequence[Ids], divider: int) -> bool:
+        """Ask for many texts in each request, and for a few of them alone; True if those are the same."""
+        most = max(0, self.left - _FOR_DOUBTS)
+        exchanges = await self.send(islice(_joined_requests(self.way, lists, divider), most), divider)
+        texts = {key: text for found in map(self.way.joined_texts, exchanges) for key, text in found.items()}
+        await self.send(self.way.request([ids], skip_special_tokens=False) for ids in _proofs(texts))
+        known = self.tokenizer
+        return known is not None and all(
+            known.decode(ids, skip_special_tokens=False) == text for (ids, _), text in texts.items()
+        )
 
 
 async def ask_for_texts(
@@ -115,25 +234,45 @@ async def ask_for_texts(
 ) -> RemoteTokenizer | None:
     """Ask the server for the text of what it wrote; None if no endpoint does that, or it answered nothing."""
     for way in ways_of(speaks):
-
-        async def ask(number: int, request: HttpRequest, way: Detokenize = way) -> Exchange:
-            return await sender.send(exchange_name(SCENARIO, f"{way.name}-{number}"), SCENARIO, request)
-
+        asking = _Asking(sender, way)
         skips = way.skip_special_tokens is not None
-        most = (_most_requests(way) - _FOR_DOUBTS) * (_IN_ONE_REQUEST if way.batches else 1)
-        requests = list(_requests(way, questions(streams, most, skips=skips)))
-        first = [await ask(number, request) for number, request in enumerate(requests[:1])]
-        if any(map(way.texts, first)):
-            others = (ask(number, request) for number, request in enumerate(requests[1:], 1))
-            exchanges = [*first, *await asyncio.gather(*others)]
-            tokenizer = tokenizer_of(exchanges)
-            if tokenizer is None or skips:
-                return tokenizer
-            singles = list(_requests(way, [(ids, False) for ids in tokenizer.doubtful()]))
-            left = singles[: _most_requests(way) - len(requests)]
-            more = (ask(number, request) for number, request in enumerate(left, len(requests)))
-            return tokenizer_of([*exchanges, *await asyncio.gather(*more)])
+        if way.batches:
+            wanted = questions(streams, (asking.left - _HALF_FULL) * _IN_ONE_REQUEST, skips=skips)
+            if await asking.is_answered(wanted):
+                await asking.alone(wanted)
+                return asking.tokenizer
+        else:
+            wanted = questions(streams, asking.left - _FOR_DOUBTS, skips=skips)
+            if await asking.is_answered(wanted):
+                await _ask_one_list_at_a_time(asking, wanted, streams)
+                return asking.tokenizer
     return None
+
+
+async def _ask_one_list_at_a_time(
+    asking: _Asking, wanted: Sequence[Question], streams: Sequence[Stream]
+) -> None:
+    """Ask an endpoint that takes one list in a request and spells special tokens out: for joined lists or,
+    where these cannot be told apart, for a sample.
+    """
+    divider = await asking.find_divider(streams)
+    every = [ids for ids, _ in questions(streams, _MOST_JOINED, skips=False)]
+    if divider is not None and await asking.ask_joined(every, divider):
+        # What is left when special tokens are known is asked for at last.
+        for left_out in (RemoteTokenizer.doubtful, RemoteTokenizer.without_special):
+            known = asking.tokenizer
+            lists = left_out(known) if known is not None else []
+            await asking.send(_joined_requests(asking.way, lists, divider), divider)
+        return
+    await asking.alone(wanted[: asking.left - _FOR_DOUBTS + 1])
+    known = asking.tokenizer
+    if known is not None:
+        await asking.send(_requests(asking.way, [(ids, False) for ids in known.doubtful()]))
+
+
+def _most_requests(way: Detokenize) -> int:
+    """Return the most requests for texts."""
+    return _MOST_BATCHES if way.batches else MOST_REQUESTS
 
 
 async def rehearse_texts(sender: Sender, speaks: Iterable[Dialect]) -> None:

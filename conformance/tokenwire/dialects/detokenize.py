@@ -1,8 +1,13 @@
-"""Requests for the text of token ids, and their answers."""
+"""Requests for the text of token ids, and their answers.
+
+An endpoint that takes one list of ids can still be asked for many texts: the lists are joined by a divider,
+an id that is spelled out, three times. Where a list shows the id itself, the last three of a run divide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +16,65 @@ from tokenwire.wire.exchange import ExchangeHead, HttpRequest, RequestHead
 from tokenwire.wire.json_pointer import ABSENT, Pointer, find, put
 
 Ids = tuple[int, ...]
+_TIMES = 3
+"""So many of the divider's id divide two lists."""
+_LONGEST_SPELLING = 64
+_JOINED_BY = re.compile(r"-joined-by-(\d+)-")
+"""In the name of an exchange whose list of ids is joined from several."""
+
+
+def joined_label(family: str, divider: int, number: int) -> str:
+    """Return the label of a request for joined lists, by which a replay knows the divider."""
+    return f"{family}-joined-by-{divider}-{number}"
+
+
+def can_be_joined(ids: Ids, divider: int) -> bool:
+    """True if a list of ids can be told from the dividers beside it."""
+    return ids[:1] != (divider,) and all(run < _TIMES for run in _runs(ids, divider))
+
+
+def joined(many: Sequence[Ids], divider: int) -> Ids:
+    """Join lists of ids, each between two dividers: all of them begin behind the same ids."""
+    between = (divider,) * _TIMES
+    return between + tuple(token for ids in many for token in (*ids, *between))
+
+
+def _runs(ids: Ids, divider: int) -> Iterator[int]:
+    """Yield the lengths of the runs of an id, 0 between neighbours of other ids."""
+    run = 0
+    for token in ids:
+        if token == divider:
+            run += 1
+        else:
+            yield run
+            run = 0
+    yield run
+
+
+def _taken_apart(ids: Ids, divider: int) -> list[Ids]:
+    """Return the lists that were joined; empty if the dividers are not at both ends."""
+    if ids[:_TIMES] != (divider,) * _TIMES:
+        return []
+    parts: list[Ids] = []
+    start = end = _TIMES
+    while end < len(ids):
+        run = end
+        while run < len(ids) and ids[run] == divider:
+            run += 1
+        if run - end >= _TIMES:
+            parts.append(ids[start : run - _TIMES])
+            start = run
+        end = max(run, end + 1)
+    return parts if start == len(ids) else []
+
+
+def _spelling(text: str, count: int) -> str:
+    """Return the text of the divider, of which a joined text begins with three; empty if there is none."""
+    for size in range(1, _LONGEST_SPELLING):
+        piece = text[:size]
+        if text.startswith(piece * _TIMES) and text.count(piece) == count:
+            return piece
+    return ""
 
 
 @dataclass(frozen=True)
@@ -41,8 +105,33 @@ class Detokenize:
         path = request.path.partition("?")[0]
         return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
 
+    def joined_texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
+        """Return the texts of lists that were joined in one; empty if their borders are not clear."""
+        match = _JOINED_BY.search(head.name)
+        if match is None:
+            return {}
+        found: dict[tuple[Ids, bool], str] = {}
+        for (ids, skip), text in self._texts(head).items():
+            divider = int(match[1])
+            pieces = text.split(_spelling(text, ids.count(divider)) or None)
+            parts, place = _taken_apart(ids, divider), _TIMES
+            if len(pieces) != ids.count(divider) + 1:
+                return {}
+            spelled = _spelling(text, ids.count(divider))
+            for part in parts:
+                behind = place + part.count(divider)
+                found[part, skip] = spelled.join(pieces[place : behind + 1])
+                place = behind + _TIMES
+        return found
+
     def texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """Return the texts in an answer; empty if it has none."""
+        """Return the texts of the lists that an answer was asked for; empty if it has none, or if they were
+        joined.
+        """
+        return {} if _JOINED_BY.search(head.name) else self._texts(head)
+
+    def _texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
+        """Return the texts in an answer, as they stand there."""
         if not self.is_asked_by(head.request) or head.status != 200:
             return {}
         exchange = head.load()

@@ -25,7 +25,7 @@ from tokenwire.record import Answer, Place
 from tokenwire.requirement import Requirement
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.target.capability import Capability
-from tokenwire.target.tokenizer import HOW_TO_ENABLE
+from tokenwire.target.tokenizer import HOW_TO_ENABLE, WAY_OUT
 from tokenwire.typed_table import typed
 
 WHOLE_RUN = "the whole run"
@@ -231,6 +231,11 @@ def too_little(requirement: Requirement, run: Run, tallies: Mapping[str, Tally])
     if missing and not counted.stages[0][1]:
         return missing
     words = counted.words(requirement.condition)
+    not_known, texts = run.texts_not_asked if requirement.oracle == "tokenizer" else (0, 0)
+    if not_known:
+        words += (
+            f"; {not_known} of {texts} texts are not known, as the server was not asked for them: {WAY_OUT}"
+        )
     return f"{words}; {missing}" if missing else words
 
 

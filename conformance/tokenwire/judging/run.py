@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tokenwire.checks.about import Traits, traits_of
+from tokenwire.checks.about import Traits, finished_choices, traits_of
 from tokenwire.checks.check import Answers, Target
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.reading.chance import limits_of, part_no_earlier, texts_alone
@@ -31,7 +31,7 @@ from tokenwire.target.determinism import (
 )
 from tokenwire.target.honesty import Honesty, honesty
 from tokenwire.target.sampler_lists import unknown_lists, without_lists
-from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer, detokenizer_of
+from tokenwire.target.tokenizer import LocalTokenizer, RemoteTokenizer, Tokenizer, detokenizer_of
 
 _OK = 200
 
@@ -152,6 +152,19 @@ class Run:
     def capabilities_beside(self) -> dict[str, Capability]:
         """What either of a gateway and its worker shows, where both were asked the same."""
         return capabilities(self._both, self.advertised, self.declared)
+
+    @cached_property
+    def texts_not_asked(self) -> tuple[int, int]:
+        """The texts that the server was not asked for when it was to say what ids mean, and all texts."""
+        if not isinstance(self.tokenizer, RemoteTokenizer):
+            return 0, 0
+        known = [
+            self.tokenizer.decode(choice.output_ids, skip_special_tokens=answer.asked.skip_special_tokens)
+            for answer in self.answers
+            for choice in finished_choices(answer)
+            if choice.text is not None and choice.output_ids and {*map(type, choice.output_ids)} == {int}
+        ]
+        return sum(text is None for text in known), len(known)
 
     @cached_property
     def markup(self) -> Markup:

@@ -28,9 +28,9 @@ _MAY_BE_SPECIAL = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|>>[^<>]*<<")
 _SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?s>|<(unk|pad|bos|eos)>")
 """A single id that is spelled like this is a special token."""
 
+WAY_OUT = "give --tokenizer DIR, where DIR holds the model's tokenizer.json"
 HOW_TO_ENABLE = (
-    "text is held against its ids by a tokenizer: give --tokenizer DIR, where DIR holds the model's "
-    "tokenizer.json, or let the server answer /detokenize"
+    f"text is held against its ids by a tokenizer: {WAY_OUT}, or let the server answer /detokenize"
 )
 
 
@@ -165,7 +165,7 @@ class RemoteTokenizer:
         return self._texts.get((ordinary, False)) if ordinary else ""
 
     def _is_special(self, token: int) -> bool:
-        return _SPECIAL.fullmatch(self._texts.get(((token,), False), "")) is not None
+        return is_spelled_out(self._texts.get(((token,), False), ""))
 
     def doubtful(self) -> list[Ids]:
         """Single ids to ask for, to know whether they are special tokens of a text that spells some out;
@@ -176,6 +176,21 @@ class RemoteTokenizer:
         )
         singles = dict.fromkeys((token,) for ids in sorted(spelled, key=len) for token in ids)
         return [ids for ids in singles if (ids, False) not in self._texts]
+
+    def without_special(self) -> list[Ids]:
+        """Lists to ask for, to know texts without the special tokens that they spell out."""
+        spelled = (
+            ids for (ids, skip), text in self._texts.items() if not skip and _MAY_BE_SPECIAL.search(text)
+        )
+        ordinary = dict.fromkeys(
+            tuple(token for token in ids if not self._is_special(token)) for ids in spelled
+        )
+        return [ids for ids in ordinary if ids and (ids, False) not in self._texts]
+
+
+def is_spelled_out(text: str) -> bool:
+    """True if a single id with this text is a special token."""
+    return _SPECIAL.fullmatch(text) is not None
 
 
 def detokenizer_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
@@ -196,9 +211,19 @@ def way_of(request: RequestHead) -> Detokenize | None:
 
 
 def tokenizer_of(exchanges: Iterable[ExchangeHead]) -> RemoteTokenizer | None:
-    """Make the server's own tokenizer from its answers; None if it returned no text at all."""
+    """Make the server's own tokenizer from its answers; None if it returned no text at all.
+
+    Texts of joined lists count only if those that were asked alone, too, are the same there: a tokenizer may
+    read the first id of a text differently.
+    """
     texts: dict[Question, str] = {}
+    joined: dict[Question, str] = {}
+    ways = ways_of(load_dialects().values())
     for exchange in exchanges:
-        for way in ways_of(load_dialects().values()):
+        for way in ways:
             texts |= way.texts(exchange)
+            joined |= way.joined_texts(exchange)
+    both = joined.keys() & texts.keys()
+    if both and all(joined[question] == texts[question] for question in both):
+        texts = joined | texts
     return RemoteTokenizer(texts) if texts else None
