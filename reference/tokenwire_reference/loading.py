@@ -122,13 +122,17 @@ def _add_in_full_precision() -> None:
     products.allow_bf16_reduced_precision_reduction = False
 
 
+_OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""For transformers: it downloads nothing, and runs no code of a model, also if its prompt is answered."""
+
+
 def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: bool) -> tuple[Any, Any]:
     if not (path / "config.json").is_file():
         raise FileNotFoundError(
             f"{path} holds no config.json; give the directory of a model, or builtin:tiny"
         )
     with _reading("config.json", path):
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        config = AutoConfig.from_pretrained(path, **_OFFLINE)
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnsupportedModelError(f"{path}: {config.model_type} is not a causal language model")
     # Read from the class, before any weight: from_pretrained itself would fail less clearly, or not at all.
@@ -140,12 +144,12 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
         )
     with _reading("weights", path):
         module = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+            path, dtype=dtype, attn_implementation=ATTENTION_NAME, **_OFFLINE
         )
     if not with_tokenizer:
         return module, None
     with _reading("tokenizer", path):
-        text = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        text = AutoTokenizer.from_pretrained(path, **_OFFLINE)
     # It takes spaces back before punctuation, and what a stream has shown of a text it cannot take back.
     text.clean_up_tokenization_spaces = False
     return module, text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -161,6 +162,33 @@ def test_files_that_cannot_be_read_are_named_in_one_line_and_never_run(tmp_path:
     message = refusal()
     assert "its weights cannot be read: UnpicklingError" in message
     assert (message.count("\n"), left.exists()) == (0, False)
+
+
+@pytest.mark.parametrize("of", ["config", "model", "tokenizer"])
+def test_code_that_comes_with_a_model_is_not_run_whatever_the_terminal_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """Transformers asks on the terminal where nobody decided."""
+    directory = tmp_path / "model"
+    shutil.copytree(MODELS / "tiny-qwen2", directory)
+    left = tmp_path / "left"
+    (directory / "own.py").write_text(f"open({str(left)!r}, 'w').close()\nclass Own:\n    pass\n")
+    kinds = {"config": "AutoConfig", "model": "AutoModelForCausalLM", "tokenizer": "AutoTokenizer"}
+    name = "tokenizer_config.json" if of == "tokenizer" else "config.json"
+    found = json.loads((directory / name).read_text())
+    own = ["own.Own", "own.Own"] if of == "tokenizer" else "own.Own"
+    more = (
+        {"model_type": "of-its-own"}
+        if of == "config"
+        else {"tokenizer_class": "Own"}
+        if of == "tokenizer"
+        else {}
+    )
+    (directory / name).write_text(json.dumps({**found, **more, "auto_map": {kinds[of]: own}}))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with contextlib.suppress(UnsupportedModelError):
+        load_model(str(directory))
+    assert not left.exists()
 
 
 def test_no_tokenizer_takes_spaces_back(tmp_path: Path) -> None:

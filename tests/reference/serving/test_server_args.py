@@ -43,6 +43,10 @@ def test_what_makes_no_sense_is_refused(args, words) -> None:
         ServerArgs(model_path="builtin:tiny", **args)
 
 
+def test_it_listens_on_this_machine_alone() -> None:
+    assert ServerArgs(model_path="builtin:tiny").host == "127.0.0.1"
+
+
 def test_no_key_shows_where_arguments_are_printed() -> None:
     assert "secret" not in repr(ServerArgs(api_key="secret", admin_api_key="secret"))
 
