@@ -42,7 +42,7 @@ def test_text(benchmark: Any, detokenize: Any) -> None:
 
 
 def _rules() -> StopRules:
-    return StopRules(SamplingParams(stop=("never said",)), frozenset(), len(IDS) + 1, Detokenizer(SPELLED))
+    return StopRules(SamplingParams(stop=("never sent",)), frozenset(), len(IDS) + 1, Detokenizer(SPELLED))
 
 
 def _look_at_the_last_id(ids: Sequence[int]) -> None:
@@ -53,7 +53,7 @@ def _look_at_the_last_id(ids: Sequence[int]) -> None:
 
 def _look_at_everything(ids: Sequence[int]) -> None:
     for count in range(1, len(ids) + 1):
-        assert "never said" not in SPELLED.decode(ids[:count])
+        assert "never sent" not in SPELLED.decode(ids[:count])
 
 
 @pytest.mark.benchmark(group=f"stop strings: {len(IDS)} ids, looked at one by one")
@@ -65,7 +65,7 @@ def test_stop_strings(benchmark: Any, check: Any) -> None:
 PIECES = [SPELLED.decode([token_id]) for token_id in IDS] * 12
 PATTERNS = {
     "ids that say a word": (r"(?i)(never|nowhere)\s+said\b", PIECES),
-    "a match that may go on to the end": (r"(?s)[a-z].*never said", PIECES),
+    "a match that may go on to the end": (r"(?s)[a-z].*never sent", PIECES),
     "ids that say a hundred letters": (r"(?i)(never|nowhere)\s+said\b", ["abcdefghij" * 10] * 8000),
 }
 

@@ -36,7 +36,7 @@ def _facts(explanation: Explanation, page: str) -> Iterator[tuple[str, str]]:
     yield "Chapter", f"{chapter}, {explanation.passage.section}" if explanation.passage.section else chapter
     yield "Profile", ", ".join(profiles)
     yield "Contract", _CONTRACTS[row.contract]
-    yield "Said by", ", ".join(_BASES[basis] for basis in row.basis)
+    yield "Basis", ", ".join(_BASES[basis] for basis in row.basis)
     if row.breaks:
         yield "Who breaks", row.breaks
     yield "What decides", _ORACLES.get(row.oracle, row.oracle)

@@ -75,7 +75,7 @@ def failures(report: Report) -> list[str]:
 def _settings(options: Mapping[str, Any], **given: Any) -> Settings:
     settings = Settings.of({**options, **given})
     if unknown := sorted(name for name in options if not hasattr(settings, name)):
-        raise ValueError(f"{unknown[0]!r} is no option; tokenwire.settings.Settings names them all")
+        raise ValueError(f"{unknown[0]!r} is not an option; tokenwire.settings.Settings names them all")
     return settings
 
 

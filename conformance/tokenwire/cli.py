@@ -15,7 +15,7 @@ from tokenwire import __version__
 
 COMMANDS = {
     "check": "Ask a running server everything, and judge it.",
-    "demo": "Check a small server that errs: a minute, no model.",
+    "demo": "Check a small server with bugs: a minute, no model.",
     "again": "Ask only what failed last time.",
     "replay": "Judge recorded exchanges, without a server.",
     "merge": "Make one report of several replays.",

@@ -54,7 +54,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may reset their connections at any time: that is no error of ours."""
+        """Ignore clients that reset their connections, because that is not an error of ours."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

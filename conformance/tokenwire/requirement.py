@@ -159,6 +159,6 @@ def load_requirements() -> dict[str, Requirement]:
         chapter = read_yaml(file)
         for row in chapter["requirements"]:
             if row["id"] in requirements:
-                raise ValueError(f"requirement {row['id']!r} stands twice; an id belongs to one row")
+                raise ValueError(f"requirement {row['id']!r} occurs twice; an id belongs to one row")
             requirements[row["id"]] = _from_row(chapter, row)
     return requirements

@@ -182,7 +182,7 @@ class Settings:
     )
     header: tuple[str, ...] = _names(
         f"{_REACH} init again inspect",
-        "Send this too; env:NAME in a value stands for an environment variable. Repeatable.",
+        "Send this too; env:NAME in a value means an environment variable. Repeatable.",
         metavar="'NAME: VALUE'",
         toml='headers = { Authorization = "Bearer env:MY_KEY" }',
         unasked=Unasked.NONE,
@@ -484,9 +484,9 @@ class Settings:
     )
 
     file_headers: Headers = field(default=(), repr=False)
-    """Those of the file. They are no default of `--header`, which replaces only those of its name."""
+    """Those of the file. They are not the default of `--header`, which replaces only those of its name."""
     given: frozenset[str] = frozenset()
-    """Names of the parameters that stand on the command line, and not only in a file."""
+    """Names of the parameters that are on the command line, and not only in a file."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], **rest: Any) -> Settings:

@@ -32,10 +32,10 @@ class Body:
     end_of_line: str = "\n"
     name: str = "data: "
     before: dict[int, str] = field(default_factory=dict)
-    """Lines that stand before an event, each with its end."""
+    """Lines before an event, each with its end."""
     prefix: bytes = b""
     cut: int | None = None
-    """So many bytes are sent; all where None."""
+    """The bytes that are sent; None for all."""
     ending: Ending = Ending.COMPLETE
     as_it_is: dict[int, bytes] = field(default_factory=dict)
     """Events whose frame is given in bytes."""
@@ -79,7 +79,7 @@ def written(value: Any) -> str:
 
 
 def type_of(data: str) -> str | None:
-    """The type that an event's data carry; None for text that is no object with one."""
+    """The type that an event's data carry; None for text that is not an object with one."""
     try:
         value = json.loads(data)
     except ValueError:

@@ -90,7 +90,7 @@ def deliveries(answer: Answer) -> Iterator[tuple[str, str, list[Step]]]:
         yield "last-first", "The last choice comes first", list(chain.from_iterable(reversed(by_choice)))
 
 
-# Shapes: what stands in which event; with the kinds of doors and the answers that are written so.
+# Shapes: the contents of each event; with the kinds of doors and the answers that are written so.
 
 SHAPES: dict[str, tuple[str, str, Shape, str, str]] = {
     "role-with-content": (

@@ -175,12 +175,12 @@ class ServerArgs:
     )
     test_retract_interval: int = _flag(
         0,
-        "Test hook: retract a request every so many steps.",
+        "Test hook: retract a request each time after this number of steps.",
         between=(0, _INT32),
         envvar="TOKENWIRE_TEST_RETRACT",
     )
     test_crash_after_stream_outputs: int = _flag(
-        0, "Test hook: die after so many emissions.", between=(0, _INT32)
+        0, "Test hook: die after this number of emissions.", between=(0, _INT32)
     )
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ def test_a_legal_message_breaks_no_rule() -> None:
             (0, Rule.ENDS, "the stream begins with content_block_start, and message_start begins it once"),
         ),
         ([BEGUN, BEGUN], (1, Rule.ENDS, "message_start comes again, and message_start begins it once")),
-        ([BEGUN, *ENDED, {"type": "ping"}], (3, Rule.ENDS, "ping stands behind the end")),
+        ([BEGUN, *ENDED, {"type": "ping"}], (3, Rule.ENDS, "ping comes after the end")),
         ([BEGUN, ENDED[0], ENDED[0]], (2, Rule.ENDS, "message_delta comes again")),
         ([BEGUN, ENDED[1]], (1, Rule.ENDS, "message_stop comes without message_delta")),
         ([BEGUN, begins(0), ENDED[0]], (2, Rule.CLOSED, "message_delta comes while block 0 is open")),
@@ -69,7 +69,7 @@ def test_a_legal_message_breaks_no_rule() -> None:
         ),
         (
             [BEGUN, begins(0, "thinking"), delta(0)],
-            (2, Rule.OPEN, "content_block_delta text_delta stands in block 0, which is of kind 'thinking'"),
+            (2, Rule.OPEN, "content_block_delta text_delta is in block 0, which is of kind 'thinking'"),
         ),
     ],
 )
@@ -82,9 +82,9 @@ def test_an_event_breaks_the_rule_that_it_breaks(events: list[Said], due: tuple[
     [
         (["response.failed"], []),
         ([], []),
-        (["response.failed", "response.failed"], [(3, Rule.ENDS, "response.failed stands behind the end")]),
-        (["response.completed"], [(2, Rule.ENDS, "response.completed stands behind the end")]),
-        (["error"], [(2, Rule.ENDS, "error stands behind the end")]),
+        (["response.failed", "response.failed"], [(3, Rule.ENDS, "response.failed comes after the end")]),
+        (["response.completed"], [(2, Rule.ENDS, "response.completed comes after the end")]),
+        (["error"], [(2, Rule.ENDS, "error comes after the end")]),
     ],
 )
 def test_a_failed_response_may_stand_behind_its_error(behind: list[str], due: list[Any]) -> None:

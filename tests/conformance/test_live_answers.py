@@ -589,7 +589,7 @@ def test_words_that_no_client_finds_are_named_with_the_shapes_in_which_it_would(
     refused = answered("openai-chat", body, {"detail": "There was an error parsing the body"}, status=400)
     (found,) = violated("refusal-is-json", refused)
     assert found.message == (
-        '\'There was an error parsing the body\' does not have the shape of an error: {"error": '
+        "'There was an error parsing the body' does not have the shape of an error: {\"error\": "
         '{"message": …}}, {"error": …} or {"object": "error", "message": …, "code": …}'
     )
 

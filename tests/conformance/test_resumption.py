@@ -119,7 +119,7 @@ def test_what_was_answered_is_not_asked_again(
         (("--scenario", "stop-string", "--resume", "kept"), "recorded with scenario ['greedy-stream'], not"),
         (("--scenario", "greedy-stream", "--budget", "soak", "--resume", "kept"), "recorded with budget"),
         (("--scenario", "greedy-stream", "--header", "X-A: b", "--resume", "kept"), "recorded with header"),
-        (("--resume", "nowhere"), "is no folder"),
+        (("--resume", "nowhere"), "is not a folder"),
         (("--resume", "empty"), "cannot be resumed"),
         (("--resume", "kept", "--record", "new"), "leave --record out"),
     ],

@@ -274,7 +274,7 @@ def test_a_rate_counts_few_runs_as_the_least() -> None:
         (entry(resaon="x"), "did you mean 'reason'?"),
         (entry(expires="soon"), "is not a date such as 2030-01-31"),
         (entry("flaky"), 'write at-most = "1 of 5"'),
-        (entry("flaky", **{"at-most": "5 of 5"}), "no rate below 1"),
+        (entry("flaky", **{"at-most": "5 of 5"}), "not a rate below 1"),
         (entry(failures=1), "there is no 'failures'"),
         (flaky(failures=2, runs=1), "2 failures in 1 runs cannot be"),
         ("failure = 3\n", "write [[failure]]"),

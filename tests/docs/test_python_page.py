@@ -41,5 +41,5 @@ def test_the_page_names_every_function() -> None:
 def test_what_is_wrong_is_said() -> None:
     with pytest.raises(api.NotReachedError, match="Nothing answers at"):
         api.check("http://127.0.0.1:1", timeout=5.0)
-    with pytest.raises(ValueError, match="'budgets' is no option"):
+    with pytest.raises(ValueError, match="'budgets' is not an option"):
         api.check("http://127.0.0.1:1", budgets="quick")

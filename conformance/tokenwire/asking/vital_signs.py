@@ -24,7 +24,7 @@ from tokenwire.target.death import RESTARTED, VITALS, closed_silently
 from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, HttpRequest, exchange_name
 
 LEAST_PATIENCE = 8
-"""So many exchanges in a row must have got no end of an answer before a server that lives is given up."""
+"""The exchanges in a row without the end of an answer after which a living server is given up."""
 RESTART_WAIT_S = 600.0
 """Default for how long a server that is started again may take: a model takes minutes to load."""
 
@@ -266,7 +266,7 @@ class VitalSigns:
                 status = _ended(process) if process is not None else None
                 if status:
                     complaints.seek(0)
-                    complaint = complaints.read().strip().splitlines()[-1:] or ["it said nothing"]
+                    complaint = complaints.read().strip().splitlines()[-1:] or ["it printed nothing"]
                     return f"the server died, and --restart ended with status {status} ({complaint[0]})"
                 process = process if status is None else None
                 try:

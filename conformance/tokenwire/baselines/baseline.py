@@ -38,7 +38,7 @@ class Rate:
                 if 0 < int(failures) < int(runs):
                     return cls(int(failures), int(runs))
         raise ValueError(
-            f'at-most is {text!r}, which is no rate below 1; write at-most = "1 of 5", or make it a '
+            f'at-most is {text!r}, which is not a rate below 1; write at-most = "1 of 5", or make it a '
             "[[failure]] where it always fails"
         )
 
@@ -206,7 +206,7 @@ def parse_baseline(path: Path, text: str) -> Baseline:
             hint = suggestion(name, known, f"known are {', '.join(known)}")
             raise UsageError(f"baseline {path}: {name!r} is unknown; {hint}")
         if not isinstance(tables, list):
-            raise UsageError(f"baseline {path}: {name} is no list of tables; write [[{name}]]")
+            raise UsageError(f"baseline {path}: {name} is not a list of tables; write [[{name}]]")
     entries = [
         entry
         for section in _TABLES

@@ -24,11 +24,11 @@ from tokenwire.requirement import Level, load_requirements
 from tokenwire.typed_table import suggestion
 
 _SURELY_SEEN_IN = 5
-"""A failure in so many scenarios of one run is missed by the next in fewer than 1 of 100 cases (e⁻⁵), even if
+"""The next run misses a failure in this many scenarios in fewer than 1 of 100 cases (e⁻⁵), even if
 each of them showed it by chance.
 """
 _STALE_AFTER = 3
-"""A flaky entry is stale after so many times the runs of its rate without a failure."""
+"""A flaky entry is stale after this multiple of the runs of its rate without a failure."""
 
 
 class _FaultKind(StrEnum):
@@ -320,7 +320,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
             known_cause = bool(of_cause) and of_cause <= tolerated.keys()
             reason = f"it follows from {outcome.follows_from}, which is known" if known_cause else ""
             following.setdefault(outcome.name, []).append(reason)
-    # One name stands for several servers of a run: each of them has to be explained.
+    # One name means several servers of a run: each of them has to be explained.
     explained = {name: reasons[0] for name, reasons in following.items() if all(reasons)}
     return {**tolerated, **explained}
 

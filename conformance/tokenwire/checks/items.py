@@ -433,7 +433,7 @@ def _call_input_is_an_object(stream: Stream, _target: Target) -> Iterator[Observ
         for call in choice.calls if called else ():
             place, text = piece_place(*call.pieces[-1]), call.arguments
             holds = not text or as_object(text) is not None
-            message = f"the input of {call.name} joins to {text!r}, which is no JSON object"
+            message = f"the input of {call.name} joins to {text!r}, which is not a JSON object"
             yield expect(place, "one JSON object", text, message, holds=holds)
 
 

@@ -104,7 +104,7 @@ def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -
     yield from observe_sequences(rows(), "the id of {field} entry", "the output ids")
 
 
-@check_each("logprob-values-are-legal", ANY, "{field} holds {actual[0]!r}, which is no logprob")
+@check_each("logprob-values-are-legal", ANY, "{field} holds {actual[0]!r}, which is not a logprob")
 def _illegal_logprobs(choice: Choice) -> Iterator[Row]:
     """Logarithms of probabilities: finite, and not above 0."""
     for emission, series in series_along(choice):
@@ -131,14 +131,14 @@ def _greedy_logprobs_are_likely(choice: Choice, stream: Stream, _target: Target)
 
 
 _ENOUGH_IDS = 8
-"""So many different ids do not have one logprob by chance."""
+"""The least number of different ids that do not have one logprob by chance."""
 _ENOUGH_SURE_IDS = 64
 """A sure model gives many ids in a row the logprob 0; so many, and no other id another one, it does not."""
 
 
 @check_run("logprobs-vary", alone=True)
 def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Numbers that do not depend on the token are no logprobs; a grammar or top_k may leave no choice.
+    """Numbers that do not depend on the token are not logprobs; a grammar or top_k may leave no choice.
 
     That all of an answer are 0 is a fault only if all of the endpoint are.
     """
@@ -242,7 +242,7 @@ def _fault_in_top(
     if entries is None:
         return f"is {position.written_top!r}, not a list of entries"
     if reported.by_text:
-        # The sampled token may stand beside the k likeliest, and tokens of one text share an entry.
+        # The sampled token may be beside the k likeliest, and tokens of one text share an entry.
         return "" if 1 <= len(entries) <= k + 1 else f"holds {len(entries)} entries for {k} and the sampled"
     if besides and len(entries) == k + 1 and _is_besides(position, entries):
         return ""
@@ -344,7 +344,7 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
         return f"gives id {same.id!r} the logprob {same.value!r}, but {reported.series} {value!r}"
     if not greedy:
         return ""
-    # Without ids two tokens of one text cannot be told apart; their logprobs can.
+    # Without ids two tokens of one text cannot be distinguished; their logprobs can.
     if sampled.id is None or any(entry.id is None for entry in top):
         numbers = [entry.value for entry in top if type(entry.value) in {int, float}]
         if numbers and not alike(max(numbers), value):
@@ -571,9 +571,7 @@ def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterato
             emission, entries = carried
             entry = read_series(PROMPT, entries[:1]).tokens[0]
             reported = None if entry is None else entry.value
-            message = (
-                f"{PROMPT} begins at position {start} with {reported!r}, though a token stands before it"
-            )
+            message = f"{PROMPT} begins at position {start} with {reported!r}, though a token comes before it"
             expected = "a number for each prompt token but the first of the prompt"
             place = emission.at(PROMPT)
             holds = entry is not None and entry.number is not None
@@ -585,7 +583,7 @@ def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What was asked for is in every choice. A refusal is honest, and is not looked at here."""
     for choice in finished_choices(stream):
         if has_items(stream) and not choice.text:
-            continue  # logprobs stand beside the text that they are of
+            continue  # logprobs are beside the text that they are of
         for name, field, is_there in _asked_fields(stream):
             holds = is_there(choice)
             stated = stream.asked.sent.get(field)

@@ -139,7 +139,7 @@ def _results_stand_in_order(stream: Stream, _target: Target) -> Iterator[Observa
     """Clients join results with their inputs by position; where the best come first, by the index alone."""
     indexes = [index for index, _ in _in_wire_order(stream)]
     if len(indexes) > 1 and not is_ranked(stream):
-        message = f"the results of inputs 0, 1, … stand in the order {indexes[:8]}"
+        message = f"the results of inputs 0, 1, … are in the order {indexes[:8]}"
         yield expect(end_place(stream), sorted(indexes), indexes, message)
 
 

@@ -119,7 +119,7 @@ def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) ->
 
 
 def _tokens_reported(choice: ChoiceFacts) -> list[str]:
-    """The texts of the tokens of a choice, as its logprobs name them, without those that are no whole
+    """The texts of the tokens of a choice, as its logprobs name them, without those that are not complete
     characters: several ids share one.
     """
     sampled = sampled_entries(choice.load())
@@ -284,12 +284,12 @@ def _left_out(position: Position, asked: Asked) -> str:
         return ""
     likelier = [number for number in numbers if number is not None and number > sampled + _TIED]
     if (asked.top_k or 0) > 0 and len(likelier) >= (asked.top_k or 0):
-        return f"stands behind {len(likelier)} ids, with top_k {asked.top_k}"
+        return f"comes after {len(likelier)} ids, with top_k {asked.top_k}"
     if asked.temperature != 1.0 or not likelier:
         return ""  # by another temperature the probabilities were others than these
     mass = sum(map(math.exp, likelier))
     if (asked.top_p or 1.0) < 1.0 and mass > (asked.top_p or 1.0) + _CERTAIN:
-        return f"stands behind ids of probability {mass:.3f}, with top_p {asked.top_p}"
+        return f"comes after ids of probability {mass:.3f}, with top_p {asked.top_p}"
     share = math.exp(sampled - max(likelier))
     if share < (asked.min_p or 0.0) - _CERTAIN:
         return f"is {share:.3f} times as likely as the likeliest, with min_p {asked.min_p}"

@@ -34,7 +34,7 @@ def stop_string_of(asked: Asked, choice: ChoiceFacts) -> str | None:
 
 
 _ONE_TOKEN = 16
-"""Stop strings that end so few characters apart may be completed by one token; which is named is not said."""
+"""The distance of two ends within which one token may complete both stop strings, and either may be named."""
 
 
 StopOf = Callable[[Answer, ChoiceFacts], str | None]
@@ -114,7 +114,7 @@ def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iter
     stop_of = _stop_finder(streams)
     for stream in _asks_for_stops(streams):
         asked = stream.asked
-        # An echo shows the prompt, in which the string may stand.
+        # An echo shows the prompt, which may contain the string.
         trimmed = not (asked.no_stop_trim or asked.min_new_tokens or asked.echo)
         for choice in finished_choices(stream) if trimmed else ():
             stop, text = stop_of(stream, choice), choice.text
@@ -187,7 +187,7 @@ def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target
         twin = twins.get((_unstopped(whole), whole.stream.asked.stream)) or twins.get(_unstopped(whole))
         if twin is None or _may_have_matched(whole, twin):
             continue
-        if "" in whole.stream.asked.stop:  # it stands in every text: where it matches follows no rule
+        if "" in whole.stream.asked.stop:  # every text contains it: where it matches follows no rule
             continue
         pair = twin.choice, whole.choice
         seen = [

@@ -25,7 +25,7 @@ from tokenwire.target.determinism import Comparison, details_named
 _EXPERTS, _MOST_EXPERTS = "routed_experts", 4096
 _ROUNDING = tolerance("rounding")
 LEAST_NUMBERS = 8
-"""So many equal numbers are filler: fewer may be equal by chance, such as the experts of two layers."""
+"""The least number of equal numbers in filler: fewer may be equal by chance, as experts of two layers."""
 
 
 @check_finished("mask-holds-the-sampled-id")
@@ -103,7 +103,7 @@ def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
     counted = integer(emission.counters.get("completion_tokens"))
     if counted is None and len(stream.choices) == 1:
         counted = usage_count(stream)
-    # The ids of a stream do not stand for the count: some may have been lost, which other rows tell.
+    # The ids of a stream do not replace the count: some may have been lost, which other rows report.
     if counted is None and emission.counted and stream.delivery is Delivery.WHOLE:
         return emission.after
     return counted
@@ -243,7 +243,7 @@ def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation
     """Check that the ids of experts are possible ids."""
     for source, array in _read_arrays(stream, _EXPERTS):
         wrong = [n for row in array.rows for n in row if type(n) is not int or not 0 <= n < _MOST_EXPERTS]
-        message = f"{source.rule.name} holds {len(wrong)} numbers that are no ids of experts: {wrong[:3]}"
+        message = f"{source.rule.name} holds {len(wrong)} numbers that are not ids of experts: {wrong[:3]}"
         expected, actual = f"integers below {_MOST_EXPERTS}", wrong[:3] or "so"
         yield expect(source.place, expected, actual, message, holds=not wrong)
 

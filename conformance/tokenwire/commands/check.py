@@ -109,7 +109,7 @@ def _recording(record: Path | None, resume: Path | None) -> Path | None:
     if record is not None:
         return empty_folder(record, "--record")
     if resume is not None and not resume.is_dir():
-        raise typer.BadParameter(f"--resume {resume} is no folder; name one that --record wrote")
+        raise typer.BadParameter(f"--resume {resume} is not a folder; name one that --record wrote")
     return None if resume is None else writable_folder(resume, "--resume")
 
 

@@ -23,7 +23,7 @@ def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield "chapter", f"{chapter}, {section}" if section else chapter
     yield "profile", ", ".join(profiles)
     yield "contract", row.contract
-    yield "said by", ", ".join(row.basis)
+    yield "basis", ", ".join(row.basis)
     yield "compares", row.oracle
     yield "a PASS needs", explanation.needs
     if row.policies:

@@ -24,7 +24,7 @@ class Rule(StrEnum):
     """Rules that an event may break."""
 
     ENDS = "ends"
-    """It begins, ends, or stands behind the end."""
+    """It begins, ends, or comes after the end."""
     OPEN = "open"
     """What it belongs to is not open, or of another kind."""
     CLOSED = "closed"
@@ -64,9 +64,9 @@ class FinalObject:
     """The object that the last event repeats; a whole answer is that object."""
 
     object: str
-    """Where it stands in the last event."""
+    """Its place in the last event."""
     items: str
-    """Where its list of items stands."""
+    """The place of its list of items."""
     id: str
     same: tuple[str, ...]
     """What is the same of an item where it closed and in the object."""
@@ -111,11 +111,11 @@ class EventGrammar:
     """The last event by its kind, and the status that its object has then."""
     frames: Mapping[str, FrameRule]
     inside: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """By kind, the frame in which an event stands, and of which kinds that may be."""
+    """The frame of each kind of event, and the kinds that it may have."""
     within: tuple[str, ...] = ()
-    """What may stand anywhere before the end."""
+    """Events that may come anywhere before the end."""
     behind: Mapping[str, str] = field(default_factory=dict)
-    """By the kind of the last event, what may stand behind it, once, and is the last then."""
+    """By the kind of the last event, the one that may follow it once, and is then the last."""
     once: str = ""
     """What comes once, when all frames are closed, before the end."""
     numbered: str = ""
@@ -229,7 +229,7 @@ class Walk:
         if self.end is not None and grammar.goes_on(self.end, event):
             self.end = event
         elif self.end is not None:
-            self._fails(event, Rule.ENDS, f"{kind} stands behind the end")
+            self._fails(event, Rule.ENDS, f"{kind} comes after the end")
         # A stream may fail before it begins, so that what ends it may come first.
         elif first != (kind == grammar.begins) and kind not in grammar.ends:
             where = f"the stream begins with {kind}" if first else f"{kind} comes again"
@@ -340,7 +340,7 @@ class Walk:
             self._fails(event, Rule.OPEN, f"{words}, which is not open")
             return
         if frame.kind not in kinds:
-            self._fails(event, Rule.OPEN, f"{kind} stands in {frame.words}, which is of kind {frame.kind!r}")
+            self._fails(event, Rule.OPEN, f"{kind} is in {frame.words}, which is of kind {frame.kind!r}")
         frame.events.append((kind, event))
         due = rule.done.get(frame.kind, "")
         if kind == due:

@@ -47,11 +47,11 @@ class _PartBinding:
     """The content of an item or event of one kind."""
 
     text: Pointer | None = None
-    """Each entry of a list stands at `*`."""
+    """Each entry of a list is at `*`."""
     reasoning: Pointer | None = None
     call: Mapping[_OfACall, Pointer] = field(default_factory=dict)
     series: Mapping[str, Pointer] = field(default_factory=dict)
-    """Where the lists stand of which a series is joined; an empty one tells nothing."""
+    """The places of the lists of which a series is joined; an empty one counts as missing."""
     details: Mapping[str, Pointer] = field(default_factory=dict)
     finish: _FinishBinding | None = None
     opens: bool = False
@@ -73,7 +73,7 @@ class _UsageBinding:
     at: Pointer
     names: Mapping[str, tuple[Pointer, ...]]
     begun: Pointer | None = None
-    """Where the counts stand that are known when a stream begins."""
+    """The place of the counts that are known when a stream begins."""
 
     def read(self, usage: Mapping[str, Any]) -> dict[str, Any]:
         counts: dict[str, Any] = {}
@@ -114,7 +114,7 @@ class ItemBinding:
     calls_finish: str = ""
     """The finish of a choice that stopped with calls, where the server's word is that of any stop."""
     errors: Mapping[str, Pointer] = field(default_factory=dict)
-    """By the type of an event, where the error stands that it carries."""
+    """The place of the error in each type of event."""
 
     @property
     def names_stops(self) -> bool:

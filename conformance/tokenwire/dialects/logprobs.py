@@ -82,7 +82,7 @@ def id_in_text(text: object) -> int | None:
 def _entry(value: object) -> Logprob | None:
     """`[logprob, id]`, `[logprob, id, text]`, or an object with these; None for anything else."""
     if type(value) is list:
-        # A list of alternatives of which the first is broken is no entry.
+        # A list of alternatives of which the first is broken is not an entry.
         if len(value) < 2 or isinstance(value[0], (list, dict)):
             return None
         return Logprob(*value[:3])

@@ -25,9 +25,9 @@ class Policy:
     finish_types: frozenset[str] = frozenset({"stop", "length", "abort"})
     """The types with which a choice may finish."""
     other_finish_types: bool = False
-    """Other words than those are no violation, and are reported as INFO."""
+    """Other words than those are not violations, and are reported as INFO."""
     unasked_usage: bool = False
-    """Usage that was not asked for, or is in every event, is no violation, and is reported as INFO."""
+    """Usage that was not asked for, or is in every event, is not a violation, and is reported as INFO."""
     vocabulary_told: str = ""
     """A pattern whose group is the size of the vocabulary, in the words of refusals."""
     zero_budget: Literal["answered", "refused", "unspecified"] = "answered"
@@ -38,7 +38,7 @@ class Policy:
     stream_interval: Literal["replaces", "raises"] = "replaces"
     """What a request's interval does to the server's: `raises` if only a larger one counts."""
     request_id_prefix: str = ""
-    """What stands before the client's own id."""
+    """The prefix before the client's own id."""
     request_id_prefix_is_optional: bool = False
     """An answer may carry the client's own id without the prefix."""
     prompt_ids_once: bool = False

@@ -26,7 +26,7 @@ _DIGIT = re.compile(r"\d")
 _REPEATED = re.compile(r"#(?:, #)+")
 # "1 output id" and "4 output ids" are one kind: how many there are differs from run to run.
 _SINGLE_ID = re.compile(r"(?<=# output )id\b")
-# A race loses an entry on one side or on the other: which of them lacks it is no part of the kind.
+# A race loses an entry on one side or on the other: which of them lacks it is not part of the kind.
 _ONE_SIDE_HAS_MORE = re.compile(r"is (?:missing|too much): # instead of the #")
 _LETTERS_OF_A_FINGERPRINT = 12
 _DEEPEST_LIST = 50

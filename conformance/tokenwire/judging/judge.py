@@ -1,7 +1,7 @@
 """The judge: from all streams of one run to verdicts. Pure; nothing here knows where the streams came from.
 
 The unit of a verdict is a requirement in a scenario. A PASS needs the witnesses that the requirement asks for
-over the whole run; an observation that a condition occurred is no witness.
+over the whole run; an observation that a condition occurred is not a witness.
 """
 
 from __future__ import annotations

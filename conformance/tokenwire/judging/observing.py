@@ -23,7 +23,7 @@ from tokenwire.requirement import Requirement
 from tokenwire.target.determinism import AnswerPair
 
 NO_SCENARIO = "-"
-"""Stands for the scenario where nothing was observed in any."""
+"""Replaces the scenario if nothing was observed in any."""
 
 _TOGETHER = 16
 """Pairs of answers in a part of a run, and observations that are counted at once."""

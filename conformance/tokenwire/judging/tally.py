@@ -95,7 +95,7 @@ class TallyBuilder:
             self._crash = part.crash
         for left in part.left_out:
             known = self._left_out.get(left.reason, left._replace(times=0))
-            # The first in the run stands for all, in whatever order the parts come.
+            # The first in the run represents all, in whatever order the parts come.
             self._left_out[left.reason] = min(known, left)._replace(times=known.times + left.times)
 
     @property
@@ -110,7 +110,7 @@ def _furthest_first(seen: Seen) -> tuple[int, Order]:
 
 
 _MOST_OF_A_KIND = 100
-"""So many violations of one answer are kept that are equally grave: a server may write millions."""
+"""The most equally grave violations of one answer that are kept: a server may write millions."""
 
 
 def tally(

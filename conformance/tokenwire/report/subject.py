@@ -9,7 +9,7 @@ from tokenwire.dialects.dialect import family_of
 from tokenwire.judging.run import Run
 
 EXPLORATION = "exploration"
-"""Stands for the scenario of requests that were drawn, not written down."""
+"""Replaces the scenario of requests that were drawn, not written down."""
 
 ASKED_ANYWAY = frozenset({"preflight", "detokenize"})
 """Names in the place of scenarios, for what every run asks."""

@@ -29,7 +29,7 @@ _NO_ROOM_NOW = 503
 NO_ROOM = frozenset({501, _NO_ROOM_NOW})
 """Statuses of a server that is well: it does not offer this, or has no room now."""
 IN_A_ROW = 8
-"""So many requests without an answer, and none behind them with one, are no accident."""
+"""The requests in a row without an answer, and without answered ones after them, that are not an accident."""
 UNSATISFIABLE = 2
 """The suspicion of a request whose fields are legal one by one and cannot be kept together."""
 ORDINARY = 9

@@ -26,13 +26,13 @@ from tokenwire.target.noise import Difference, Noise, noise_of
 from tokenwire.wire.exchange import Ending
 
 PROBE = "probe"
-"""The scenario whose repetition stands for the whole run."""
+"""The scenario whose repetition represents the whole run."""
 AGAIN = 2
 """So often an answer is asked for again that differs from another by chance, before the target is blamed."""
 OFTEN = 6
 """And so often where the target was seen not to repeat itself: few alike answers prove little there."""
 _MANY = 8
-"""So many repetitions show whether a target answers as at random."""
+"""The repetitions that show if a target answers as at random."""
 _MEND = (
     "start it so that greedy requests are repeatable (SGLang: --enable-deterministic-inference), "
     "or ask it alone, with --max-concurrency 1"
@@ -237,7 +237,7 @@ class _Answer(NamedTuple):
     stream: Answer
     key: str
     form: int
-    """Equal for requests for one result in one form, whatever else they ask to be told."""
+    """Equal for requests for one result in one form, whatever else they ask to get."""
     request: int
     """Equal for requests that ask the same weights for the same answer in the same form."""
     delivery: Hashable

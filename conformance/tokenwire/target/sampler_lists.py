@@ -71,7 +71,7 @@ def _steps(choice: Choice, name: str) -> _Steps:
 
 
 def unknown_lists(streams: Iterable[Answer]) -> frozenset[str]:
-    """Return the lists of a run that are no sampler's, by how often they were in step with the ids."""
+    """Return the lists of a run that are not a sampler's, by how often they were in step with the ids."""
     found: dict[str, _Steps] = defaultdict(_Steps)
     for stream in streams:
         if _has_lists(stream):

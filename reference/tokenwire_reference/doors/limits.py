@@ -49,7 +49,7 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     **dict.fromkeys(("content", "reasoning_content", "description", "image_data", "url"), _LONG_TEXT),
     **dict.fromkeys(("instructions", "system", "thinking", "arguments", "output"), _LONG_TEXT),
     **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _GRAMMAR),
-    # OpenAI's number; each stands in the prompt.
+    # OpenAI's number; each is in the prompt.
     "tools": {"maxItems": 128},
     "chat_template_kwargs": {"maxProperties": 8},
 }

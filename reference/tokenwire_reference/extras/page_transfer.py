@@ -1,7 +1,7 @@
 """Pages of keys and values on their way from an engine that prefills to one that decodes: a socket, a room.
 
     decode ──▶ prefill   {"room": 7, "fingerprint": "…", "proof": "…"}               a line of JSON
-    prefill ──▶ decode   {"pages": [["digest", "computed"], …], "bytes": 4096}       a line, and so many bytes
+    prefill ──▶ decode   {"pages": [["digest", "computed"], …], "bytes": 4096}       a line, and the bytes
                          {"failure": "Aborted"}                                      a line in place of it
 
 The bytes are a file of safetensors. A room is handed over once, to the first peer that asks and has the key.

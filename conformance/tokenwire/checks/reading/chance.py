@@ -73,7 +73,7 @@ def _reported_at(choice: Choice, position: int) -> _Position:
 
 def _of_others(likeliest: Sequence[tuple[object, float]], sampled: float | None) -> float:
     """The greatest logprob that an id may have which is not known among the likeliest at a position."""
-    # The sampled id may stand among the likeliest, or behind them as one more: without ids only the best
+    # The sampled id may be among the likeliest, or after them as one more: without ids only the best
     # that is not it bounds the others from above.
     numbers = sorted(number for _, number in likeliest)
     if all(integer(token) is not None for token, _ in likeliest):
