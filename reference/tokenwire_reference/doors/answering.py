@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from starlette.requests import Request as HttpRequest
@@ -20,6 +21,7 @@ from tokenwire_reference.doors.event_stream import (
 )
 from tokenwire_reference.doors.json_answer import Json, json_answer
 from tokenwire_reference.doors.limits import (
+    MOST_ENTRIES_OF_EVENT,
     refuse_many_hidden_states,
     refuse_many_logprobs,
     refuse_wide_masks,
@@ -27,6 +29,9 @@ from tokenwire_reference.doors.limits import (
 from tokenwire_reference.doors.reader import Delivery, Emission
 from tokenwire_reference.doors.request_manager import DuplicateRequestIdError, Generation
 from tokenwire_reference.doors.served import Served
+
+MOST_ENTRIES_AT_ONCE = 5000
+"""Of an answer that is written on the event loop: some milliseconds."""
 
 
 async def _started(
@@ -94,7 +99,16 @@ async def answer_whole(
     finally:
         generation.close()
     raise_for_server_abort(choices)
-    return json_answer(write(choices))
+    if sum(map(_size, choices)) <= MOST_ENTRIES_AT_ONCE:
+        return json_answer(write(choices))
+    return await unless_client_leaves(http_request, asyncio.to_thread(lambda: json_answer(write(choices))))
+
+
+def _size(choice: Emission) -> int:
+    """Return about how many entries a whole answer has for a choice."""
+    request = choice.record
+    positions = len(request.output_ids) + len(request.prompt_token_ids)
+    return 10 + positions * (1 + request.top_logprobs_num + len(request.token_ids_logprob))
 
 
 async def answer(
@@ -111,6 +125,9 @@ async def answer(
     """Run requests and answer once, or as they go. What fails before the first token is a refusal, not a
     stream.
     """
+    if stream and delivery is Delivery.CUMULATIVE:
+        for request in requests:
+            refuse_many_logprobs([request], MOST_ENTRIES_OF_EVENT)
     if not stream:
         return await answer_whole(http_request, served, requests, group=group, write=writer.whole)
     generation = await _started(http_request, served, requests, group=group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import orjson
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
+from tokenwire_reference.doors.body_size import MOST_DEPTH, refuse_deep, refuse_many_values, stand_in, where
 from tokenwire_reference.doors.errors import INVALID, MALFORMED, RefusalError
 from tokenwire_reference.doors.heads import body_too_long
 from tokenwire_reference.doors.json_answer import Json
@@ -20,8 +21,8 @@ from tokenwire_reference.doors.request_manager import ClientLeftError
 from tokenwire_reference.doors.schemas import DISAGGREGATED, integer_fields, known_fields, request_schema
 from tokenwire_reference.doors.served import Served, served_by
 
-LONG_BODY_BYTES = 32 * 1024
-"""What takes longer to read than a thread takes to start."""
+LONG_BODY_BYTES = 4 * 1024
+"""Times the samples of each prompt: what takes some milliseconds to understand."""
 
 Read = TypeVar("Read")
 
@@ -31,7 +32,7 @@ async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Rea
 
     Raises ClientLeftError where the client has left meanwhile.
     """
-    if http_request.state.body_bytes <= LONG_BODY_BYTES:
+    if http_request.state.body_work <= LONG_BODY_BYTES:
         return read()
     result = await asyncio.to_thread(read)
     if await http_request.is_disconnected():
@@ -64,7 +65,7 @@ async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict
     Raises RefusalError if it carries anything else.
     """
     content = await _read(http_request, served_by(http_request).args.max_body_bytes)
-    http_request.state.body_bytes = len(content)
+    http_request.state.body_work = len(content)
     http_request.state.body = {}
     if empty and not content:
         return {}
@@ -73,14 +74,32 @@ async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict
         raise RefusalError(
             f"content-type is {content_type!r}; send the body as application/json", type=MALFORMED
         )
+    body = await understood(http_request, lambda: _parsed(content))
+    http_request.state.body_work *= max(1, min(_samples(body), 128))
+    http_request.state.body = {name: value for name, value in body.items() if name in DISAGGREGATED}
+    return body
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Parse a body within limits. Raises RefusalError for what is no JSON object, or too large a one."""
+    refuse_many_values(content)
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise RefusalError(f"the body is not JSON: {error}", type=MALFORMED) from error
+    if content.count(b"[") + content.count(b"{") > MOST_DEPTH:
+        refuse_deep(body)
     if not isinstance(body, dict):
         raise RefusalError(f"the body is a JSON {type(body).__name__}; send an object", type=MALFORMED)
-    http_request.state.body = {name: value for name, value in body.items() if name in DISAGGREGATED}
     return body
+
+
+def _samples(body: Mapping[str, Any]) -> int:
+    """Return how many samples of each prompt a body may ask for, wherever it says so."""
+    params = body.get("sampling_params")
+    owners = [body, *(params if isinstance(params, list) else [params])]
+    counts = [owner.get("n") for owner in owners if isinstance(owner, dict)]
+    return max((count for count in counts if isinstance(count, int)), default=1)
 
 
 async def _read(http_request: HttpRequest, most: int) -> bytes:
@@ -103,19 +122,17 @@ def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
 
     Raises RefusalError for the first thing that the schema refuses.
     """
-    try:
-        error = next(_validator(schema).iter_errors(body), None)
-    except ValueError as too_deep:  # what the validator says of arrays nested some 250 deep
-        raise RefusalError(f"the body cannot be checked: {too_deep}; nest less", type=MALFORMED) from too_deep
+    slim = stand_in(body, request_schema(schema))
+    error = next(_validator(schema).iter_errors(slim), None)
     if error is not None:
         problems = _most_telling(error)
-        where = _where(problems[0].instance_path) or "the body"
+        place = where(problems[0].instance_path) or "the body"
         message = ", and ".join(dict.fromkeys(problem.message for problem in problems))
         malformed = any(isinstance(problem.kind, _KINDS_OF_SHAPE) for problem in problems)
         raise RefusalError(
-            f"{where}: {_shortened(message)}", type=MALFORMED if malformed else INVALID, param=where
+            f"{place}: {_shortened(message)}", type=MALFORMED if malformed else INVALID, param=place
         )
-    _refuse_integral_floats(body, (), integer_fields(schema))
+    _refuse_integral_floats(slim, (), integer_fields(schema))
     return known_fields(body, schema)
 
 
@@ -169,7 +186,7 @@ def _refuse_integral_floats(value: Json, path: tuple[str | int, ...], integers: 
     """Refuse 6.0 where an integer is due: JSON Schema takes it for one, the specification does not."""
     match value:
         case float():
-            raise RefusalError(f"{_where(path)}: {value} is not an integer", type=MALFORMED)
+            raise RefusalError(f"{where(path)}: {value} is not an integer", type=MALFORMED)
         case list():
             for index, inner in enumerate(value):
                 _refuse_integral_floats(inner, (*path, index), integers)
@@ -177,9 +194,3 @@ def _refuse_integral_floats(value: Json, path: tuple[str | int, ...], integers: 
             for key, inner in value.items():
                 if key in integers or key == "sampling_params":
                     _refuse_integral_floats(inner, (*path, key), integers)
-
-
-def _where(path: Sequence[str | int]) -> str:
-    """Return a path as people write it: sampling_params[0].stop."""
-    words = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return words.lstrip(".")

@@ -30,8 +30,7 @@ _NOTHING_SAMPLED = SamplingParams(max_new_tokens=0)
 async def embeddings(http_request: HttpRequest) -> Response:
     """Answer POST /v1/embeddings, in the shape of OpenAI."""
     served = served_by(http_request)
-    body, prompts = await read_inputs(http_request, served)
-    requests = embedding_requests(prompts, body, served)
+    body, requests = await read_inputs(http_request, served)
     return await answer_whole(
         http_request, served, requests, group=None, write=lambda results: _listed(results, body, served)
     )
@@ -67,9 +66,14 @@ async def encode(http_request: HttpRequest) -> Response:
     name = "text" if body.get("input_ids") is None else "input_ids"
     if body.get(name) is None:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
-    prompts, is_batch = await understood(http_request, lambda: read_prompts(body[name], name, served))
     rid = body.get("rid")
-    requests = embedding_requests(prompts, body, served, _rids(rid, len(prompts), is_batch=is_batch))
+
+    def read() -> tuple[list[Request], bool]:
+        prompts, is_batch = read_prompts(body[name], name, served)
+        rids = _rids(rid, len(prompts), is_batch=is_batch)
+        return embedding_requests(prompts, body, served, rids), is_batch
+
+    requests, is_batch = await understood(http_request, read)
 
     def write(results: Sequence[Emission]) -> Json:
         with_ids = bool(body.get("return_prompt_token_ids"))
@@ -80,13 +84,18 @@ async def encode(http_request: HttpRequest) -> Response:
     return await answer_whole(http_request, served, requests, group=group, write=write)
 
 
-async def read_inputs(http_request: HttpRequest, served: Served) -> tuple[dict[str, Any], list[list[int]]]:
-    """Return the body of a request for embeddings or classes, and the ids of each input. Raises
+async def read_inputs(http_request: HttpRequest, served: Served) -> tuple[dict[str, Any], list[Request]]:
+    """Return the body of a request for embeddings or classes, and the request of each input. Raises
     RefusalError.
     """
     body = await read_body(http_request, "embedding-request", "input")
-    prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
-    return body, _truncated(prompts, body.get("truncate_prompt_tokens"), served)
+
+    def read() -> list[Request]:
+        prompts, _ = read_prompts(body["input"], "input", served)
+        prompts = _truncated(prompts, body.get("truncate_prompt_tokens"), served)
+        return embedding_requests(prompts, body, served)
+
+    return body, await understood(http_request, read)
 
 
 def _truncated(prompts: list[list[int]], keep: int | None, served: Served) -> list[list[int]]:

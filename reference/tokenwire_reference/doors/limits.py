@@ -60,6 +60,8 @@ MOST_PROMPT_IDS = 1 << 23
 """Of all samples of one request together: each keeps its own."""
 MOST_LOGPROB_ENTRIES = 500_000
 """Top logprobs and chosen ids of one request, times the positions that have them."""
+MOST_ENTRIES_OF_EVENT = 50_000
+"""The same of a stream whose every event has all so far."""
 MOST_HIDDEN_ROWS = 20_000
 """Of hidden states, in all events of an answer."""
 MOST_MASKED_IDS = 256
@@ -127,8 +129,8 @@ def refuse_many_hidden_states(requests: Sequence[Request]) -> None:
         )
 
 
-def refuse_many_logprobs(requests: Sequence[Request]) -> None:
-    """Raise RefusalError for more logprob entries than one call may be answered with."""
+def refuse_many_logprobs(requests: Sequence[Request], most: int = MOST_LOGPROB_ENTRIES) -> None:
+    """Raise RefusalError for more logprob entries than one answer, or one event, may have."""
     entries = sum(
         (request.top_logprobs_num + len(request.token_ids_logprob)) * _scored_positions(request)
         for request in requests
@@ -138,10 +140,10 @@ def refuse_many_logprobs(requests: Sequence[Request]) -> None:
         for request in requests
         if request.return_sampling_mask and not request.sampling.greedy
     )
-    if entries > MOST_LOGPROB_ENTRIES:
+    if entries > most:
         raise RefusalError(
             f"top logprobs, chosen ids and sampling masks make {entries} entries, more than "
-            f"{MOST_LOGPROB_ENTRIES}; ask for fewer of them, or for fewer tokens"
+            f"{most}; ask for fewer of them, or for fewer tokens"
         )
 
 

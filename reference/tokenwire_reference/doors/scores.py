@@ -11,8 +11,9 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from tokenwire_reference.core.request import Request
 from tokenwire_reference.doors.answering import answer_whole
-from tokenwire_reference.doors.body import read_body
+from tokenwire_reference.doors.body import read_body, understood
 from tokenwire_reference.doors.embeddings import (
     embedding_of,
     embedding_requests,
@@ -52,8 +53,11 @@ async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, st
     """Answer with the cosines of one text and each of others."""
     served, body = served_by(http_request), await read_body(http_request, schema, *names)
     query_name, list_name = names
-    texts = [encode(body.get(query_name) or "", query_name, served)]
-    texts += [encode(text, f"{list_name}[{index}]", served) for index, text in enumerate(body[list_name])]
+
+    def read() -> list[Request]:
+        texts = [encode(body.get(query_name) or "", query_name, served)]
+        texts += [encode(text, f"{list_name}[{index}]", served) for index, text in enumerate(body[list_name])]
+        return embedding_requests(texts, body, served)
 
     def written(results: Sequence[Emission]) -> dict[str, Any]:
         query, *vectors = map(embedding_of, results)
@@ -61,26 +65,26 @@ async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, st
         answer: dict[str, Any] = write(scores, body)
         return answer | model_and_usage(results, body, served)
 
-    requests = embedding_requests(texts, body, served)
+    requests = await understood(http_request, read)
     return await answer_whole(http_request, served, requests, group=None, write=written)
 
 
 async def classify(http_request: HttpRequest) -> Response:
     """Answer POST /classify, or /v1/classify: each number of an embedding represents a class."""
     served = served_by(http_request)
-    body, prompts = await read_inputs(http_request, served)
+    body, requests = await read_inputs(http_request, served)
 
     def write(results: Sequence[Emission]) -> dict[str, Any]:
         data = [_classified(result) for result in results]
         answer = {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "data": data}
         return answer | model_and_usage(results, body, served)
 
-    requests = embedding_requests(prompts, body, served)
     return await answer_whole(http_request, served, requests, group=None, write=write)
 
 
 def _classified(result: Emission) -> dict[str, Any]:
     weights = [math.exp(number) for number in embedding_of(result)]
-    probs = [weight / sum(weights) for weight in weights]
+    total = sum(weights)
+    probs = [weight / total for weight in weights]
     label = f"LABEL_{probs.index(max(probs))}"
     return {"index": result.index, "label": label, "probs": probs, "num_classes": len(probs)}

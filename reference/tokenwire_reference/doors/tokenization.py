@@ -43,7 +43,9 @@ async def tokenize(http_request: HttpRequest) -> Response:
         return json_answer({"tokens": ids, "count": count, "max_model_len": context})
     if nested:
         raise RefusalError("prompt is a list; this dialect takes one text", param="prompt")
-    names = [tokenizer.convert_ids_to_tokens(i) for i in ids] if body.get("return_token_strs") else None
+    names = None
+    if body.get("return_token_strs"):
+        names = await understood(http_request, lambda: [tokenizer.convert_ids_to_tokens(i) for i in ids])
     return json_answer({"count": count, "max_model_len": context, "tokens": ids, "token_strs": names})
 
 
@@ -54,17 +56,20 @@ async def detokenize(http_request: HttpRequest) -> Response:
     tokens = body["tokens"]
     nested = bool(tokens) and isinstance(tokens[0], list)
     tokenizer = _tokenizer(served)
-    for i, ids in enumerate(tokens if nested else [tokens]):
-        refuse_unknown_ids(f"tokens[{i}]" if nested else "tokens", ids, served.model.vocab_size)
+    lists = tokens if nested else [tokens]
+
+    def decode(**options: bool) -> list[str]:
+        for i, ids in enumerate(lists):
+            refuse_unknown_ids(f"tokens[{i}]" if nested else "tokens", ids, served.model.vocab_size)
+        return [tokenizer.decode(ids, **options) for ids in lists]
+
     if served.args.api_dialect == "vllm":
         if nested:
             raise RefusalError("tokens is a list of lists; this dialect takes one list", param="tokens")
-        return json_answer({"prompt": await understood(http_request, lambda: tokenizer.decode(tokens))})
+        (text,) = await understood(http_request, decode)
+        return json_answer({"prompt": text})
     skip = body.get("skip_special_tokens", True)
-    lists = tokens if nested else [tokens]
-    texts = await understood(
-        http_request, lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists]
-    )
+    texts = await understood(http_request, lambda: decode(skip_special_tokens=skip))
     return json_answer({"text": texts if nested else texts[0]})
 
 

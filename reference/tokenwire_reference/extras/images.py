@@ -54,6 +54,5 @@ def put_images(text: str, sources: Sequence[str]) -> str:
         return "".join(texts) + text
     if places != len(texts):
         raise ValueError(f"the text has {places} of {PLACEHOLDER}, and there are {len(texts)} images")
-    for replacement in texts:
-        text = text.replace(PLACEHOLDER, replacement, 1)
-    return text
+    first, *others = text.split(PLACEHOLDER)
+    return first + "".join(image + other for image, other in zip(texts, others, strict=True))

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -25,7 +26,13 @@ async def chat_completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/chat/completions in vLLM's shapes."""
     served = served_by(http_request)
     given = await read_object(http_request)
-    body = await understood(http_request, lambda: hold_against_schema(given, "vllm-chat-request"))
+    call, channels = await understood(http_request, lambda: _read(given, http_request.headers, served))
+    return await _ChatAnswer(call, channels, served).answer(http_request)
+
+
+def _read(given: dict[str, Any], headers: Headers, served: Served) -> tuple[VllmCall, ChannelsAsked]:
+    """Read a body. Raises RefusalError."""
+    body = hold_against_schema(given, "vllm-chat-request")
     refuse_unsupported(given, (name for name in UNSUPPORTED if name != "tools"))
     if served.tokenizer is None:
         raise RefusalError(
@@ -34,12 +41,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
         )
     opening = body.get("add_generation_prompt", True)
     channels = read_channels(body, served)
-    prompt = await understood(
-        http_request,
-        lambda: template_ids(
-            body["messages"], served, add_generation_prompt=opening, template=channels.template
-        ),
-    )
+    prompt = template_ids(body["messages"], served, add_generation_prompt=opening, template=channels.template)
     if body.get("top_logprobs") and not body.get("logprobs"):
         raise RefusalError("top_logprobs is set and logprobs is not; set it to true", param="top_logprobs")
     budget = body.get("max_completion_tokens")
@@ -48,7 +50,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
         body,
         [prompt],
         served,
-        http_request.headers,
+        headers,
         prefix="chatcmpl-",
         budget=body.get("max_tokens") if budget is None else budget,
         logprobs=LogprobsAsked(
@@ -58,7 +60,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
         ),
         channelled=channels.constraint,
     )
-    return await _ChatAnswer(call, channels, served).answer(http_request)
+    return call, channels
 
 
 def _opening() -> dict[str, str]:

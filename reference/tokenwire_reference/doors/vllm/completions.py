@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -24,21 +25,27 @@ async def completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/completions in vLLM's shapes."""
     served = served_by(http_request)
     given = await read_object(http_request)
+    call = await understood(http_request, lambda: _read(given, http_request.headers, served))
+    return await _CompletionAnswer(call, served, echo=bool(call.body.get("echo"))).answer(http_request)
+
+
+def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
+    """Read a body. Raises RefusalError."""
     if given.get("prompt") in ("", [], [""], [[]], None):
         raise RefusalError("prompt is empty or not there; send a text or token ids", param="prompt")
-    body = await understood(http_request, lambda: hold_against_schema(given, "vllm-completion-request"))
+    body = hold_against_schema(given, "vllm-completion-request")
     refuse_unsupported(given, UNSUPPORTED)
-    prompts, _ = await understood(http_request, lambda: read_prompts(body["prompt"], "prompt", served))
+    prompts, _ = read_prompts(body["prompt"], "prompt", served)
     budget, top, prompt_top = body.get("max_tokens"), body.get("logprobs"), body.get("prompt_logprobs")
     echo = bool(body.get("echo"))
     if echo and served.tokenizer is None:
         raise RefusalError("echo needs a tokenizer and the server runs without one", param="echo")
-    call = read_call(
+    return read_call(
         body,
         body,
         prompts,
         served,
-        http_request.headers,
+        headers,
         prefix="cmpl-",
         budget=DEFAULT_MAX_TOKENS if budget is None else budget,
         logprobs=LogprobsAsked(
@@ -47,7 +54,6 @@ async def completions(http_request: HttpRequest) -> Response:
             as_token_ids=bool(body.get("return_tokens_as_token_ids")),
         ),
     )
-    return await _CompletionAnswer(call, served, echo=echo).answer(http_request)
 
 
 class _CompletionAnswer(VllmAnswer):

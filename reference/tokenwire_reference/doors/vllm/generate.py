@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -29,30 +30,35 @@ async def generate(http_request: HttpRequest) -> Response:
     """Answer POST /inference/v1/generate."""
     served = served_by(http_request)
     given = await read_object(http_request)
-    body = await understood(http_request, lambda: hold_against_schema(given, "vllm-generate-request"))
+    call = await understood(http_request, lambda: _read(given, http_request.headers, served))
+    text = call.body.get("output_mode") == "text"
+    return await _GenerateAnswer(call, served, text=text).answer(http_request)
+
+
+def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
+    """Read a body. Raises RefusalError."""
+    body = hold_against_schema(given, "vllm-generate-request")
     refuse_unsupported(given, UNSUPPORTED)
     refuse_unsupported(given["sampling_params"], UNSUPPORTED)
     params = body["sampling_params"]
-    text = body.get("output_mode") == "text"
-    if text and served.tokenizer is None:
+    if body.get("output_mode") == "text" and served.tokenizer is None:
         raise RefusalError(
             "output_mode text needs a tokenizer and the server runs without one; ask for tokens",
             param="output_mode",
         )
     refuse_unknown_ids("token_ids", body["token_ids"], served.model.vocab_size)
-    call = read_call(
+    return read_call(
         body,
         params,
         [body["token_ids"]],
         served,
-        http_request.headers,
+        headers,
         prefix=ID_PREFIX,
         budget=params.get("max_tokens"),
         logprobs=LogprobsAsked(
             top=params.get("logprobs"), prompt=params.get("prompt_logprobs"), as_token_ids=False
         ),
     )
-    return await _GenerateAnswer(call, served, text=text).answer(http_request)
 
 
 class _GenerateAnswer(VllmAnswer):
