@@ -36,11 +36,11 @@ BY_HAND = {
     # Zero budget, candidates keyed by text, dropped prompt logprobs, unasked prompt ids, booleans as ids, a
     # second shape of refusals, an echo without text.
     FIXTURES / "vllm" / "0.32.0-cpu" / "live-stock.jsonl.gz": 7,
-    # One index for all choices, a budget of 16, dropped fields, chunks without text, unnamed stops, unasked
+    # One index for all choices, counts of zero, no prompt tokens at the start of a message, a budget of 16, dropped fields, chunks without text, unnamed stops, unasked
     # usage, status 500, unnamed events, a cut response called complete, fields of the last event, choices of
     # chat without an end. Of its worker: zero budget, candidates keyed by text, lost logprobs, two of echoes,
     # ignored ends, a schema of an unknown type.
-    FIXTURES / "litellm" / "1.106.2" / "live-four-endpoints.jsonl.gz": 18,
+    FIXTURES / "litellm" / "1.106.2" / "live-four-endpoints.jsonl.gz": 20,
 }
 """Recordings, and the number of causes that a reader finds in them."""
 
@@ -79,6 +79,18 @@ def test_what_the_table_does_not_name_or_asks_otherwise_or_is_elsewhere_has_a_ca
     elsewhere = replace(run, streams=streams)
     judgements = [violated(FOLLOWS, "other", run=elsewhere), violated(IGNORED, "cause", run=elsewhere)]
     assert causes(judgements).folded == {}, "another endpoint may keep them"
+
+
+def test_a_cause_that_follows_from_another_explains_nothing_elsewhere() -> None:
+    """A budget of zero is no reason for wrong counts of all other requests."""
+    run = run_of(("zero", True), ("other", True))
+    asked = replace(run.streams[1].asked, max_new_tokens=8)
+    run = replace(run, streams=(run.streams[0], replace(run.streams[1], asked=asked)))
+    counts = violated("script-counts-are-right", "other", run=run)
+    budget = violated("budget-is-kept", "zero", run=run)
+    assert causes([counts, budget]).folded == {0: 1}
+    zero = violated("zero-budget-has-no-ids", "zero", run=run)
+    assert causes([counts, budget, zero]).folded == {1: 2}
 
 
 def test_only_a_gateway_follows_from_what_gateways_do() -> None:

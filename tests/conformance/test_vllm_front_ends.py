@@ -15,6 +15,7 @@ from wire_answers import DONE, answered
 
 from tokenwire.ask import SentField
 from tokenwire.checks.evidence import Observation
+from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.target.death import VITALS
@@ -23,6 +24,32 @@ from tokenwire.wire.exchange import Ending
 
 BROKEN = "requests-do-not-break-the-server"
 HAVE_K = "top-logprobs-have-k"
+RED = {
+    "vllm-0.33-python-standard": {
+        *("asked-or-refused", "bad-constraints-refused", "budget-is-kept", "chat-logprobs-count-the-tokens"),
+        *(
+            "cut-text-begins-a-word",
+            "deltas-add-up",
+            "length-means-budget",
+            "named-stop-was-asked-and-spelled",
+        ),
+        *("refusal-is-json", "script-counts-are-right", "script-ids-are-said", "script-text-is-right"),
+        *("script-text-offsets-are-right", "script-text-so-far-is-right", "script-top-logprobs-are-right"),
+        *("stream-ends-cleanly", "stream-series-equal-whole", "top-logprobs-belong-to-position"),
+        "zero-budget-has-no-ids",
+    },
+    "vllm-0.33-rust-standard": {
+        *("answer-fits-schema", "asked-or-refused", "bad-constraints-refused", "budget-is-kept"),
+        *("cut-text-begins-a-word", "echo-logprobs-cover-the-prompt", "impossible-values-refused"),
+        *("length-means-budget", "logprobs-incremental", "neighbours-change-nothing"),
+        *("requests-do-not-break-the-server", "result-independent-of-interval", "script-logprobs-are-right"),
+        *("script-text-is-right", "script-text-offsets-are-right", "script-text-so-far-is-right"),
+        *("script-top-logprobs-are-right", "stream-is-legal-delivery", "stream-prompt-series-equal-whole"),
+        *("stream-series-equal-whole", "text-offsets-add-up", "top-logprobs-belong-to-position"),
+        *("top-logprobs-have-k", "zero-budget-has-no-ids"),
+    },
+}
+"""Shortened runs, and the MUSTs that they violate: each was read in the bytes, and found to be a fault."""
 ASKED = {"token_ids": [7, 8], "sampling_params": {"max_tokens": 1, "logprobs": 2}, "request_id": "mine"}
 CLOSED = (None, Ending.UNREACHABLE, "RemoteProtocolError: Server disconnected without sending a response.")
 
@@ -137,3 +164,11 @@ def test_one_connection_that_was_closed_without_a_byte_may_be_an_accident() -> N
     assert death_verdict(BROKEN, run(*PROBES, closed, look, again, other, exchange("x/z", 4))) is Verdict.FAIL
     dead = [exchange(f"x/{n}", 2 + n, how=NOBODY) for n in range(2)]
     assert death_verdict(BROKEN, run(*PROBES, closed, *dead)) is Verdict.FAIL
+
+
+@pytest.mark.parametrize("name", RED)
+def test_each_failure_of_a_whole_run_is_a_fault_of_the_server(name: str) -> None:
+    failing = {
+        judgement.requirement.id for judgement in judge([live_run(name)]) if judgement.verdict is Verdict.FAIL
+    }
+    assert failing == RED[name]

@@ -273,7 +273,8 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
         explained: list[set[int]] = []
         for seen in judgements[n].violations:
             found = {m for m in map(root, violations.explaining(n, seen)) if violations.shown_with(n, m)}
-            found |= set(map(root, violations.behind(n, seen))) if by_table else set()
+            # What follows from another cause itself shows nothing of all requests of an endpoint.
+            found |= {m for m in violations.behind(n, seen) if m not in folded} if by_table else set()
             explained.append({m for m in found - {n} if SEVERITY[judgements[m].verdict] >= gravity})
             if not explained[-1]:
                 unexplained[n] = seen
