@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +48,7 @@ async def load_adapter(http_request: HttpRequest) -> Response:
     if name in served.adapters or name == served.args.model_name:
         raise RefusalError(f"there is {name!r} already; unload it, or choose another name", param="lora_name")
     try:
-        served.adapters[name] = served.model.adapters.read(name, path)
+        served.adapters[name] = await asyncio.to_thread(served.model.adapters.read, name, path)
     except ValueError as error:
         raise RefusalError(str(error), param="lora_path") from error
     return _done(served, f"Success: LoRA adapter '{name}' added successfully.")

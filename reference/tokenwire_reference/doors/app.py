@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Lifespan
+from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from tokenwire_reference.doors import (
     adapters,
@@ -31,6 +33,7 @@ from tokenwire_reference.doors.openapi import BodyRoute
 from tokenwire_reference.doors.request_manager import ClientLeftError
 from tokenwire_reference.doors.served import Served, served_by
 
+logger = logging.getLogger(__name__)
 CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 SGLANG_ROUTES = [
     BodyRoute("/load_lora_adapter", adapters.load_adapter, "load-adapter-request"),
@@ -94,6 +97,7 @@ def build_app(served: Served, lifespan: Lifespan[Starlette] | None = None) -> St
         lifespan=lifespan,
         routes=[*ROUTES, *(VLLM_ROUTES if served.args.api_dialect == "vllm" else SGLANG_ROUTES)],
         middleware=[
+            Middleware(OneBoundary, dialect=served.args.api_dialect),
             Middleware(RefuseHeads, args=served.args, why=too_long),
             Middleware(RefuseHeads, args=served.args, why=without_key),
             fault_middleware(served.args),
@@ -102,7 +106,6 @@ def build_app(served: Served, lifespan: Lifespan[Starlette] | None = None) -> St
             RefusalError: _refused,
             ClientLeftError: _client_left,
             HTTPException: _http_error,
-            Exception: _failed,
         },
     )
     app.state.served = served
@@ -125,5 +128,31 @@ async def _http_error(_: HttpRequest, error: Exception) -> Response:
     return answer
 
 
-async def _failed(http_request: HttpRequest, error: Exception) -> Response:
-    return await _refused(http_request, RefusalError.of_failure(error))
+class OneBoundary:
+    """Turns any exception of a door into one line of the log, and a refusal if nothing was answered yet.
+
+    The traceback is logged at the level debug.
+    """
+
+    def __init__(self, app: ASGIApp, dialect: str) -> None:
+        self._app = app
+        self._dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = False
+
+        async def note_and_send(message: Message) -> None:
+            nonlocal answering
+            answering = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_and_send)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            refusal = RefusalError.of_failure(error)
+            logger.error("%s %s failed: %.300s", scope["method"], scope["path"], refusal.message)  # noqa: TRY400
+            logger.debug("its traceback", exc_info=error)
+            if not answering:
+                await refusal_answer(scope["path"], refusal, self._dialect)(scope, receive, send)

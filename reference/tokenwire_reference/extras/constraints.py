@@ -215,7 +215,10 @@ def _parsed(schema: str) -> Any:
 def _of_schema(schema: Any) -> str:
     if not isinstance(schema, dict):
         raise ValueError(f"the schema is {schema!r}; give an object")  # noqa: TRY004 - a value from the wire
-    return f"word: %json {json.dumps(schema | {'x-guidance': _AS_WRITTEN})}"
+    try:
+        return f"word: %json {json.dumps(schema | {'x-guidance': _AS_WRITTEN})}"
+    except RecursionError as error:
+        raise ValueError("the schema is nested too deep") from error
 
 
 def _lark(rules: str) -> str:

@@ -68,7 +68,7 @@ class Call:
         try:
             value = json.loads(self.arguments, parse_int=_bounded) if self.whole else {}
             orjson.dumps(value)
-        except TypeError:  # a text with half a surrogate pair
+        except (TypeError, RecursionError):  # a text with half a surrogate pair, or nested very deep
             return {}
         return value
 
