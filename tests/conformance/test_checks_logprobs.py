@@ -331,7 +331,9 @@ def sure(first: int, count: int, logprob: float = 0.0) -> Stream:
     """An answer that gives so many ids one logprob."""
     ids = range(first, first + count)
     series = {"output_token_logprobs": [[logprob, token, None] for token in ids]}
-    return whole(Reply(ids=tuple(ids), text="x" * count, series=series), logprobs=True)
+    return whole(
+        Reply(ids=tuple(ids), text="x" * count, series=series), name=f"generate/{first}", logprobs=True
+    )
 
 
 def test_few_ids_may_have_one_logprob() -> None:

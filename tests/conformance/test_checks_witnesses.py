@@ -85,7 +85,12 @@ def test_no_events_are_not_looked_at() -> None:
 
 def test_a_refusal_satisfies_only_what_speaks_of_refusals() -> None:
     of_gateways = {"gateway-keeps-the-status", "gateway-keeps-the-reason"}
-    of_refusals = {"refusal-is-json", "refusals-have-one-shape", "errors-keep-internals"}
+    of_refusals = {
+        "errors-keep-internals",
+        "refusal-is-json",
+        "refusals-have-one-shape",
+        "refused-answer-delivers-nothing",
+    }
     assert {name for name, _ in everything_seen(refusal())} == of_refusals | of_gateways
 
 
