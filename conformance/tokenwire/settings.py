@@ -19,7 +19,7 @@ from tokenwire.wire.redaction import Headers
 
 
 class _Role(Flag):
-    """What an option is besides a flag of its commands."""
+    """Roles of an option besides being a flag of its commands."""
 
     ASKS_LESS = auto()
     """It leaves requests out: reports name it, and the run cannot show that a known failure is gone."""
@@ -56,7 +56,7 @@ class Unasked(StrEnum):
 
 @dataclass(frozen=True)
 class Option:
-    """What the command line, `tokenwire.toml` and the documentation say of a field."""
+    """The description of a field for the command line, `tokenwire.toml` and the documentation."""
 
     name: str
     """Of the field."""
@@ -86,7 +86,7 @@ class Option:
     """What differs in a command, by its name."""
 
     def of(self, command: str) -> Option:
-        """As this command takes it."""
+        """Return the option as this command takes it."""
         return replace(self, **self.but.get(command, {}))
 
     @property
@@ -150,7 +150,7 @@ _HOW = RESUMED | REMEMBERED | REPRODUCED
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a command was called with: from the command line, else from the file, else the default."""
+    """Settings of a command: from the command line, else from the file, else the default."""
 
     config: Path | None = _file(
         f"{_REACH} replay merge watch inspect",

@@ -62,7 +62,9 @@ def _customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Ob
 def _customized_info_is_fixed_at_sampling(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """What the mirror sampler attached is the id at the same place, and positions count on."""
+    """Check that the entry of the mirror sampler is the id at the same place, and that positions
+    are consecutive.
+    """
     for emission in choice.delivered:
         if (both := _beside_ids(emission, MIRRORED_ID)) is not None and both[0]:
             ids, actual = both
@@ -184,14 +186,14 @@ def _varying(stream: Stream) -> tuple[_Varying, ...]:
 
 
 def _known_by(entry: Logprob) -> Hashable:
-    """What tells a token from others: its id, or else its text; anything else as JSON, as it may be."""
+    """Return what identifies a token: its id, or else its text; anything else as JSON."""
     token = entry.id or entry.text
     return token if type(token) in {int, str} else (json.dumps(token),)
 
 
 def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hashable], set[float]]]:
-    """The different tokens of each choice, and the different logprobs of these, in each series that tells
-    them.
+    """Yield the different tokens of each choice, and their different logprobs, in each series that
+    has them.
     """
     for choice in stream.delivering:
         series: dict[str, tuple[set[Hashable], set[float]]] = {}
@@ -253,7 +255,7 @@ def _fault_in_top(
 
 
 def _fault_in_order(_reported: ReportedLogprobs, position: Position, *, sampled_first: bool) -> str:
-    """Whether the logprobs of the likeliest do not fall."""
+    """Describe the fault if the logprobs of the likeliest do not fall."""
     in_order = (position.top or [])[sampled_first:]
     numbers = [entry.value for entry in in_order if type(entry.value) in {int, float}]
     return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
@@ -280,7 +282,7 @@ def _observe_top(
 
 @check_choices("top-logprobs-have-k", about("top_logprobs", answered=True))
 def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """As many alternatives at each position as were asked for."""
+    """Check that each position has as many alternatives as were asked for."""
     k, policy = stream.asked.top_logprobs, policy_of(stream)
     fewer, besides = policy.fewer_top_logprobs, policy.sampled_besides_top_logprobs
     fault_in = partial(_fault_in_top, k=k, fewer=fewer, besides=besides)
@@ -318,10 +320,10 @@ def _top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Itera
 
 
 def _chose_the_first(stream: Stream) -> bool:
-    """Whether greedy sampling has to have chosen what heads the list of the likeliest.
+    """True if greedy sampling must have chosen the first of the likeliest.
 
-    Penalties and biases may come between the logprobs and the choice, and so may bans of ids where the
-    dialect lists the likeliest as the model gave them. Some servers have penalties that no request asked for.
+    Penalties and biases may come between the logprobs and the choice. So may bans of ids, if the dialect
+    lists the likeliest as the model gave them. Some servers have penalties that the request did not ask for.
     """
     asked, listed = stream.asked, policy_of(stream).likeliest_are_listed
     banned = asked.ignore_eos or bool(asked.min_new_tokens)
@@ -330,9 +332,10 @@ def _chose_the_first(stream: Stream) -> bool:
 
 
 def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greedy: bool) -> str:
-    """Whether the sampled id and the top logprobs contradict each other.
+    """Describe the fault if the sampled id and the top logprobs contradict each other.
 
-    Where an entry names no id, several tokens may have one text: then only the greatest logprob is compared.
+    If an entry does not name its id, several tokens may have one text. Then only the greatest logprob is
+    compared.
     """
     sampled, top = position.sampled, position.top
     if sampled is None or not top:
@@ -361,9 +364,9 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
 def _top_logprobs_belong_to_position(
     choice: Choice, stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """The sampled id has one logprob, wherever it stands; a greedy choice stands first.
+    """Check that the sampled id has one logprob in all lists, and that a greedy choice is first.
 
-    Two ids of equal logprob may stand in either order.
+    Two ids of equal logprob may be in either order.
     """
     fault_in = partial(_fault_in_belonging, greedy=_chose_the_first(stream))
     yield from _observe_top(reported_along(choice), fault_in, "the sampled id with its own logprob")
@@ -391,8 +394,8 @@ def _chosen_logprobs_are_the_asked_ids(
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
-    """The id that each entry of ranked logprobs tells of: that of the prompt where it is among its keys, as
-    before the first position, of which nothing can be told.
+    """Return the id of each entry of ranked logprobs: that of the prompt if it is among its keys. The first
+    position, which has no logprob, counts as right.
     """
 
     def id_of(position: int, entry: Any) -> Any:
@@ -454,7 +457,9 @@ def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterato
 
 @check("metadata-only-on-request")
 def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No logprobs where none were asked for, and no top or chosen ones where others were."""
+    """Check that there are no logprobs if none were asked for, and no top or chosen ones if only
+    others were.
+    """
     asked = stream.asked
 
     def is_unasked(name: str) -> bool:
@@ -478,7 +483,7 @@ def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Obser
 
 @check("arrays-only-on-request", FINISHED)
 def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No array of any kind that a request may ask for and this one does not."""
+    """Check that arrays are absent that a request may ask for and this one does not."""
     known = dialect_of(stream)
     wanted = known.request.wanted.values() if known else ()
     names = [name for array in wanted if array not in stream.asked.wanted for name in array.names]
@@ -502,7 +507,7 @@ def _has_meta_info(choice: Choice) -> bool:
 
 
 def _has_top(choice: Choice) -> bool:
-    """Whether the top logprobs are there, by position or in a flat form that a request may prefer."""
+    """True if the top logprobs are there, by position or in a flat form that a request may prefer."""
     if choice.series_names & {TOP, NAMED_TOP}:
         return True
     content = joined_series(choice, CONTENT)
@@ -513,19 +518,19 @@ def _has_top(choice: Choice) -> bool:
 
 
 def _has_texts(choice: Choice) -> bool:
-    """Whether the entries of the sampled ids carry texts; where there are none, they need not."""
+    """True if each entry of the sampled ids has a text."""
     series = joined_series(choice, SAMPLED)
     return series is not None and all(entry and isinstance(entry.text, str) for entry in series.tokens)
 
 
 def _holds(emission: Emission, name: str) -> bool:
-    """Whether any mapping of an emission has a value that is not null under a name."""
+    """True if any mapping of an emission has a value that is not null under a name."""
     mappings = (emission.details, emission.series, emission.prompt_series, emission.counters)
     return any(mapping.get(name) is not None for mapping in mappings)
 
 
 def _carries_wanted(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
-    """Whether a choice has what was asked for, or the document has it beside the choices."""
+    """True if a choice has what was asked for, or the document has it beside the choices."""
     if not choice.held.isdisjoint(wanted.names):
         return True
     found = (find(event.data, parse(position)) for position in wanted.pointers for event in stream.events)
@@ -580,7 +585,7 @@ def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterato
 
 @check("asked-or-refused", about(finished=True, ended=True))
 def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What was asked for is in every choice. A refusal is honest, and is not looked at here."""
+    """Check that every choice has the requested fields. A refusal is honest, and is not judged here."""
     for choice in finished_choices(stream):
         if has_items(stream) and not choice.text:
             continue  # logprobs are beside the text that they are of

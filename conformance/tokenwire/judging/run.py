@@ -150,7 +150,7 @@ class Run:
 
     @cached_property
     def capabilities_beside(self) -> dict[str, Capability]:
-        """What either of a gateway and its worker shows, where both were asked the same."""
+        """The capabilities that a gateway or its worker shows, if both were asked the same."""
         return capabilities(self._both, self.advertised, self.declared)
 
     @cached_property
@@ -168,7 +168,7 @@ class Run:
 
     @cached_property
     def markup(self) -> Markup:
-        """What the parsers of the target take out of text."""
+        """The markup that the parsers of the target take out of text."""
         return seen_markup(self.answers, detokenizer_of(self.model, self.tokenizer), self.tool_calls)
 
     @cached_property
@@ -185,7 +185,7 @@ class Run:
 
     @cached_property
     def seen(self) -> tuple[Determinism, ...]:
-        """What was seen to be repeated: by the target, and by the worker and its gateway."""
+        """Repetitions that were seen: of the target, and of the worker and its gateway."""
         return (
             self.determinism,
             determinism(pair.baseline for pair in self.beside),
@@ -193,7 +193,7 @@ class Run:
         )
 
     def doubt(self, difference: Observation) -> Doubt | None:
-        """Why a difference is no violation in itself; None where it is one."""
+        """Explain why a difference is not a violation in itself; None if it is one."""
         if not difference.by_chance and not self._parts_as_whole_answers_do(difference):
             return None
         places = (difference.place, *difference.related)
@@ -242,7 +242,7 @@ class Run:
 
     @cached_property
     def traits(self) -> dict[str, Traits]:
-        """What each answer that is judged is, by the name of its exchange."""
+        """The traits of each judged answer, by the name of its exchange."""
         return {stream.exchange.name: traits_of(stream) for stream in self.answers}
 
     @cached_property
@@ -257,12 +257,12 @@ class Run:
 
     @cached_property
     def tells_prompt_ids(self) -> bool:
-        """Whether any answer carries prompt_token_ids."""
+        """True if any answer carries prompt_token_ids."""
         return any(map(shows("prompt-token-ids"), self.streams))
 
     @cached_property
     def target(self) -> Target:
-        """What checks are told about the target."""
+        """The facts about the target for checks."""
         # SGLang and vLLM name the size of the vocabulary when they refuse an id beyond it.
         vocabulary = self.advertised.vocab_size or vocabulary_told(self.streams)
         return Target(
@@ -283,7 +283,7 @@ class Run:
 
 @fact(Stream)
 def has_record(stream: Stream) -> bool:
-    """Whether an answer says anything: an id, a character, or why a choice finished."""
+    """True if an answer has any content: an id, a character, or the reason of a finish."""
     choices = stream.choices if stream.answered else ()
     return any(
         emission.output_ids or emission.text or (emission.finish and emission.finish.type)
