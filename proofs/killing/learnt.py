@@ -22,7 +22,7 @@ FAMILIES = Path(__file__).with_name("families.yaml")
 _HEADINGS = {
     SHOWN_BY: """\
 # Fault: the scenarios, beside the core, that show it. For a new fault, write down what should;
-# `python -m proofs.kill_matrix --learn` adds where it was seen, if that stands nowhere.
+# `python -m proofs.kill_matrix --learn` adds where it was seen, if that is not listed.
 """,
     CONSEQUENCES: """\
 # Fault: requirements that it truly violates too, though they are not there for it. They may

@@ -95,7 +95,7 @@ def deliveries(answer: Answer) -> Iterator[tuple[str, str, list[Step]]]:
 SHAPES: dict[str, tuple[str, str, Shape, str, str]] = {
     "role-with-content": (
         DELTAS,
-        "The role stands beside the first text",
+        "The role is beside the first text",
         Shape(role="with"),
         "chat",
         "text",
@@ -109,7 +109,7 @@ SHAPES: dict[str, tuple[str, str, Shape, str, str]] = {
     ),
     "usage-with-the-finish": (
         USAGE,
-        "The usage stands beside the last finish",
+        "The usage is beside the last finish",
         Shape(usage="last"),
         "chat completions",
         "text",
@@ -199,7 +199,7 @@ CHANGED: dict[str, tuple[str, str, Callable[[Event], Event]]] = {
         lambda event: _strange(event, {"text": "no", "delta": {"content": "no"}}),
     ),
     "unknown-lists": (UNKNOWN, "Such a field holds an empty list", lambda event: _strange(event, {"of": []})),
-    "keys-turned": (JSON, "The keys of each object stand in the opposite order", _turned),
+    "keys-turned": (JSON, "The keys of each object are in the opposite order", _turned),
 }
 
 # How JSON is written.

@@ -43,7 +43,7 @@ _MOST_JOINED = 1 << 14
 """The most lists that are joined."""
 _MOST_DIVIDERS = 3
 _MOST_PROOFS = 8
-"""So many texts of joined lists are asked for alone, too."""
+"""The number of texts of joined lists that are asked for alone, too."""
 
 _Questions = dict[Question, None]
 """In the order of asking, each once."""
@@ -176,7 +176,7 @@ class _Asking:
 
     @property
     def tokenizer(self) -> RemoteTokenizer | None:
-        """What is known so far."""
+        """The tokenizer of the answers so far."""
         return tokenizer_of(self._exchanges)
 
     async def send(self, requests: Iterable[HttpRequest], divider: int | None = None) -> list[Exchange]:
@@ -252,8 +252,8 @@ async def ask_for_texts(
 async def _ask_one_list_at_a_time(
     asking: _Asking, wanted: Sequence[Question], streams: Sequence[Stream]
 ) -> None:
-    """Ask an endpoint that takes one list in a request and spells special tokens out: for joined lists or,
-    where these cannot be told apart, for a sample.
+    """Ask an endpoint that takes one list in a request and spells special tokens out: for joined lists or, if
+    these cannot be separated, for a sample.
     """
     divider = await asking.find_divider(streams)
     every = [ids for ids, _ in questions(streams, _MOST_JOINED, skips=False)]

@@ -135,7 +135,7 @@ def _greedy_logprobs_are_likely(choice: Choice, stream: Stream, _target: Target)
 _ENOUGH_IDS = 8
 """The least number of different ids that do not have one logprob by chance."""
 _ENOUGH_SURE_IDS = 64
-"""A sure model gives many ids in a row the logprob 0; so many, and no other id another one, it does not."""
+"""The ids with the logprob 0, and none with another one, that even a sure model does not give in a row."""
 
 
 @check_run("logprobs-vary", alone=True)

@@ -53,7 +53,7 @@ def _parrot(
             needed = "this needs the extra `parrot`: pip install numpy"
         raise typer.BadParameter(needed) from error
     typer.echo(
-        f"{folder} holds a parrot of {law.vocab_size} ids; an id repeats the one that stands "
+        f"{folder} holds a parrot of {law.vocab_size} ids; an id repeats the one that is "
         f"{', '.join(map(str, law.lags))} before it. Next: serve it, and tokenwire check --target URL"
     )
 

@@ -54,7 +54,7 @@ async def _until_ended(plan: WatchPlan, admin: Address, settings: Settings, cons
 
 
 def _coverage(profiles: Collection[str]) -> str:
-    """How many sentences were judged, and what the others need."""
+    """Describe how many sentences were judged, and what the others need."""
     judged = len(single_answer_requirements(profiles))
     lacking = {need: len(names) for need, names in unwatched(profiles).items()}
     words = f"judged by {judged} of {judged + sum(lacking.values())} sentences"

@@ -17,7 +17,7 @@ from tokenwire.wire.json_pointer import ABSENT, Pointer, find, put
 
 Ids = tuple[int, ...]
 _TIMES = 3
-"""So many of the divider's id divide two lists."""
+"""The number of the divider's ids between two lists."""
 _LONGEST_SPELLING = 64
 _JOINED_BY = re.compile(r"-joined-by-(\d+)-")
 """In the name of an exchange whose list of ids is joined from several."""
@@ -29,7 +29,7 @@ def joined_label(family: str, divider: int, number: int) -> str:
 
 
 def can_be_joined(ids: Ids, divider: int) -> bool:
-    """True if a list of ids can be told from the dividers beside it."""
+    """True if a list of ids can be separated from the dividers beside it."""
     return ids[:1] != (divider,) and all(run < _TIMES for run in _runs(ids, divider))
 
 
@@ -131,7 +131,7 @@ class Detokenize:
         return {} if _JOINED_BY.search(head.name) else self._texts(head)
 
     def _texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """Return the texts in an answer, as they stand there."""
+        """Return the texts in an answer, unchanged."""
         if not self.is_asked_by(head.request) or head.status != 200:
             return {}
         exchange = head.load()

@@ -448,7 +448,7 @@ class Dialect:
         return tuple(events), unterminated, undecodable_at
 
     def _value(self, text: str) -> tuple[Any, str, tuple[str, ...]]:
-        """Return the value of the data of an event, why it is no strict JSON object, and what its
+        """Return the value of the data of an event, why it is not a strict JSON object, and what its
         schema refuses.
         """
         try:

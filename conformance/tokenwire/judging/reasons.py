@@ -62,7 +62,7 @@ def scenarios_for() -> Mapping[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _AskedBy:
-    """What asks for a capability."""
+    """The request fields that ask for a capability."""
 
     asks: Mapping[str, Any]
     """Fields of a request, by their names in an ask."""

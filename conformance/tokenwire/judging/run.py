@@ -65,8 +65,8 @@ class Run:
 
     @cached_property
     def clouded(self) -> frozenset[str]:
-        """The bad requests that failed as the good ones behind them did: that is no refusal, nor the lack of
-        one.
+        """The bad requests that failed as the good ones after them did, which shows neither a refusal nor the
+        lack of one.
         """
         return clouded(self.answers, self._suspicion)
 

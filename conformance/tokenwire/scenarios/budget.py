@@ -67,8 +67,8 @@ async def _stop_string_around_the_budget(talk: Conversation) -> None:
 
 @scenario()
 async def _no_budget(talk: Conversation) -> None:
-    """A budget of zero together with every kind of logprob, whole and streamed: there is no token, so there
-    is no logprob. Some endpoints have another field in which zero is not a budget. A server that runs on, to
+    """A budget of zero together with every kind of logprob, whole and streamed: without a token, there are
+    no entries. Some endpoints have another field in which zero is not a budget. A server that runs on, to
     the end of its context or to the time limit, is asked once.
     """
     ask = replace(plain_ask(talk), max_new_tokens=0, logprobs=True)
