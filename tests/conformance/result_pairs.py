@@ -38,6 +38,29 @@ def _ranked(*scores: float) -> Stream:
     return answered("vllm-rerank", asked, {"id": "r", "model": "m", "results": results})
 
 
+def _best(*indexes: int) -> tuple[Stream, ...]:
+    """All of three results, and those that were left when the best two were wanted."""
+    scores, asked = (0.2, 0.1, 0.3), {"model": "m", "query": "q", "documents": ["a", "b", "c"]}
+
+    def ranked(places: tuple[int, ...], **body: Any) -> Stream:
+        results = [{"index": index, "relevance_score": scores[index]} for index in places]
+        answer = {"id": "r", "model": "m", "results": results}
+        return answered("vllm-rerank", {**asked, **body}, answer, label=f"best-{len(body)}")
+
+    return ranked((2, 0, 1)), ranked(indexes, top_n=2)
+
+
+def _small(score: float) -> tuple[Stream, ...]:
+    """The score of a text that was asked for twice."""
+
+    def answer(value: float, label: str) -> Stream:
+        data = [{"index": 0, "object": "score", "score": value}]
+        asked = {"model": "m", "text_1": "q", "text_2": ["a"]}
+        return answered("vllm-score", asked, {"id": "s", "object": "list", "data": data}, label=label)
+
+    return answer(0.12, "one"), answer(score, "two")
+
+
 def _scored(documents: list[str], status: int) -> Stream:
     answer = {"id": "r", "model": "m", "results": []} if status < 400 else {"error": {"message": "none"}}
     return answered("vllm-rerank", {"query": "q", "documents": documents}, answer, status=status)
@@ -94,6 +117,15 @@ RESULT_PAIRS = [
         "/data/1/embedding",
         why="one input twice in a request",
     ),
+    Pair(
+        "results-depend-on-their-input-alone",
+        _small(0.124),
+        _small(0.147),
+        None,
+        "/data/0/score",
+        why="a score is a small number",
+    ),
+    Pair("best-results-are-left", _best(2, 0), _best(2, 1), None, "/results/1/relevance_score"),
     Pair("truncated-inputs-are-counted", _truncated(2), _truncated(3)),
     Pair("empty-inputs-refused", _embedded_or_refused(["a", ""], 400), _embedded_or_refused(["a", ""], 200)),
     Pair("empty-inputs-refused", _scored([], 400), _scored([], 200), why="no document"),

@@ -156,6 +156,12 @@ ROLLOUT_PAIRS = [
         pointer="/output_token_sampling_mask",
     ),
     Pair(
+        "mask-names-an-id-once",
+        masked(GOOD_MASKS),
+        masked([[*GOOD_MASKS[0], 90], *GOOD_MASKS[1:]]),
+        pointer="/output_token_sampling_mask",
+    ),
+    Pair(
         "mask-logprob-is-legal",
         masked(GOOD_MASKS),
         masked(GOOD_MASKS, (-0.5, 0.5, -0.5, -0.5, -0.5, -0.5)),

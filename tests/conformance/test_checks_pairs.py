@@ -169,6 +169,8 @@ CACHE = Reply(
     details={"request_id": "r-1", "cached_tokens_details": {"device": 1, "host": 1}},
 )
 STOPPED = Reply(ids=IDS[:4], text="abc", finish=Finish("stop", matched="de"))
+TOO_LIKELY = [[[-0.1, IDS[3], None], [-0.2, 90, None]]]
+"""Two alternatives that are both likelier than not."""
 VAIN: dict[str, Any] = {"stream": True, "dialect": CHAT, "return_meta_info": True}
 STREAMED_VAIN: dict[str, Any] = {"dialect": CHAT, "return_meta_info": True}
 
@@ -671,6 +673,13 @@ PAIRS = [
             series={"output_top_logprobs": [entry[::-1] for entry in top_logprobs()]},
         ),
         pointer="/output_top_logprobs",
+    ),
+    Pair(
+        "top-logprobs-are-one-whole",
+        incremental(LOGPROBS, **ASKED),
+        change(incremental(LOGPROBS, **ASKED), 3, series={"output_top_logprobs": TOO_LIKELY}),
+        3,
+        "/output_top_logprobs",
     ),
     Pair(
         "top-logprobs-belong-to-position",

@@ -15,6 +15,7 @@ RECORDINGS = Path(__file__).with_name("recordings")
 PLANTED = {
     "cache-leak-beside-texts": "cached-tokens-keep-to-their-key",
     "cache-leak-without-texts": "cached-tokens-keep-to-their-key",
+    "scores-shifted": "results-depend-on-their-input-alone",
 }
 """The row that each fault violates. The other rows are those of a run that conforms."""
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
+from math import exp
 from typing import Any, NamedTuple
 
 from tokenwire.ask import Wanted
@@ -36,6 +37,7 @@ from tokenwire.dialects.logprobs import (
     series_along,
 )
 from tokenwire.record import Answer, Choice, Emission, Place, Stream, as_list, fact, integer
+from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse
@@ -317,6 +319,29 @@ def _top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Itera
     fault_in = partial(_fault_in_order, sampled_first=sampled_first)
     ranked = (pair for pair in reported_along(choice) if not pair[1].by_text)
     yield from _observe_top(ranked, fault_in, "logprobs in falling order")
+
+
+_OVER_ONE = 1 + tolerance("truncation_share")
+
+
+def _fault_in_sum(_reported: ReportedLogprobs, position: Position) -> str:
+    """Return why the alternatives of a position are no probabilities; empty for nothing.
+
+    An id that is named twice counts once: that it is named twice is told by another requirement.
+    """
+    entries = {
+        entry.id if type(entry.id) is int else f"entry {place}": entry
+        for place, entry in enumerate(position.top or ())
+    }
+    logprobs = [entry.number for entry in entries.values() if entry.number is not None]
+    total = sum(exp(min(logprob, 0.0)) for logprob in logprobs)
+    return f"has probabilities that add up to {total:.3f}" if total > _OVER_ONE else ""
+
+
+@check_choices("top-logprobs-are-one-whole", about("top_logprobs", answered=True))
+def _top_logprobs_are_one_whole(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The alternatives of a position share one whole."""
+    yield from _observe_top(reported_along(choice), _fault_in_sum, "probabilities of 1 together at most")
 
 
 def _chose_the_first(stream: Stream) -> bool:

@@ -19,6 +19,8 @@ from tokenwire.wire.json_pointer import parse
 
 RESULT = "result"
 _APART = tolerance("apart")
+_SHORTEST = tolerance("apart_at_least") / _APART
+"""The distance of shorter results is not taken as a part of their own length."""
 _FLOAT = 4
 """Bytes of a number in base64."""
 
@@ -46,10 +48,10 @@ def _vector(choice: Choice) -> Vector | None:
 
 
 def _distance(first: Vector | None, second: Vector | None) -> float:
-    """The distance of two results as a part of their length; it grows with their angle and their lengths."""
+    """Return the distance of two results as a part of their length; it grows with their angle and lengths."""
     if first is None or second is None or len(first) != len(second):
         return math.inf
-    return math.dist(first, second) / max(1.0, math.hypot(*first), math.hypot(*second))
+    return math.dist(first, second) / max(_SHORTEST, math.hypot(*first), math.hypot(*second))
 
 
 @select
@@ -98,6 +100,39 @@ def _results_depend_on_their_input_alone(
                 holds=apart <= _APART,
                 related=(before.last_at(RESULT),),
             )
+
+
+@check_run("best-results-are-left")
+def _best_results_are_left(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """Hold an answer with a part of the results against one with all of them."""
+    first = _first_results(streams)
+    for answer in _of_inputs(streams):
+        held = {choice.index: choice for choice in answer.choices}
+        count = max(len(answer.asked.texts or ()), len(answer.asked.input_ids or ()))
+        if answer.asked.most is None or not held or len(held) >= count:
+            continue
+        known = {
+            index: other
+            for index in range(count)
+            if (sent := _input(answer, index)) is not None
+            and (other := first.get(_key(answer, sent, answer.asked.truncate))) is not None
+        }
+        scores = {
+            index: vector[0] for index, c in known.items() if (vector := _vector(c)) and len(vector) == 1
+        }
+        if scores.keys() != set(range(count)):
+            continue
+        worst = min(held, key=lambda index: scores[index])
+        best = max((index for index in scores if index not in held), key=lambda index: scores[index])
+        apart = _distance((scores[worst],), (scores[best],))
+        yield expect(
+            held[worst].last_at(RESULT),
+            f"the best {len(held)} of {count}",
+            sorted(held),
+            f"result {best} is left out, with the score {scores[best]:.4g}; {worst} has {scores[worst]:.4g}",
+            holds=scores[best] <= scores[worst] or apart <= _APART,
+            related=(known[best].last_at(RESULT),),
+        )
 
 
 @check_run("truncated-inputs-are-counted")

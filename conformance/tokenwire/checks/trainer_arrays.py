@@ -41,6 +41,18 @@ def _mask_holds_the_sampled_id(choice: Choice, _stream: Stream, _target: Target)
         yield expect(place, expected, mask, message, holds=isinstance(mask, list) and token in mask)
 
 
+@check_finished("mask-names-an-id-once")
+def _mask_names_an_id_once(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A trainer sums over the ids of a mask: one that is there twice counts twice."""
+    for position, mask in enumerate(choice.series(MASK) or ()):
+        ids = [token for token in mask if type(token) is int] if isinstance(mask, list) else []
+        twice = next((token for token, count in Counter(ids).items() if count > 1), None)
+        if ids:
+            message = f"the sampling mask of output id {position} holds {twice} twice"
+            place = choice.last_at(MASK)
+            yield expect(place, "each id once", ids[:8], message, holds=twice is None)
+
+
 @check_finished("mask-logprob-is-legal")
 def _mask_logprob_is_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob of an id among those of its mask is a number, finite and not above 0."""
@@ -63,7 +75,7 @@ def _mask_logprob_is_among_the_mask(choice: Choice, stream: Stream, _target: Tar
     for token, mask, logprob, entries in zip(ids, masks, logprobs, top.positions, strict=False):
         known = {entry.id: entry.value for entry in entries or () if _is_number(entry.value)}
         if isinstance(mask, list) and token in mask and known.keys() >= {*mask} and _is_number(logprob):
-            due = known[token] - math.log(sum(math.exp(known[token_id]) for token_id in mask))
+            due = known[token] - math.log(sum(math.exp(known[token_id]) for token_id in {*mask}))
             message = f"the sampling logprob is {logprob}, and {due:.4f} by the top logprobs of the mask"
             holds = abs(logprob - due) <= _ROUNDING
             yield expect(choice.last_at(MASK_LOGPROBS), round(due, 4), logprob, message, holds=holds)
