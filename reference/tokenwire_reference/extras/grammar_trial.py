@@ -172,7 +172,7 @@ def main() -> None:
     asked = sys.stdin.buffer
     trials = Trials(json.loads(asked.readline()))
     signal.signal(signal.SIGUSR1, trials.end_trial)
-    os.nice(10)
+    os.nice(5)
     for line in asked:
         sys.stdout.write(json.dumps(trials.run(json.loads(line))) + "\n")
         sys.stdout.flush()
