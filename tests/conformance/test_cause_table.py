@@ -39,7 +39,7 @@ BY_HAND = {
     # One index for all choices, counts of zero, no prompt tokens at the start of a message, a budget of 16,
     # dropped fields, chunks without text, unnamed stops, unasked usage, status 500, unnamed events, a cut
     # response called complete, fields of the last event, choices of chat without an end. Of its worker: zero
-    # budget, candidates keyed by text, lost logprobs, two of echoes, ignored ends, a schema of an unknown type.
+    # budget, candidates keyed by text, lost logprobs, two of echoes, ignored ends, a schema that is none.
     FIXTURES / "litellm" / "1.106.2" / "live-four-endpoints.jsonl.gz": 20,
 }
 """Recordings, and the number of causes that a reader finds in them."""
