@@ -78,8 +78,8 @@ def test_no_requirement_passes_even_where_everything_is_asked(name: str) -> None
         ("not found", ("none of the endpoints", "/generate", "404")),
         ("wants credentials", ("credentials", "--header")),
         ("broken", ("fails at every request", "500", "log")),
-        ("empty object", ("in no shape that this suite knows", "{}")),
-        ("instant end", ("in no shape that this suite knows", "data: [DONE]")),
+        ("empty object", ("not in a shape that this suite knows", "{}")),
+        ("instant end", ("not in a shape that this suite knows", "data: [DONE]")),
     ],
 )
 def test_the_diagnosis_is_for_a_newcomer(name: str, words: tuple[str, ...]) -> None:
@@ -136,7 +136,7 @@ def empty_objects() -> Iterator[str]:
 def test_a_server_of_empty_objects(tokenwire, empty_objects: str, tmp_path: Path) -> None:
     ran = tokenwire("check", "--target", empty_objects, "--json", "r.json", "--junit", "r.xml")
     assert ran.returncode == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
-    assert "in no shape that this suite knows" in ran.stdout
+    assert "not in a shape that this suite knows" in ran.stdout
     assert "PASS" not in ran.stdout
     assert '"footer": true' in (tmp_path / "r.json").read_text("utf-8")
     assert 'tests="0"' in (tmp_path / "r.xml").read_text("utf-8")

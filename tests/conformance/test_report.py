@@ -311,7 +311,7 @@ def test_text_from_the_target_is_no_markup(violated) -> None:
 
 def test_nothing_judged_says_so() -> None:
     assert printed([], Subject(url="http://h:1")).strip() == (
-        "http://h:1: nothing was shown to hold (no verdict)"
+        "http://h:1: nothing could be tested (no verdict)"
     )
 
 

@@ -154,7 +154,7 @@ def test_a_report_of_before_there_were_witnesses_is_still_a_page(report):
 
 def test_a_report_without_a_verdict_is_still_a_page():
     report = document(Subject(url="http://h:1"), [], 4)
-    assert "nothing was shown to hold" in Elements(page(report)).text
+    assert "nothing could be tested" in Elements(page(report)).text
     assert badge(report)["message"] == "not evaluated"
 
 

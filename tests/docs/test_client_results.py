@@ -25,7 +25,7 @@ def test_a_red_cell_without_a_reason_makes_no_page(tmp_path):
     with pytest.raises(ValueError, match=r"does not say why some 1\.0 adapter breaks every-delta-is-kept"):
         page(wrong, {}, tmp_path)
     made = page(wrong, {"some": {"every-delta-is-kept": Reason("It stops early.")}}, tmp_path)
-    assert "| `every-delta-is-kept` | openai-chat | 1 | text: the client holds another text" in made
+    assert "| `every-delta-is-kept` | openai-chat | 1 | text: wrong text" in made
     assert "| Ours. It stops early. |" in made
 
 

@@ -148,7 +148,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
         way_out = "Name the model: --model NAME."
     else:
         telling = _why_no_record((there or exchanges)[0])
-        fact = f"{url} answers, but in no shape that this suite knows: {telling}."
+        fact = f"{url} answers, but not in a shape that this suite knows: {telling}."
         way_out = "`tokenwire check -v` shows the response of each endpoint."
     silent = next((exchange for exchange in there if exchange.ending is Ending.TIMEOUT), None)
     if silent is not None and "--timeout" not in way_out:

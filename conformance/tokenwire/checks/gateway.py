@@ -104,11 +104,12 @@ def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Itera
     promised = [path for path in missing if not names or names.intersection(path.split("/"))]
     other = [path for path in missing if path not in promised]
     for paths, level in ((promised, None), (other, Level.SHOULD))[: 2 if other else 1]:
+        plural = "s" * (len(paths) != 1)
         seen = expect(
             end_place(gateway),
             f"the {len(ours)} fields of {_SOURCE}",
             paths[:_MOST_NAMED] or f"the {len(ours)} fields of {_SOURCE}",
-            f"{len(paths)} fields of {_SOURCE} are lost, the first is {paths[0] if paths else ''}",
+            f"{len(paths)} field{plural} of {_SOURCE} lost, first {paths[0] if paths else ''}",
             holds=not paths,
             related=(ours[paths[0]] if paths else start_place(worker),),
         )

@@ -57,7 +57,7 @@ def _check(
     """Check a running server: ask all scenarios, then judge every requirement.
 
     Exit status: 0 conforms, known failures aside; 1 violation, a baseline that does not hold, or a twin that
-    serves another model; 2 wrong command line; 3 the suite failed; 4 nothing was shown to hold, the target
+    serves another model; 2 wrong command line; 3 the suite failed; 4 nothing could be tested, the target
     does not show a profile that was asked for, or it could not be reached.
     """
     if settings.explore:

@@ -47,7 +47,7 @@ async def _until_ended(plan: Plan, folder: Path, *, show: bool) -> None:
     parrot = await find_parrot(known.found, known.sender, plan.tokenizer)
     async with Inspector(plan, targets, folder, parrot) as url:
         console = make_console()
-        console.print(Text(f"the page, for you alone: {url}"), soft_wrap=True)
+        console.print(Text(f"private URL of the page: {url}"), soft_wrap=True)
         console.print(Text(f"what you keep goes to {folder}; Ctrl-C ends it"), soft_wrap=True)
         if show:
             webbrowser.open(url)

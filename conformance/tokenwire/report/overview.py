@@ -185,7 +185,7 @@ def _outcome(report: Mapping[str, Any]) -> str:
     if broken_off:
         return f"broken off: {broken_off}"
     failing = [row for row in report["verdicts"] if row["verdict"] == Verdict.FAIL]
-    conforms = "conforms but for what is known" if failing else "conforms"
+    conforms = "conforms, except for known failures" if failing else "conforms"
     if baseline_faults(report) and all(row.get("known") for row in failing):
         return f"{conforms}; {_what_to_do(report['baseline'])}"
     if report["exit_status"] == ExitStatus.CONFORMS and failing:
@@ -197,7 +197,7 @@ def _outcome(report: Mapping[str, Any]) -> str:
         0: "conforms, as far as this run could see",
         1: "does not conform",
         3: "the suite itself failed",
-        4: "nothing was shown to hold",
+        4: "nothing could be tested",
     }.get(report["exit_status"], f"ended with status {report['exit_status']}")
 
 

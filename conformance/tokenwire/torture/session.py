@@ -268,14 +268,11 @@ def _requirement(name: str) -> Requirement:
 def _observed(finding: Finding, stream: Stream) -> Observation:
     """Return a finding as a report shows it, at the bytes that bring what the client holds otherwise."""
     field, index, expected, actual = finding.difference
-    return expect(
-        _place(finding.difference, stream),
-        expected,
-        actual,
-        f"{finding.case[1]}: the client holds another {field}"
-        + ("" if index is None else f" of choice {index}"),
-        holds=False,
-    )
+    words = f"wrong {field}" if index is None else f"wrong {field} in choice {index}"
+    if field == "error":
+        words = "an error on a valid stream" if expected is None else "no error, or another one"
+    place = _place(finding.difference, stream)
+    return expect(place, expected, actual, f"{finding.case[1]}: {words}", holds=False)
 
 
 def _place(difference: Difference, stream: Stream) -> Place:
