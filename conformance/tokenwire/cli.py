@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import traceback
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -12,6 +11,11 @@ import typer
 from typer.core import TyperGroup
 
 from tokenwire import __version__
+from tokenwire.failing import tell_failure
+
+_FAILED = 3
+"""`ExitStatus.HARNESS_ERROR`: its module reads all requirements."""
+_INTERRUPTED = 130
 
 COMMANDS = {
     "check": "Ask a running server everything, and judge it.",
@@ -46,6 +50,14 @@ class _ImportingGroup(TyperGroup):
             module = _MODULES.get(name, f"tokenwire.commands.{name}")
             command = typer.main.get_command(import_module(module).app)
         return name, command, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call a command. An interrupt is one word and a status of its own, not that of a violation."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(_INTERRUPTED) from error
 
 
 app = typer.Typer(
@@ -82,15 +94,17 @@ def _program(
 
 
 def main() -> None:
-    """The program `tokenwire`. A failure of the suite has a status of its own."""
+    """Run the program `tokenwire`. Any exception becomes one sentence, and a status that does not blame the
+    target.
+    """
     try:
         app()
-    except Exception:  # the status must not blame the target
-        from tokenwire.judging.verdict import (
-            ExitStatus,
-        )  # here: `--version` and `--help` need no requirements
-
-        traceback.print_exc()
-        sys.exit(ExitStatus.HARNESS_ERROR)
+    except SystemExit:
+        raise
+    except KeyboardInterrupt:  # before the command began
+        sys.exit(_INTERRUPTED)
+    except BaseException as error:  # libraries in Rust panic with exceptions that are no Exception
+        tell_failure(" ".join(["tokenwire", *sys.argv[1:2]]), error)
+        sys.exit(_FAILED)
     finally:
         gc.freeze()  # the process ends: its last collection would cost a twelfth of a long replay

@@ -7,13 +7,13 @@ declares the keys.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from tokenwire.foreign_files import parse_foreign_toml
 from tokenwire.settings import OPTIONS, Option
 from tokenwire.typed_table import suggestion
 from tokenwire.usage_error import UsageError
@@ -127,7 +127,7 @@ class Config:
 def _table(path: Path) -> Mapping[str, Any] | None:
     """Return the table of settings in a file; None if it has none. Raises UsageError."""
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        document = parse_foreign_toml(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}; name a file that is there") from error
     except ValueError as error:  # also text that is not UTF-8

@@ -247,7 +247,8 @@ class _Handler(LocalHandler):
         self.send_json(200 if about else 404, about or _error(f"there is no {self.path} here", 404))
 
     def do_POST(self) -> None:  # noqa: N802  # so it is called
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if (body := self.body()) is None:
+            return
         if self.path != "/generate":
             self.send_json(404, _error(f"there is no {self.path} here", 404))
             return

@@ -13,6 +13,10 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+from tokenwire.failing import tell_failure
+
+LARGEST_BODY = 64 << 20
+_DIGITS = 12
 _HERE = "127.0.0.1"
 
 
@@ -53,10 +57,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that reset their connections, because that is not an error of ours."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # so it is called
+        """Clients may reset their connections at any time: that is no error of ours."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, ConnectionError):
+            tell_failure("a connection", error)
 
 
 class LocalHandler(BaseHTTPRequestHandler):
@@ -74,6 +79,29 @@ class LocalHandler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.send_json(403, {"error": "a web page of another host or origin is not answered"})
         return False
+
+    def handle_one_request(self) -> None:
+        """Answer a request; one that fails ends its connection, with one sentence and no traceback."""
+        try:
+            super().handle_one_request()
+        except OSError:
+            raise
+        except Exception as error:
+            self.close_connection = True
+            tell_failure(f"the request {self.requestline[:80]}", error)
+            self.send_json(
+                500, {"error": {"message": "the server failed; its terminal says why", "code": 500}}
+            )
+
+    def body(self) -> bytes | None:
+        """Read the body of the request; None where its length is refused, which is answered then."""
+        stated = self.headers.get("Content-Length") or "0"
+        if not (stated.isascii() and stated.isdigit()) or len(stated) > _DIGITS or int(stated) > LARGEST_BODY:
+            self.close_connection = True
+            message = f"Content-Length is {stated[:40]!r}; send a number of bytes up to {LARGEST_BODY}"
+            self.send_json(400, {"error": {"message": message, "code": 400}})
+            return None
+        return self.rfile.read(int(stated))
 
     def send_json(self, status: int, document: Any, headers: Mapping[str, str] | None = None) -> None:
         """Send a whole answer."""

@@ -74,7 +74,8 @@ class Connection(asyncio.Protocol):
                     return
                 self._take(arrival, data)
         except Exception as error:  # the exchange ends with it, whatever it is
-            self.over.set_exception(error)
+            if not self.over.done():  # else it has ended, as where the run was interrupted meanwhile
+                self.over.set_exception(error)
 
     async def open(
         self, host: str, port: int, tls: ssl.SSLContext | None, window: int | None, request: bytes

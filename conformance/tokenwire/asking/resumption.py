@@ -48,7 +48,7 @@ class Notes:
         try:
             written = json.loads(path.read_text("utf-8"))
             notes = cls(folder, written["asked"], written["server"], written["over"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(
                 f"{folder} cannot be resumed ({path}: {error!r}); name a folder that --record wrote"
             ) from error

@@ -27,7 +27,7 @@ from tokenwire.ask import Ask
 from tokenwire.asking.scenario import Asks, Conversation, load_scenarios, scenario
 from tokenwire.dialects.recognition import dialects_at
 from tokenwire.disk import system_says
-from tokenwire.spec_files import read_yaml
+from tokenwire.foreign_files import read_foreign_yaml
 from tokenwire.typed_table import typed
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import HttpRequest
@@ -72,7 +72,7 @@ class _Table:
 def load_scenario_file(path: str) -> str:
     """Make the scenario in a file known; its name. Raises UsageError."""
     try:
-        table = typed(_Table, read_yaml(Path(path)), "it")
+        table = typed(_Table, read_foreign_yaml(Path(path)), "it")
     except OSError as error:
         raise UsageError(f"--scenario-file {path} cannot be read: {system_says(error)}") from error
     except (ValueError, yaml.YAMLError) as error:

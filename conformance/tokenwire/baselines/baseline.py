@@ -7,7 +7,6 @@ does.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokenwire.ask import Budget
+from tokenwire.foreign_files import parse_foreign_toml
 from tokenwire.judging.failure_kind import FailureKind, either_way
 from tokenwire.typed_table import suggestion, typed
 from tokenwire.usage_error import UsageError
@@ -189,8 +189,8 @@ def read_baseline(path: Path) -> Baseline:
 def parse_baseline(path: Path, text: str) -> Baseline:
     """Return the baseline in a text; `path` is for messages. Raises UsageError."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = parse_foreign_toml(text)
+    except ValueError as error:
         raise UsageError(f"baseline {path} is not TOML: {error}") from error
     budget = document.pop("budget", None)
     filters, broken_off = document.pop("filters", []), document.pop("broken-off", "")

@@ -18,12 +18,12 @@ import yaml
 
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.recognition import DialectResolver
+from tokenwire.foreign_files import read_foreign_yaml
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import SUFFIXES, captures, read_run
 from tokenwire.report.wording import cut, first_few, where
 from tokenwire.requirement import Requirement
-from tokenwire.spec_files import read_yaml
 from tokenwire.target.tokenizer import LocalTokenizer
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.inert import inert
@@ -85,7 +85,7 @@ def expected_file(capture: str) -> Path:
 def read_expected(path: Path) -> _Expected:
     """Read expected verdicts. Raises UsageError, OSError."""
     try:
-        table = read_yaml(path)
+        table = read_foreign_yaml(path)
         tokenizer = table.pop("tokenizer", "")
         outcomes = {
             name: _Outcome(Verdict(verdict), frozenset(rows[name] if isinstance(rows, dict) else ()))

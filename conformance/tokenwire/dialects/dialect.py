@@ -31,8 +31,9 @@ from tokenwire.dialects.event_grammar import load_grammar
 from tokenwire.dialects.item_binding import ItemBinding
 from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
+from tokenwire.foreign_files import read_foreign_yaml
 from tokenwire.record import Answer, Choice, Delivery, Emission, Event, Place, Stream, Usage
-from tokenwire.spec_files import load_schema, read_yaml, schema_in, spec_folders
+from tokenwire.spec_files import load_schema, schema_in, spec_folders
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
 from tokenwire.wire.event_stream import parse_event_stream, stray_line
@@ -689,10 +690,10 @@ def _add(dialect: Dialect, path: Path, known: dict[str, Dialect]) -> None:
 
 def _load(path: Path, schemas: SchemaSource = load_schema) -> Dialect:
     try:
-        return Dialect(read_yaml(path), schemas=schemas)
+        return Dialect(read_foreign_yaml(path), schemas=schemas)
     except KeyError as error:
         raise ValueError(f"{path}: {error.args[0]!r} is missing") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {error}") from error

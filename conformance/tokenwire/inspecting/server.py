@@ -16,9 +16,11 @@ from urllib.parse import parse_qsl
 
 import h11
 
+from tokenwire.failing import tell_failure
 from tokenwire.local_server import Guard
 from tokenwire.usage_error import UsageError
 from tokenwire.watch.proxy import Address
+from tokenwire.wire import strict_json
 from tokenwire.wire.inert import inert
 
 _HERE = Address("127.0.0.1", 0)
@@ -106,23 +108,35 @@ class PageServer:
         assert task is not None
         self._serving[task] = writer
         task.add_done_callback(self._serving.pop)
-        with contextlib.suppress(OSError, TimeoutError, h11.RemoteProtocolError):
-            request, body = await asyncio.wait_for(self._request(reader), _PATIENCE_S)
-            headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
-            path, _, query = request.target.decode("latin-1").partition("?")
-            refusal = self._refusal(request.method, path, headers)
-            if refusal is HTTPStatus.FORBIDDEN:
-                writer.write(_document(refusal, "text/plain", f"{self._foreign}\n"))
-            elif refusal is not None:
-                writer.write(_refused(refusal))
-            elif request.method == b"GET" and path == f"{self._prefix}events" and self._events is not None:
-                await self._stream(writer, self._events(dict(parse_qsl(query))))
-            else:
-                answer = await self._answer(request.method.decode(), path, body)
-                head = answer[: answer.index(b"\r\n\r\n") + 4]
-                writer.write(head if request.method == b"HEAD" else answer)
-            await writer.drain()
-        writer.close()
+        try:
+            await self._serve_one(reader, writer)
+        except (OSError, h11.RemoteProtocolError):
+            pass  # the browser has left, or speaks no HTTP
+        except Exception as error:  # one request must not end in a traceback
+            tell_failure("a request of the page", error)
+            with contextlib.suppress(OSError):
+                writer.write(_refused(HTTPStatus.INTERNAL_SERVER_ERROR))
+                await writer.drain()
+        finally:
+            writer.close()
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the request of a connection. Raises whatever goes wrong."""
+        request, body = await asyncio.wait_for(self._request(reader), _PATIENCE_S)
+        headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+        path, _, query = request.target.decode("latin-1").partition("?")
+        refusal = self._refusal(request.method, path, headers)
+        if refusal is HTTPStatus.FORBIDDEN:
+            writer.write(_document(refusal, "text/plain", f"{self._foreign}\n"))
+        elif refusal is not None:
+            writer.write(_refused(refusal))
+        elif request.method == b"GET" and path == f"{self._prefix}events" and self._events is not None:
+            await self._stream(writer, self._events(dict(parse_qsl(query))))
+        else:
+            answer = await self._answer(request.method.decode(), path, body)
+            head = answer[: answer.index(b"\r\n\r\n") + 4]
+            writer.write(head if request.method == b"HEAD" else answer)
+        await writer.drain()
 
     def _refusal(self, method: bytes, path: str, headers: Mapping[str, str]) -> HTTPStatus | None:
         acts = bool(self._deeds) and method != b"GET"
@@ -139,7 +153,7 @@ class PageServer:
             if method in {"GET", "HEAD"} and page is not None:
                 return _document(HTTPStatus.OK, *await page(rest))
             if method == "POST" and behind and name in self._deeds:
-                result = json.dumps(await self._deeds[name](json.loads(body)))
+                result = json.dumps(await self._deeds[name](strict_json.loads(body.decode())))
                 return _document(HTTPStatus.OK, JSON, result)
         except (UsageError, OSError, ValueError, LookupError, TypeError) as error:
             return _document(

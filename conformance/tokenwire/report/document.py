@@ -265,7 +265,7 @@ def read_report(path: Path) -> Mapping[str, Any]:
         report: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {system_says(error)}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
     whole = isinstance(report, dict) and report.get("footer") is True
     if not (whole and isinstance(report.get("target"), dict) and isinstance(report.get("verdicts"), list)):

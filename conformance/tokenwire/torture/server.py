@@ -73,7 +73,8 @@ class _Handler(LocalHandler):
 
     def do_POST(self) -> None:  # noqa: N802  # so it is called
         begins, self.begins = self.begins, False
-        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if (raw := self.body()) is None:
+            return
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError):

@@ -1,0 +1,82 @@
+"""Files of YAML and TOML that a stranger may have written: bounded by the work and the memory that they cost.
+
+A file of some hundred bytes may hold aliases of aliases, or a key of a hundred thousand parts.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST_PARTS = 200
+_LONG_KEY = re.compile(rf"""(?<![\w."'-])[\w"'-]++(?:[ \t]*+\.[ \t]*+[\w"'-]++){{{_MOST_PARTS}}}""", re.ASCII)
+"""A key of so many parts that Python's parser takes quadratic time."""
+_LARGEST = 32 << 20
+_MOST_NODES = 200_000
+"""Values of a foreign file, those of an alias at each place where it stands."""
+_DEEPEST = 100
+_LONGEST_NUMBER = 1000
+_NUMERIC = frozenset("+-0123456789_:.")
+
+
+def read_foreign_yaml(path: Path) -> Any:
+    """Read a YAML file that a stranger may have written: with a limit on what it becomes in memory.
+
+    Raises OSError, yaml.YAMLError, ValueError for what is beyond a limit.
+    """
+    if path.stat().st_size > _LARGEST:
+        raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
+    text = path.read_text("utf-8")
+    _demand_bounded(text)
+    return yaml.load(text, _LOADER)
+
+
+def _demand_bounded(text: str) -> None:
+    """Raises ValueError for YAML that is nested too deep, or holds too many values; yaml.YAMLError."""
+    sizes: dict[str, int] = {}
+    """Values below each anchor; 0 for one that is not complete."""
+    begun: list[tuple[str | None, int]] = []
+    count = 0
+    for event in yaml.parse(text, _LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            size = sizes.get(event.anchor or "", 1)
+            if not size:
+                raise ValueError(f"the alias *{event.anchor} stands within its own anchor")
+            count += size
+        elif isinstance(event, yaml.CollectionStartEvent):
+            begun.append((event.anchor, count))
+            count += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 0
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = begun.pop()
+            if anchor is not None:
+                sizes[anchor] = count - before
+        elif isinstance(event, yaml.ScalarEvent):
+            count += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+            plain = not event.style and len(event.value) > _LONGEST_NUMBER
+            if plain and _NUMERIC.issuperset(event.value):
+                raise ValueError(f"a number has more than {_LONGEST_NUMBER} digits; quote a text")
+        if len(begun) > _DEEPEST:
+            raise ValueError(f"tables and lists stand more than {_DEEPEST} deep")
+        if count > _MOST_NODES:
+            raise ValueError(f"it holds more than {_MOST_NODES:,} values, those of aliases counted each time")
+
+
+def parse_foreign_toml(text: str) -> dict[str, Any]:
+    """Parse TOML that a stranger may have written. Raises ValueError for what is none, or beyond a limit."""
+    if len(text) > _LARGEST:
+        raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
+    if _LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {_MOST_PARTS} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("arrays and tables stand too deep within each other") from error
