@@ -103,7 +103,7 @@ def main() -> None:
         raise
     except KeyboardInterrupt:  # before the command began
         sys.exit(_INTERRUPTED)
-    except BaseException as error:  # libraries in Rust panic with exceptions that are no Exception
+    except BaseException as error:  # libraries in Rust panic with exceptions that are not an Exception
         tell_failure(" ".join(["tokenwire", *sys.argv[1:2]]), error)
         sys.exit(_FAILED)
     finally:

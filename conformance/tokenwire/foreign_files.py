@@ -15,10 +15,10 @@ import yaml
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_PARTS = 200
 _LONG_KEY = re.compile(rf"""(?<![\w."'-])[\w"'-]++(?:[ \t]*+\.[ \t]*+[\w"'-]++){{{_MOST_PARTS}}}""", re.ASCII)
-"""A key of so many parts that Python's parser takes quadratic time."""
+"""A key with enough parts to let Python's parser take quadratic time."""
 _LARGEST = 32 << 20
 _MOST_NODES = 200_000
-"""Values of a foreign file, those of an alias at each place where it stands."""
+"""The most values of a foreign file; those of an alias count at each of its places."""
 _DEEPEST = 100
 _LONGEST_NUMBER = 1000
 _NUMERIC = frozenset("+-0123456789_:.")
@@ -46,7 +46,7 @@ def _demand_bounded(text: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             size = sizes.get(event.anchor or "", 1)
             if not size:
-                raise ValueError(f"the alias *{event.anchor} stands within its own anchor")
+                raise ValueError(f"the alias *{event.anchor} is within its own anchor")
             count += size
         elif isinstance(event, yaml.CollectionStartEvent):
             begun.append((event.anchor, count))
@@ -65,7 +65,7 @@ def _demand_bounded(text: str) -> None:
             if plain and _NUMERIC.issuperset(event.value):
                 raise ValueError(f"a number has more than {_LONGEST_NUMBER} digits; quote a text")
         if len(begun) > _DEEPEST:
-            raise ValueError(f"tables and lists stand more than {_DEEPEST} deep")
+            raise ValueError(f"tables and lists are nested more than {_DEEPEST} deep")
         if count > _MOST_NODES:
             raise ValueError(f"it holds more than {_MOST_NODES:,} values, those of aliases counted each time")
 
@@ -79,4 +79,4 @@ def parse_foreign_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError as error:
-        raise ValueError("arrays and tables stand too deep within each other") from error
+        raise ValueError("arrays and tables are nested too deep") from error

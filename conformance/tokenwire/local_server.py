@@ -58,7 +58,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # so it is called
-        """Clients may reset their connections at any time: that is no error of ours."""
+        """Ignore clients that reset their connections, because that is not an error of ours."""
         error = sys.exception()
         if error is not None and not isinstance(error, ConnectionError):
             tell_failure("a connection", error)

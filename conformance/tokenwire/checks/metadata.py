@@ -325,9 +325,9 @@ _OVER_ONE = 1 + tolerance("truncation_share")
 
 
 def _fault_in_sum(_reported: ReportedLogprobs, position: Position) -> str:
-    """Return why the alternatives of a position are no probabilities; empty for nothing.
+    """Return why the alternatives of a position are not probabilities; empty if they are.
 
-    An id that is named twice counts once: that it is named twice is told by another requirement.
+    An id that is named twice counts once, because another requirement covers that.
     """
     entries = {
         entry.id if type(entry.id) is int else f"entry {place}": entry

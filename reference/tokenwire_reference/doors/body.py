@@ -81,7 +81,7 @@ async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """Parse a body within limits. Raises RefusalError for what is no JSON object, or too large a one."""
+    """Parse a body within limits. Raises RefusalError for a body that is not a JSON object, or too large."""
     refuse_many_values(content)
     try:
         body = orjson.loads(content)

@@ -108,7 +108,7 @@ def _slim_object(
 def _slim_ids(
     value: list[Any], lists: Sequence[Schema], definitions: Mapping[str, Schema], path: Path
 ) -> Json:
-    """Hold a long list of ids against its schema; a list of one of them stands for all."""
+    """Hold a long list of ids against its schema; a list of one of them represents all."""
     other = next((place for place, entry in enumerate(value) if type(entry) is not int), None)
     if other is not None:
         kind = _KINDS.get(type(value[0]), "")
