@@ -50,9 +50,9 @@ class _Rule:
     least: float | None = None
     """Below this nothing can be meant. -1 often means none, or all."""
     shapes: bool = True
-    """Whether it shapes the tokens or their text; not what is reported of them, and when."""
+    """True if it shapes the tokens or their text; not what is reported of them, and when."""
     judged: bool = True
-    """Whether a value of another kind has to be refused."""
+    """True if a value of another kind has to be refused."""
 
 
 def _rule(

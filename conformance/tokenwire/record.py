@@ -196,7 +196,7 @@ class Emission:
     position: int = _IN_NO_CHOICE
     """Which of the emissions of its choice it is."""
     last: bool = False
-    """Whether it is the last of them."""
+    """True if it is the last of them."""
     before: int = 0
     """How many output ids of the choice were delivered before it: by the ids; by completion_tokens where no
     emission of the choice carries ids.
@@ -206,7 +206,7 @@ class Emission:
     seen_entries: int = 0
     """How many entries at the head of a list of this emission an earlier one carried."""
     counted: bool = True
-    """Whether `after` is known: the emission carries ids, or its mode lets their absence mean none."""
+    """True if `after` is known: the emission carries ids, or its mode lets their absence mean none."""
 
     def at(self, name: str) -> Place:
         """Return the place of a field of this emission; of the whole emission where the field is absent."""
@@ -290,9 +290,9 @@ class ChoiceFacts:
     counters: Mapping[str, int] = field(init=False)
     """The last integer value of each counter."""
     has_calls: bool = field(init=False)
-    """Whether any emission carries a tool call."""
+    """True if any emission carries a tool call."""
     parsed: bool = field(init=False)
-    """Whether a parser put some of what was sampled into another channel than the content."""
+    """True if a parser put some of what was sampled into another channel than the content."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Results that functions computed from it, by function or fact; see `Stream.clear_caches`."""
 

@@ -40,7 +40,7 @@ class Body:
     as_it_is: dict[int, bytes] = field(default_factory=dict)
     """Events whose frame is given in bytes."""
     named: bool = False
-    """Whether the stream names its events: by the type that their data carry."""
+    """True if the stream names its events: by the type that their data carry."""
 
     def frames(self) -> list[bytes]:
         """The bytes of each event."""

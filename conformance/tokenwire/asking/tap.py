@@ -23,7 +23,7 @@ class Tap:
         self.left = asyncio.Event()
         """Set as soon as the client has left."""
         self.resets = False
-        """Whether leaving resets the connection instead of closing it."""
+        """True if leaving resets the connection instead of closing it."""
         self.so_far: Callable[[], Exchange | None] = lambda: None
         """The exchange as far as it has come, without credentials; None before it is sent."""
 

@@ -42,7 +42,7 @@ class _Side:
 
     talk: Conversation
     scores: bool
-    """Whether its endpoint has words for a request for the logprobs of a prompt."""
+    """True if its endpoint has words for a request for the logprobs of a prompt."""
     part: int
     """Whose prompts it is asked."""
 

@@ -10,7 +10,7 @@ from tokenwire.record import Emission, Place
 from tokenwire.wire.sharing import same_values
 
 Same = Callable[[Any, Any], bool]
-"""Whether two values pass for one; a value and itself do."""
+"""True if two values pass for one; a value and itself do."""
 
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = equal) -> int | None:

@@ -248,7 +248,7 @@ class _Dimension:
     """One thing that shapes what is sampled, and on which side of it logprobs may be taken."""
 
     shapes: Callable[[_Top], bool]
-    """Whether it, and nothing else, lies between the logits and what was sampled."""
+    """True if it, and nothing else, lies between the logits and what was sampled."""
     rule: Callable[[_Top, _Top], str | None]
     """Which side an answer shows beside one of the model itself; None where nothing tells."""
     legal: tuple[str, str]

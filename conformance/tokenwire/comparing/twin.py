@@ -86,7 +86,7 @@ class TwinSide:
     model: str
     dialect: str
     keeps_seeds: bool | None = None
-    """Whether samples of one seed were the same twice; None where none were asked for."""
+    """True if samples of one seed were the same twice; None where none were asked for."""
 
 
 @dataclass(frozen=True)

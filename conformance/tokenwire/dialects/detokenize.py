@@ -87,7 +87,7 @@ class Detokenize:
     tokens: Pointer
     text: Pointer
     batches: bool
-    """Whether a list of lists is answered by a list of texts."""
+    """True if a list of lists is answered by a list of texts."""
     skip_special_tokens: Pointer | None = None
     """None: the endpoint takes no such flag, and always spells special tokens out."""
 

@@ -222,7 +222,7 @@ class Dialect:
         self.marks = tuple(map(Mark.of, table.get("recognised_by", ())))
         """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
         self.likeliest: bool = table.get("likeliest", not self.marks)
-        """Whether it is taken where no answer of its endpoint could tell yet."""
+        """True if it is taken where no answer of its endpoint could tell yet."""
         detokenize = table.get("detokenize")
         self.detokenize = (
             typed(Detokenize, {"name": self.family, **detokenize}, f"{where}: detokenize")
@@ -239,18 +239,18 @@ class Dialect:
         )
         """The per-token arrays that are not series."""
         self.has_items = "kinds" in table["answer"]["stream"]
-        """Whether an answer is a list of typed items, and its events are pieces of these."""
+        """True if an answer is a list of typed items, and its events are pieces of these."""
         self._whole: Binding = self._bound("whole")
         self._stream: Binding = self._bound("stream")
         self.grammar_name: str = table.get("grammar", "")
         self.grammar = load_grammar(self.grammar_name) if self.grammar_name else None
         """The grammar of a stream's events; None if events are not distinguished."""
         self.gives_results: bool = "result" in table["answer"]["whole"].get("details", {})
-        """Whether a choice is the result of an input, such as its vector, and no tokens are sampled."""
+        """True if a choice is the result of an input, such as its vector, and no tokens are sampled."""
         self.is_ranked: bool = table["answer"]["whole"].get("ranked", False)
-        """Whether the best results come first."""
+        """True if the best results come first."""
         self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
-        """Whether answers have a place for output ids."""
+        """True if answers have a place for output ids."""
         self.told_names = frozenset(_told_names([table["answer"], table["request"].get("asks", {})])) - {
             "",
             _CHOICES,

@@ -50,7 +50,7 @@ class Policy:
     end_mark_is_optional: bool = False
     """Streams may end without it."""
     events_are_named: Literal["never", "optional", "required"] = "never"
-    """Whether the name of an event is its type: `optional` where clients read the type alone."""
+    """True if the name of an event is its type: `optional` where clients read the type alone."""
     input_is_object: bool = False
     """Whole answers write the arguments of a call as an object, and not as text."""
     named_events_header: str = ""

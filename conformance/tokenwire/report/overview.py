@@ -214,7 +214,7 @@ class Overview:
     levels: str
     """Empty where profiles were asked for: their answers say it."""
     profiles: tuple[str, ...]
-    """Whether the server keeps each profile that was asked for, in words."""
+    """True if the server keeps each profile that was asked for, in words."""
     counts: Mapping[str, int]
     summaries: tuple[Summary, ...]
     shown: tuple[Summary, ...]

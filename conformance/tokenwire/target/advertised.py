@@ -43,7 +43,7 @@ class Advertised:
     context_length: int | None = None
     vocab_size: int | None = None
     tokenizer: bool | None = None
-    """Whether the server has a tokenizer; None where it does not say."""
+    """True if the server has a tokenizer; None where it does not say."""
     usage_in_streams: bool = False
     """The server ends every stream with its usage, asked or not."""
     delivery: Delivery | None = None

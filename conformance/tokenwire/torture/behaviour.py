@@ -32,7 +32,7 @@ class Behaviour:
     breaks: int = 0
     """The reads after which the first answer breaks off; the next ones are complete."""
     keeps: bool | None = None
-    """Whether the connection stays open behind the answer, or closes; the next request shows what the client
+    """True if the connection stays open behind the answer, or closes; the next request shows what the client
     makes of it. None where that is not looked at.
     """
     held_open: bool = False

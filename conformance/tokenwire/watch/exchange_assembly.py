@@ -140,7 +140,7 @@ class ConnectionReader:
         self._budget = budget
         self._lost = lost
         self._stopped = False
-        """Whether the rest of the connection is ignored."""
+        """True if the rest of the connection is ignored."""
         self._client_left = False
         self._open = _OpenExchange()
         self._finished: list[tuple[int, Exchange]] = []

@@ -103,7 +103,7 @@ class _Side(asyncio.BaseProtocol):
         self.transport: asyncio.Transport | None = None
         self.ended = False
         self.lost = False
-        """Whether its connection is over, or will never be."""
+        """True if its connection is over, or will never be."""
         self.on_both_lost: Callable[[], object] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

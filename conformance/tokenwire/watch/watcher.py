@@ -59,9 +59,9 @@ class _Observer:
         counts.connections += 1
         counts.open_connections += 1
         self._dropping = not spool.append(number, Kind.OPENED)
-        """Whether nothing is appended before the next request."""
+        """True if nothing is appended before the next request."""
         self._known = not self._dropping
-        """Whether the spool holds any record of the connection."""
+        """True if the spool holds any record of the connection."""
 
     def sent(self, data: bytes) -> None:
         self._counts.sent_bytes += len(data)

@@ -39,12 +39,12 @@ class AnswerReader:
         self._is_head = request.method == b"HEAD"
         self.head: h11.Response | None = None
         self.switched = False
-        """Whether the server speaks something else from here on."""
+        """True if the server speaks something else from here on."""
         self.over = False
         self.rest = b""
         """What has come behind the end."""
         self._plain = False
-        """Whether its body comes in chunks, and all so far were plain."""
+        """True if its body comes in chunks, and all so far were plain."""
         self._left = 0
         """Bytes of a chunk that are still to come, its line end included."""
         self._begun = b""

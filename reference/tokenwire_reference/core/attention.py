@@ -154,7 +154,7 @@ class _Tiles(NamedTuple):
     first_slot: int
     """Where the pages of a single sequence begin, if they follow one another: then nothing is copied."""
     shared: bool
-    """Whether all tiles are of one sequence, and read the same keys."""
+    """True if all tiles are of one sequence, and read the same keys."""
 
 
 def _zeros(*shape: int) -> Tensor:

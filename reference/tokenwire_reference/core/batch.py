@@ -37,11 +37,11 @@ class Batch:
     segments: Sequence[Segment] = ()
     """Where all this comes from."""
     all_rows_wanted: bool = False
-    """Whether every live row wants its logits, in order, no more, and no adapter: so do most decodes."""
+    """True if every live row wants its logits, in order, no more, and no adapter: so do most decodes."""
     wants_hidden_states: bool = False
-    """Whether any row wants its hidden state."""
+    """True if any row wants its hidden state."""
     adapted: bool = False
-    """Whether any request runs with an adapter."""
+    """True if any request runs with an adapter."""
 
     def __post_init__(self) -> None:
         self.input_ids, self.positions, self.slots, self.seat_of = self.packed.unbind()

@@ -35,7 +35,7 @@ class OpenAIAnswer(ABC, Generic[Call]):
     chunk_kind: str
     """The `object` of its chunks."""
     may_hold_text: bool = False
-    """Whether an emission without ids may have chunks, before the refusal that it ends in."""
+    """True if an emission without ids may have chunks, before the refusal that it ends in."""
 
     def __init__(self, call: Call, served: Served) -> None:
         self.call = call

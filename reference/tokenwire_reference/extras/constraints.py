@@ -40,7 +40,7 @@ class Channelled:
     calls: str | None = None
     """The grammar of the calls that have to be, or of text with calls in it."""
     begun: bool | None = None
-    """Whether the prompt has begun the reasoning, and the answer only may; None where there is none."""
+    """True if the prompt has begun the reasoning, and the answer only may; None where there is none."""
 
 
 PLAIN = Channelled()

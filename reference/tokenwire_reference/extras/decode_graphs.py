@@ -46,7 +46,7 @@ class DecodeGraphs(Passes):
         self._pool: Any = None
         """The memory that all graphs share: only one of them runs at a time."""
         self.refused = False
-        """Whether the model turned out to need the host in the middle of its pass."""
+        """True if the model turned out to need the host in the middle of its pass."""
 
     def forward(self, batch: Batch) -> Tensor:
         """Run a batch. The logits of its `logit_rows`, in order: they stay valid until the next pass."""

@@ -52,7 +52,7 @@ class Tapes:
         self._tapes: OrderedDict[tuple[int, ...], Pass] = OrderedDict()
         """The one that was played last is last."""
         self.refused = False
-        """Whether the pass turned out to depend on more than its numbers of rows."""
+        """True if the pass turned out to depend on more than its numbers of rows."""
 
     def run(self, paged: PagedAttention, *inputs: Tensor) -> Tensor:
         rows = tuple(part.shape[0] for part in inputs)

@@ -143,7 +143,7 @@ TOOL_CALLS: Mapping[str, Callable[[ChannelParser, Tools], Parse[None]]] = {
     "pythonic": pythonic,
 }
 REASONING = {"qwen3": False, "deepseek-r1": True}
-"""Whether the prompt of such models has begun the reasoning, so that the answer need not."""
+"""True if the prompt of such models has begun the reasoning, so that the answer need not."""
 
 
 def _call(parser: ChannelParser, body: Parse[None], close: str) -> Parse[None]:
