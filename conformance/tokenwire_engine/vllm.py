@@ -240,10 +240,14 @@ class VllmEngine:
             schedule = schedule_of(given, request.get("external_req_id") or name, self.options.schedule)
             room = self.options.max_model_len - len(prompt)
             right = answer(self.options.law, prompt, sampling_of(params, room, self.options.folder))
-        except (UncomputedError, ValueError) as error:
-            refusal = f"{error} is not computed" if isinstance(error, UncomputedError) else str(error)
+        except Exception as error:  # it ends this request alone, and is shown as its answer
+            refusal, status = str(error), 400
+            if isinstance(error, UncomputedError):
+                refusal = f"{error} is not computed"
+            elif not isinstance(error, ValueError):
+                refusal, status = f"{type(error).__name__}: {error}", 500
             row = {"request_id": name, "new_token_ids": [], "finish_reason": FINISHES["error"]}
-            self._output(client, [self._row({**row, "error": _error(refusal, 400)})], ended=[name])
+            self._output(client, [self._row({**row, "error": _error(refusal, status)})], ended=[name])
             return
         if right.outcome.matched is not None and right.outcome.matched == params.get("_eos_token_id"):
             right = replace(right, outcome=Outcome("stop"))

@@ -44,7 +44,7 @@ EVERY_SCRIPT = [
 
 
 def test_there_is_something_to_test():
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     assert len(EVERY_SCRIPT) >= 6
 
 

@@ -206,6 +206,14 @@ def test_what_is_not_computed_is_refused_and_named(change: dict[str, Any], words
     assert row["error"]["code"] == "validation_error"
 
 
+def test_a_request_that_cannot_be_computed_fails_alone(parrot: Any) -> None:
+    below = Below(parrot)
+    (row,) = below.ask(PROMPT, max_tokens="many")
+    assert (row["finish_reason"], row["error"]["code"]) == (3, "internal_error")
+    assert row["error"]["message"].startswith("TypeError: ")
+    assert len(below.ask(PROMPT, "steps=6")) == 2
+
+
 def test_what_else_a_schedule_says_stands_in_its_field(parrot: Any) -> None:
     below = Below(parrot)
     rows = below.ask(PROMPT, "steps=3;cached=4;drafts=2;weights=v7;kv=peer;retract=0")

@@ -1,0 +1,442 @@
+"""SGLang's server over the engine. Its own HTTP server, tokenizer manager, detokenizer, `Req`, stop checks,
+collection of `customized_info` and output streamer run unmodified; its model, cache and scheduler do not run.
+
+    python -m tokenwire_engine.sglang --model-path DIR --device cpu [flags of sglang.launch_server]
+
+It runs in SGLang's environment. The messages between SGLang's processes are private and change with each
+release, but the function of the scheduler's process is an argument of `launch_server`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module, metadata
+from itertools import zip_longest
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tokenwire.parrot.law import Parrot
+from tokenwire_engine.engine import (
+    Answer,
+    Emitted,
+    Engine,
+    EngineDiedError,
+    Outcome,
+    Running,
+    Sampling,
+    UncomputedError,
+    answer,
+)
+from tokenwire_engine.schedule import KEY, Key, Schedule, parse_schedule, schedule_of
+
+_MANAGERS = "sglang.srt.managers"
+_TICK_S = 0.001
+_IDLE_MS = 50
+_CONTEXT_TOKENS = 1 << 15
+_SHARED = ("send_to_detokenizer", "tree_cache", "server_args", "is_generation", "spec_algorithm")
+STREAMERS: Mapping[str, tuple[str, ...]] = {
+    "0.5.13": (*_SHARED, "disaggregation_mode", "ps", "enable_hicache_storage", "load_inquirer_get_loads"),
+    "0.5.23": (*_SHARED, "disaggregation_mode", "enable_hicache_storage", "rust_server"),
+}
+"""The fields of the output streamer in each known release, but for private ones."""
+NEWEST = max(STREAMERS, key=lambda version: tuple(map(int, version.split("."))))
+_CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "FlushCacheReqInput": ("FlushCacheReqOutput", {"success": True}),
+    "GetInternalStateReq": ("GetInternalStateReqOutput", {"internal_state": {}}),
+    "OpenSessionReqInput": ("OpenSessionReqOutput", {"session_id": None, "success": False}),
+}
+"""Answers to control messages, by the name of their class; all others get none."""
+
+
+class UnknownVersionError(ValueError):
+    """SGLang is of a release that is not known; the message says what differs."""
+
+
+def demand_known(version: str, streamer: Sequence[str], as_version: str = "") -> None:
+    """Check that a release is known, and that its output streamer has the fields that it had.
+
+    `streamer` are the fields of the installed one; `as_version` takes an unknown release for a known one.
+    Raises UnknownVersionError.
+    """
+    known = STREAMERS.get(as_version or version)
+    new = [name for name in streamer if name not in (known or STREAMERS[NEWEST])]
+    gone = [name for name in known or STREAMERS[NEWEST] if name not in streamer]
+    if known is not None and not (new or gone):
+        return
+    raise UnknownVersionError(
+        f"SGLang {version} is not known to this engine (known: {', '.join(STREAMERS)}); beside that of "
+        f"{as_version or NEWEST} its output streamer adds {new or 'nothing'} and lacks {gone or 'nothing'}; "
+        f"where it lacks and adds nothing, TOKENWIRE_VERSION={NEWEST} speaks to it as to that release"
+    )
+
+
+@dataclass(frozen=True)
+class PromptScores:
+    """Logprobs of a prompt, as `Req` holds them: the first token has none."""
+
+    values: list[float | None]
+    ids: list[int]
+    top_values: list[list[float] | None]
+    top_ids: list[list[int] | None]
+    named_values: list[list[float] | None]
+    named_ids: list[list[int] | None]
+
+
+def prompt_scores(
+    law: Parrot, prompt: Sequence[int], start: int, top: int, named: Sequence[int]
+) -> PromptScores:
+    """The logprobs of a prompt from a position on."""
+    places = range(start, len(prompt))
+    likeliest = [prompt[place - law.lag(place)] for place in places[1:]]
+    empty = not places
+
+    def with_none(rows: Iterable[Any]) -> list[Any]:
+        return [] if empty else [None, *rows]
+
+    ranked = [law.top(token, top) for token in likeliest] if top else []
+    return PromptScores(
+        with_none(law.logprob(one, prompt[place]) for one, place in zip(likeliest, places[1:], strict=True)),
+        list(prompt[start:]),
+        with_none([value for _, value in row] for row in ranked) if top else [],
+        with_none([token for token, _ in row] for row in ranked) if top else [],
+        with_none([law.logprob(one, token) for token in named] for one in likeliest) if named else [],
+        with_none(list(named) for _ in likeliest) if named else [],
+    )
+
+
+def values_of(key: Key, start: int, count: int) -> list[str]:
+    """Return what a sampler attaches for a key in a step of `count` outputs behind `start` others."""
+    if count == 0 or start + count <= key.first:
+        return []
+    values = [f"{key.name}{place}" for place in range(start, start + count)]
+    return values[:1] if key.by_step else values[max(0, key.first - start) :]
+
+
+def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, Emitted]]]:
+    """Return the payloads of a step: the first output of each request, then the second of those that kept
+    some, and so on.
+    """
+    by_request: dict[str, list[tuple[Running, Emitted]]] = {}
+    for running, emitted in steps:
+        by_request.setdefault(running.name, []).append((running, emitted))
+    return [[one for one in wave if one is not None] for wave in zip_longest(*by_request.values())]
+
+
+class Scheduler:
+    """In the place of SGLang's scheduler: takes requests, and gives SGLang's own streamer what a step brings.
+
+    Its attributes of SGLang's names are those that the Rust server reads of a scheduler.
+    """
+
+    def __init__(self, server_args: Any, port_args: Any) -> None:
+        self.io = import_module(f"{_MANAGERS}.io_struct")
+        batch = import_module(f"{_MANAGERS}.schedule_batch")
+        components = f"{_MANAGERS}.scheduler_components"
+        processor = import_module(f"{components}.batch_result_processor").SchedulerBatchResultProcessor
+        streamer = import_module(f"{components}.output_streamer").SchedulerOutputStreamer
+        channels = import_module(f"{components}.ipc_channels").SchedulerIpcChannels
+        self.request_class, self.abort_class = batch.Req, batch.FINISH_ABORT
+        self.collect = processor._maybe_collect_customized_info
+        self.server_args = server_args
+        config = import_module("sglang.srt.configs.model_config").ModelConfig
+        self.model_config = config.from_server_args(server_args)
+        path = self.rust_server_tokenizer_path()
+        self.tokenizer = import_module("sglang.srt.utils.hf_transformers_utils").get_tokenizer(path)
+        self.law = Parrot(self.model_config.vocab_size, int(os.environ["TOKENWIRE_DISTANCE"]))
+        self.default = parse_schedule(os.environ.get("TOKENWIRE_SCHEDULE", ""))
+        self.page_size, self.load_snapshot_writer = 1, None
+        self.max_total_num_tokens = _CONTEXT_TOKENS
+        self.max_req_input_len = self.model_config.context_len - 1
+        self.kv_events_publisher = SimpleNamespace(local_kv_event_sources=lambda *_: [])
+        self.engine = Engine(self.law)
+        self.requests: dict[str, Any] = {}
+        self.channels = channels.create(
+            port_args=port_args,
+            is_rank_zero=True,
+            skip_tokenizer_init=server_args.skip_tokenizer_init,
+            metrics_enabled=False,
+            enable_scripted_runtime=False,
+        )
+        self.rust: Any = None
+        if os.environ.get("SGLANG_RUST_SERVER") == "1":
+            self.rust = import_module("sglang.srt.rust_server.server").RustServer.launch(self)
+            self.rust.set_startup_time({"total": 0.0})
+        wanted = [field.name for field in fields(streamer) if not field.name.startswith("_")]
+        demand_known(metadata.version("sglang"), wanted, os.environ.get("TOKENWIRE_VERSION", ""))
+        given = {
+            "send_to_detokenizer": self.channels.send_to_detokenizer,
+            "tree_cache": None,
+            "server_args": server_args,
+            "is_generation": True,
+            "spec_algorithm": import_module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm.NONE,
+            "disaggregation_mode": import_module("sglang.srt.disaggregation.utils").DisaggregationMode.NULL,
+            "enable_hicache_storage": lambda: False,
+            "rust_server": self.rust,
+            "ps": SimpleNamespace(dp_rank=None, attn_tp_rank=0),
+            "load_inquirer_get_loads": lambda *_, **__: None,
+        }
+        self.streamer = streamer(**{name: given[name] for name in wanted})
+        trace = os.environ.get("TOKENWIRE_TRACE")
+        self.trace = Path(trace) if trace else None
+
+    def rust_server_tokenizer_path(self) -> str:
+        """The folder of the tokenizer."""
+        return str(self.server_args.tokenizer_path or self.server_args.model_path)
+
+    # Requests.
+
+    def receive(self) -> list[Any]:
+        """Messages that have come."""
+        import zmq
+
+        if self.rust is not None:
+            return list(self.rust.drain(256))
+        got = []
+        socket = self.channels.recv_from_tokenizer
+        receive = getattr(self.io, "sock_recv", None)
+        while True:
+            try:
+                got.append(
+                    socket.recv_pyobj(zmq.NOBLOCK) if receive is None else receive(socket, zmq.NOBLOCK)
+                )
+            except zmq.Again:
+                return got
+
+    def handle(self, message: Any) -> None:
+        """Take a message."""
+        name = type(message).__name__
+        self.note("in", message)
+        match name:
+            case "TokenizedGenerateReqInput":
+                self.add(message)
+            case "BatchTokenizedGenerateReqInput":
+                for one in message.batch:
+                    self.add(one)
+            case "AbortReq":
+                for rid, req in list(self.requests.items()):
+                    if message.abort_all or rid.startswith(message.rid):
+                        self.order_end(rid, req)
+            case "ShutdownReq":
+                raise SystemExit
+            case _ if name in _CONTROL:
+                kind, values = _CONTROL[name]
+                output = getattr(self.io, kind)(**values)
+                if self.rust is not None:
+                    self.rust.push_control_output(message, output)
+                else:
+                    self.channels.send_to_tokenizer.send_output(output, message)
+
+    def order_end(self, rid: str, req: Any) -> None:
+        """End a request at the next step, as the scheduler does with an abort."""
+        running = self.engine.take(rid)
+        if running is None:
+            return
+        req.to_finish = self.abort_class()
+        running.end(Outcome("abort"))
+        self.engine.running[rid] = running
+
+    def add(self, message: Any) -> None:
+        """Take a request: its answer is computed, and SGLang's own `Req` keeps its record."""
+        if hasattr(message, "unwrap_pickle_fields"):
+            message.unwrap_pickle_fields()
+        params, prompt = message.sampling_params, list(message.input_ids or [])
+        room = max(self.max_req_input_len - len(prompt), 1)
+        limit = room if params.max_new_tokens is None else params.max_new_tokens
+        params.max_new_tokens = min(limit, room)
+        req = self.request_class(
+            message.rid,
+            message.input_text,
+            message.input_ids,
+            params,
+            return_logprob=message.return_logprob,
+            top_logprobs_num=message.top_logprobs_num,
+            token_ids_logprob=message.token_ids_logprob,
+            stream=message.stream,
+            eos_token_ids=self.model_config.hf_eos_token_id,
+            vocab_size=self.model_config.vocab_size,
+            http_worker_ipc=message.http_worker_ipc,
+            time_stats=message.time_stats,
+        )
+        req.tokenizer = self.tokenizer
+        self.requests[message.rid] = req
+        try:
+            running = self.running(message, req, prompt)
+        except Exception as error:  # it ends this request alone, and is shown as its answer
+            status, kind = 500, "InternalServerError"
+            if isinstance(error, (ValueError, UncomputedError)):
+                status, kind = 400, "BadRequestError"
+            req.to_finish = self.abort_class(f"{type(error).__name__}: {error}", status, kind)
+            running = Running(message.rid, prompt, Answer((), (), Outcome("abort")), Schedule())
+            running.end(Outcome("abort"))
+        self.engine.add(running)
+
+    def running(self, message: Any, req: Any, prompt: Sequence[int]) -> Running:
+        """A request under way, with its answer. Raises ValueError, UncomputedError."""
+        custom = message.sampling_params.custom_params
+        given = custom.get(KEY) if isinstance(custom, dict) else None
+        schedule = schedule_of(given, message.rid, self.default)
+        if not prompt or not all(0 <= token < self.law.vocab_size for token in prompt):
+            raise ValueError("a prompt of ids of the parrot is needed")
+        right = answer(self.law, prompt, self.sampling_of(message.sampling_params))
+        if message.return_logprob:
+            start = message.logprob_start_len
+            self.score(req, prompt, len(prompt) if start < 0 else start)
+        return Running(message.rid, prompt, right, schedule)
+
+    def sampling_of(self, params: Any) -> Sampling:
+        """The sampling of a request. `Req` decides where it ends: no id ends it here."""
+        ends = frozenset(params.stop_token_ids or ())
+        if not params.ignore_eos:
+            ends |= frozenset(self.model_config.hf_eos_token_id or ())
+        bias = {int(token): value for token, value in (params.logit_bias or {}).items()}
+        return Sampling(
+            budget=params.max_new_tokens,
+            least=params.min_new_tokens or 0,
+            barred=ends,
+            bias=bias,
+            presence=params.presence_penalty,
+            frequency=params.frequency_penalty,
+            repetition=params.repetition_penalty,
+        )
+
+    def score(self, req: Any, prompt: Sequence[int], start: int) -> None:
+        """Write the logprobs of a prompt into the request's record."""
+        log = req.logprob
+        scores = prompt_scores(self.law, prompt, start, log.top_logprobs_num, log.token_ids_logprob or ())
+        log.input_token_logprobs_val, log.input_token_logprobs_idx = scores.values, scores.ids
+        log.input_top_logprobs_val, log.input_top_logprobs_idx = scores.top_values, scores.top_ids
+        log.input_token_ids_logprobs_val = scores.named_values
+        log.input_token_ids_logprobs_idx = scores.named_ids
+
+    # Steps.
+
+    def step(self) -> None:
+        """Run a step; SGLang's streamer sends what it brings. Raises EngineDiedError."""
+        for wave in waves(self.engine.step()):
+            ready = []
+            for running, emitted in wave:
+                req = self.requests.get(running.name)
+                if req is None or req.finished():
+                    continue
+                self.extend(req, running, emitted)
+                ready.append(req)
+                if req.finished():
+                    self.engine.take(running.name)
+            if not ready:
+                continue
+            self.note("out", [[req.rid, list(req.output_ids), str(req.finished_reason)] for req in ready])
+            self.streamer.stream_output(ready, any(req.return_logprob for req in ready))
+            for req in ready:
+                if req.finished():
+                    self.requests.pop(req.rid, None)
+
+    def extend(self, req: Any, running: Running, emitted: Emitted) -> None:
+        """Add what a step brings to a request's record, and let `Req` look for its end."""
+        schedule, places = running.schedule, range(emitted.start, emitted.start + len(emitted.ids))
+        if emitted.is_first:
+            req.cached_tokens = req.cached_tokens_device = min(schedule.cached, len(running.prompt))
+        if emitted.was_preempted and not req.is_retracted:
+            req.is_retracted, req.retraction_count = True, req.retraction_count + 1
+        req.output_ids.extend(array("q", emitted.ids))
+        for place in places if req.return_logprob else ():
+            self.log_token(req.logprob, running, place)
+        for key in schedule.info:
+            for value in values_of(key, emitted.start, len(emitted.ids)):
+                result = SimpleNamespace(customized_info={key.name: [value]})
+                self.collect(None, 0, req, result)  # SGLang's own collection: a value at a time
+        outcome = emitted.outcome
+        if outcome is not None and outcome.kind in {"error", "abort", "repeat"} and not req.to_finish:
+            kind = "InternalServerError" if outcome.status else None
+            req.to_finish = self.abort_class("the schedule of the request says so", outcome.status, kind)
+        req.update_finish_state(new_accepted_len=max(1, len(emitted.ids)))
+
+    def log_token(self, log: Any, running: Running, place: int) -> None:
+        """Add the logprobs of one output."""
+        change = running.schedule.logprobs
+        if change == ("none", place):
+            return
+        likeliest, token = running.right.likeliest[place], running.right.ids[place]
+        value = float("nan") if change == ("nan", place) else self.law.logprob(likeliest, token)
+        log.output_token_logprobs_val.append(value)
+        log.output_token_logprobs_idx.append(token)
+        top = self.law.top(likeliest, log.top_logprobs_num) if log.top_logprobs_num else []
+        log.output_top_logprobs_val.append([value for _, value in top])
+        log.output_top_logprobs_idx.append([other for other, _ in top])
+        named = log.token_ids_logprob or []
+        log.output_token_ids_logprobs_val.append([self.law.logprob(likeliest, other) for other in named])
+        log.output_token_ids_logprobs_idx.append(list(named))
+
+    def note(self, way: str, content: Any) -> None:
+        """Write a message to the trace."""
+        if self.trace is not None:
+            with self.trace.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({way: content}, default=repr) + "\n")
+
+    def run(self) -> None:
+        """Answer until the process is ended, or a schedule ends the engine."""
+        while True:
+            if self.engine.is_idle:
+                if self.rust is not None:
+                    self.rust.wait_request(_IDLE_MS)
+                else:
+                    self.channels.recv_from_tokenizer.poll(_IDLE_MS)
+            for message in self.receive():
+                self.handle(message)
+            if not self.engine.is_idle:
+                self.step()
+                time.sleep(_TICK_S)
+
+
+def run_scheduler_process(server_args: Any, port_args: Any, gpu_id: int, *rest: Any) -> None:
+    """Run in the place of SGLang's function of this name, in the process that it starts."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    pipe = next(one for one in rest if hasattr(one, "send"))
+    publish(server_args, gpu_id)
+    scheduler = Scheduler(server_args, port_args)
+    pipe.send(
+        {
+            "status": "ready",
+            "max_total_num_tokens": scheduler.max_total_num_tokens,
+            "max_req_input_len": scheduler.max_req_input_len,
+            "startup_time": {"total": 0.0},
+            "hicache_object_layout": None,
+        }
+    )
+    try:
+        scheduler.run()
+    except EngineDiedError as died:
+        print(f"the schedule of request {died} ends the engine", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def publish(server_args: Any, gpu_id: int) -> None:
+    """Make the settings known in this process, as each release does it."""
+    try:
+        context = import_module("sglang.srt.runtime_context")
+    except ImportError:  # 0.5.13
+        setter: Callable[[Any], None] = import_module(
+            "sglang.srt.server_args"
+        ).set_global_server_args_for_scheduler
+        setter(server_args)
+        return
+    ranks = context.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=gpu_id)
+    context.publish(server_args, role="scheduler", ranks=ranks)
+
+
+def main() -> None:
+    """Start SGLang's server over the engine."""
+    arguments = import_module("sglang.srt.server_args").prepare_server_args(sys.argv[1:])
+    launch = import_module("sglang.srt.entrypoints.http_server").launch_server
+    launch(arguments, run_scheduler_process_func=run_scheduler_process)
+
+
+if __name__ == "__main__":
+    main()

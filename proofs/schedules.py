@@ -1,0 +1,490 @@
+"""Small-scope proof of a front end: all schedules of a few tokens, each judged by the parrot's exact answer.
+
+A front end must give the same answer however the engine below it takes its steps. So all schedules of short
+answers are enumerated: all ways to cut an answer into steps, to keep outputs and send them at once, to bring
+the end in a step of its own, and all batches of a few requests. Answers differ in their difficulty: plain
+text, a character over several tokens, stop strings that one step completes together.
+
+    python -m proofs.schedules                              the reference's own output side, in process
+    python -m proofs.schedules --target http://…            a front end that `tokenwire engine` runs
+    python -m proofs.schedules --engine 'vllm-rs serve'     the same, started and stopped
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count, product
+from typing import Any, NamedTuple
+
+import tokenwire.checks  # noqa: F401  # registers all of them
+from tokenwire.ask import Ask
+from tokenwire.asking.recorder import Recorder
+from tokenwire.checks.about import traits_of
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.commands.with_engine import engine_below
+from tokenwire.dialects.dialect import Dialect, Unsupported, load_dialects
+from tokenwire.parrot.encoding import encoder
+from tokenwire.parrot.law import DISTANCE, Parrot
+from tokenwire.parrot.recognition import KnownModel
+from tokenwire.parrot.script import Script, Truth, truth
+from tokenwire.parrot.vocabulary import LESSON, Vocabulary, Words, byte_letters, words_of
+from tokenwire.record import Stream
+from tokenwire.wire.exchange import Ending
+from tokenwire_engine.schedule import KEY, Schedule
+from tokenwire_reference.core.detokenizer import Detokenizer
+from tokenwire_reference.core.output_streamer import OutputStreamer
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.stopping import StopRules
+from tokenwire_reference.doors.reader import Delivery, Reader
+
+TOKENS, REQUESTS = 6, 3
+INTERVALS = (1, 2, 3, 4)
+_FILLER = b"~"
+_AT_ONCE = 24
+_DIALECTS = ("sglang-generate", "vllm-completions")
+_NO_SCHEDULE = "tempo=1"
+"""An engine that reads schedules refuses it."""
+_OBSERVED = frozenset(
+    {"script-ids-are-said", "script-text-is-right", "script-finish-is-right", "script-logprobs-are-right"}
+)
+"""Each answer is judged by these at least."""
+_SHOWN = 400
+"""Characters of a failing answer that are printed."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """An answer, and the stop strings of the request that it answers."""
+
+    ids: tuple[int, ...]
+    stop: tuple[str, ...] = ()
+
+
+@cache
+def words() -> Words:
+    """The vocabulary of the parrot that is served."""
+    return words_of(Vocabulary.BYTE_LEVEL)
+
+
+def _border(known: Words) -> tuple[bytes, bytes, str]:
+    """A piece of a character and the beginning of the next, the rest of that one, and both as text."""
+    lesson = LESSON.encode()
+    for piece in known.pieces:
+        whole = piece.decode("utf-8", "ignore")
+        if len(whole) == 1 and len(whole.encode()) < len(piece) and piece.startswith(whole.encode()):
+            place = lesson.find(piece)
+            if place >= 0:
+                text = lesson[place : place + 8].decode("utf-8", "ignore")[:2]
+                return piece, text.encode()[len(piece) :], text
+    raise LookupError("no piece of the vocabulary crosses the border of a character")
+
+
+@cache
+def stories() -> Mapping[str, Story]:
+    """Return answers as long as the scope, each with a difficulty of its own."""
+    known = words()
+
+    def spelled(text: str | bytes) -> tuple[int, ...]:
+        data = text.encode() if isinstance(text, str) else text
+        return tuple(known.longest(bytes([byte])) for byte in data)
+
+    piece, rest, both = _border(known)
+    crossing = (known.pieces.index(piece), *spelled(rest))
+    return {
+        "plain": Story(spelled("abcdef")),
+        "character": Story(spelled("a😀b")),
+        "stop": Story(spelled("abQZcd"), ("QZ",)),
+        "stops": Story(spelled("abXcdY"), ("dY", "X")),
+        "border": Story((*spelled("ab"), *crossing, *spelled("cdef"))[:TOKENS], (both,)),
+    }
+
+
+class Case(NamedTuple):
+    """One request of a batch."""
+
+    story: str
+    schedule: Schedule
+    tokens: int
+    stream: bool
+
+
+Batch = tuple[Case, ...]
+
+
+def compositions(tokens: int) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to cut a number of tokens into steps."""
+    if tokens == 0:
+        yield ()
+    for first in range(1, tokens + 1):
+        for rest in compositions(tokens - first):
+            yield (first, *rest)
+
+
+def alone(tokens: int) -> Iterator[Batch]:
+    """Yield all schedules of one request: each way to step, to hold outputs and to end, for each story."""
+    for length in range(1, tokens + 1):
+        for steps in compositions(length):
+            for hold, late, story, stream in product(
+                range(1, len(steps) + 1), (False, True), stories(), (False, True)
+            ):
+                yield (Case(story, Schedule(steps=steps, hold=hold, late=late), length, stream),)
+
+
+def together(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
+    """Yield all batches of several requests that start in one step: `tokens` in all, or `each`."""
+    plain = [(steps, length) for length in range(1, tokens + 1) for steps in compositions(length)]
+    for size in range(2, requests + 1):
+        for chosen in product(range(len(plain)), repeat=size):
+            if each and list(chosen) != sorted(chosen):
+                continue  # the order in a batch of equals changes nothing that is enumerated here
+            if not each and sum(plain[place][1] for place in chosen) > tokens:
+                continue
+            yield tuple(
+                Case("plain", Schedule(steps=plain[place][0]), plain[place][1], stream=bool(number % 2))
+                for number, place in enumerate(chosen)
+            )
+
+
+# A front end, by HTTP.
+
+
+@dataclass
+class FrontEnd:
+    """A front end over the engine, and how it is asked."""
+
+    recorder: Recorder
+    dialect: Dialect
+    model: str
+    target: Target
+    numbers: Iterator[int]
+
+    async def failures(self, batch: Batch) -> list[tuple[str, str]]:
+        """The requirements that the answers to a batch violate, each with what was found."""
+        number = next(self.numbers)
+        found = await asyncio.gather(
+            *(self._one(case, (len(batch), f"b{number}"), f"{number}-{i}") for i, case in enumerate(batch))
+        )
+        return [failure for failures in found for failure in failures]
+
+    def request(self, case: Case, schedule: str) -> Any:
+        """The request for a case, with a schedule."""
+        story, extra = stories()[case.story], {KEY: schedule}
+        raw = {"vllm_xargs": extra}
+        if self.dialect.family == "sglang":
+            raw = {"sampling_params": {"custom_params": extra}}
+        ask = Ask(
+            input_ids=(Script(story.ids[: case.tokens]).prompt(_law(), words().longest(_FILLER)),),
+            max_new_tokens=case.tokens,
+            stop=story.stop,
+            ignore_eos=True,
+            logprobs=True,
+            return_token_ids=True,
+            stream=case.stream,
+            usage=case.stream,
+            raw=raw,
+        )
+        request = self.dialect.render(ask, self.model)
+        if isinstance(request, Unsupported):
+            raise TypeError(f"{self.dialect.name} cannot ask: {request.reason}")
+        return request
+
+    async def _one(self, case: Case, join: tuple[int, str], name: str) -> list[tuple[str, str]]:
+        schedule = replace(case.schedule, join=join) if join[0] > 1 else case.schedule
+        request = self.request(case, str(schedule))
+        exchange = await self.recorder.send(f"schedules/{name}", "schedules", request)
+        stream = self.dialect.read(exchange)
+        if exchange.ending is not Ending.COMPLETE or not stream.answered or stream.error is not None:
+            body = b"".join(read.data for read in exchange.reads)[-_SHOWN:]
+            return [("answered", f"status {exchange.status}, {exchange.ending.value}: {body!r}")]
+        return list(judged(stream, self.target))
+
+
+def judged(stream: Stream, target: Target) -> Iterator[tuple[str, str]]:
+    """Yield each requirement about the right answer that a stream violates, with the finding; and those that
+    should have been observed and were not.
+    """
+    traits, observed = traits_of(stream), set[str]()
+    for name, check in CHECKS.items():
+        if name.startswith("script-") and check.observe is not None and check.about.admits(traits):
+            for seen in check.observe(stream, target):
+                observed.add(name)
+                if not seen.holds:
+                    yield name, seen.message
+                    break
+    if missing := sorted(_OBSERVED - observed):
+        yield "observed", f"{', '.join(missing)} saw nothing in the answer"
+
+
+def _law() -> Parrot:
+    return Parrot(len(words().pieces), DISTANCE)
+
+
+def _target() -> Target:
+    return Target(model=KnownModel(_law(), words(), encoder(Vocabulary.BYTE_LEVEL), True, ""))
+
+
+async def run(url: str, batches: Iterable[Batch]) -> tuple[int, int, dict[str, tuple[Batch, str, int]]]:
+    """Ask for all batches; the numbers of batches and of requests, and what failed, each with its smallest
+    batch, what was found and how many batches show it.
+    """
+    recorder = Recorder(url, max_concurrency=_AT_ONCE * REQUESTS)
+    front_end = await _found(recorder)
+    asked = requests = 0
+    failed: dict[str, tuple[Batch, str, int]] = {}
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(batch: Batch) -> None:
+        async with places:
+            for name, message in dict(await front_end.failures(batch)).items():
+                smallest, words_of_it, times = failed.get(name, (batch, message, 0))
+                if size_of(batch) < size_of(smallest):
+                    smallest, words_of_it = batch, message
+                failed[name] = (smallest, words_of_it, times + 1)
+
+    waiting: set[asyncio.Task[None]] = set()
+    for batch in batches:
+        asked, requests = asked + 1, requests + len(batch)
+        waiting.add(asyncio.create_task(one(batch)))
+        if len(waiting) >= 4 * _AT_ONCE:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    await asyncio.gather(*waiting)
+    for name, (batch, message, times) in list(failed.items()):
+        failed[name] = (*await _shrunk(front_end, name, batch, message), times)
+    return asked, requests, failed
+
+
+async def _found(recorder: Recorder) -> FrontEnd:
+    """Return the first endpoint that answers, and whose schedules reach the engine."""
+    for name in _DIALECTS:
+        front_end = FrontEnd(recorder, load_dialects()[name], "parrot", _target(), count())
+        ((case,),) = [next(alone(1))]
+        answered = not any(kind == "answered" for kind, _ in await front_end.failures((case,)))
+        request = front_end.request(case, _NO_SCHEDULE)
+        refusal = await recorder.send(f"schedules/{name}-refused", "schedules", request)
+        if answered and b"tempo" in b"".join(read.data for read in refusal.reads):
+            return front_end
+    raise SystemExit("no endpoint of vLLM or SGLang passes schedules on; start one with `tokenwire engine`")
+
+
+def size_of(batch: Batch) -> tuple[int, ...]:
+    """Smaller for what is easier to look at."""
+    return (
+        len(batch),
+        sum(case.tokens for case in batch),
+        sum(len(case.schedule.steps) for case in batch),
+        sum(case.schedule.hold + case.schedule.late for case in batch),
+        sum(case.story != "plain" for case in batch),
+    )
+
+
+def smaller(batch: Batch) -> Iterator[Batch]:
+    """Yield batches that are a little smaller: without a request, with a step, a token or a habit less."""
+    for place, case in enumerate(batch):
+        before, after, schedule = batch[:place], batch[place + 1 :], case.schedule
+        if len(batch) > 1:
+            yield (*before, *after)
+        steps = schedule.steps
+        joined = [(*steps[:i], steps[i] + steps[i + 1], *steps[i + 2 :]) for i in range(len(steps) - 1)]
+        fewer = [(*steps[:i], step - 1, *steps[i + 1 :]) for i, step in enumerate(steps) if step > 1]
+        fewer += [
+            (*steps[:i], *steps[i + 1 :]) for i, step in enumerate(steps) if step == 1 and len(steps) > 1
+        ]
+        cases = [
+            case._replace(schedule=replace(schedule, steps=one), tokens=sum(one)) for one in joined + fewer
+        ]
+        if schedule.hold > 1:
+            cases.append(case._replace(schedule=replace(schedule, hold=1)))
+        if schedule.late:
+            cases.append(case._replace(schedule=replace(schedule, late=False)))
+        if case.story != "plain":
+            cases.append(case._replace(story="plain"))
+        yield from ((*before, one, *after) for one in cases)
+
+
+async def _shrunk(front_end: FrontEnd, name: str, batch: Batch, message: str) -> tuple[Batch, str]:
+    """The smallest batch near one that fails in the same way."""
+    while True:
+        for one in smaller(batch):
+            found = dict(await front_end.failures(one))
+            if size_of(one) < size_of(batch) and name in found:
+                batch, message = one, found[name]
+                break
+        else:
+            return batch, message
+
+
+# The reference, in process.
+
+
+class _Pieces:
+    """The vocabulary as the reference's detokenizer reads one."""
+
+    def __len__(self) -> int:
+        return len(words().pieces)
+
+    def decode(self, ids: Any, *, skip_special_tokens: bool = False, **_: bool) -> str:
+        hidden = words().special if skip_special_tokens else frozenset()
+        return words().text([token for token in ids if token not in hidden])
+
+    def convert_ids_to_tokens(self, token_id: int) -> str:
+        letters = byte_letters()
+        return "".join(letters[byte] for byte in words().pieces[token_id])
+
+
+def reference_failures(batch: Batch, interval: int, delivery: Delivery) -> Iterator[tuple[str, str]]:
+    """Yield what differs from the right answers where the reference's own output side delivers a batch."""
+    streamer = OutputStreamer(stream_interval=interval)
+    running = [_Delivered(case, f"r{place}", streamer, delivery) for place, case in enumerate(batch)]
+    while any(not one.over for one in running):
+        touched = [one for one in running if one.step()]
+        for row in streamer.stream([one.request for one in touched]):
+            next(one for one in running if one.request is row.record).reader.append(row)
+        for one in running:
+            one.take()
+    for one in running:
+        yield from one.differences()
+
+
+class _Delivered:
+    """A request that is stepped by its schedule, and what its consumer took."""
+
+    def __init__(self, case: Case, rid: str, streamer: OutputStreamer, delivery: Delivery) -> None:
+        story = stories()[case.story]
+        self.case, self.delivery = case, delivery
+        self.prompt = Script(story.ids[: case.tokens]).prompt(_law(), words().longest(_FILLER))
+        sampling = SamplingParams(max_new_tokens=case.tokens, stop=story.stop, ignore_eos=True)
+        self.request = Request(rid, self.prompt, sampling, stream=case.stream, return_logprob=True)
+        spelled = Detokenizer.of(_Pieces(), sampling, self.prompt)  # type: ignore[arg-type]
+        self.rules = StopRules(
+            sampling,
+            frozenset(),
+            case.tokens,
+            Detokenizer.of(_Pieces(), sampling, self.prompt),  # type: ignore[arg-type]
+        )
+        self.reader = Reader(0, self.request, spelled)
+        self.taken: list[Any] = []
+        self.steps = 0
+        streamer.admit(self.request)
+
+    @property
+    def over(self) -> bool:
+        return self.request.finish is not None and not self.reader.pending
+
+    def step(self) -> bool:
+        """Run a step of the schedule; False if it is over."""
+        request, story = self.request, stories()[self.case.story]
+        if request.finish is not None:
+            return False
+        for _ in range(self.case.schedule.step(self.steps)):
+            if request.finish is None:
+                token = story.ids[len(request.output_ids)]
+                request.append(token, {"output_token_logprobs": [-0.5, token, None]}, {})
+                request.finish = self.rules.check(request.output_ids)
+        request.held_back = request.stream and self.rules.hold_back(request.output_ids)
+        self.steps += 1
+        return True
+
+    def take(self) -> None:
+        """Take what is pending, as a consumer that comes once in as many steps as the schedule holds."""
+        if self.reader.pending and (self.steps % self.case.schedule.hold == 0 or self.request.finish):
+            self.taken.append(self.reader.take(self.delivery))
+
+    @property
+    def right(self) -> Truth:
+        """The right answer."""
+        dialect = load_dialects()["sglang-generate"]
+        ask = Ask(input_ids=(self.prompt,), max_new_tokens=self.case.tokens, ignore_eos=True)
+        request = dialect.render(replace(ask, stop=stories()[self.case.story].stop))
+        if isinstance(request, Unsupported):
+            raise TypeError(request.reason)
+        known = truth(_law(), words(), self.prompt, dialect.read_asked(request))
+        if known is None:
+            raise TypeError("the right answer is not known")
+        return known
+
+    def differences(self) -> Iterator[tuple[str, str]]:
+        """Yield what differs from the right answer."""
+        right, joined, text = self.right, list[int](), ""
+        entries: list[Any] = []
+        for emission in self.taken:
+            if self.delivery is Delivery.CUMULATIVE:
+                joined, text, entries = [], "", []
+            joined += emission.output_ids
+            text += emission.text
+            entries += emission.series.get("output_token_logprobs", [])
+            if not any(legal.startswith(text) for legal in right.legal):
+                yield "text so far", f"{text!r} does not begin {right.text!r}"
+        ends = [emission.finish is not None for emission in self.taken]
+        finish = self.request.finish
+        found = {"ids": tuple(joined), "text": text, "entries": len(entries), "ends": ends.count(True)}
+        found["finish"] = finish.type if finish is not None else None
+        due = {
+            "ids": right.ids,
+            "text": right.text,
+            "entries": len(right.ids),
+            "ends": 1,
+            "finish": right.finish,
+        }
+        for name, value in due.items():
+            if found[name] != value:
+                yield name, f"{found[name]!r} instead of {value!r}"
+        if ends and not ends[-1]:
+            yield "ends", "something follows the end"
+
+
+def run_reference(batches: Iterable[Batch]) -> tuple[int, int, dict[str, tuple[Batch, str, int]]]:
+    """Deliver all batches at each interval, in both modes; counts and failures as those of `run`."""
+    asked = requests = 0
+    failed: dict[str, tuple[Batch, str, int]] = {}
+    for batch in batches:
+        for interval, delivery in product(INTERVALS, Delivery):
+            asked, requests = asked + 1, requests + len(batch)
+            for name, message in reference_failures(batch, interval, delivery):
+                smallest, known, times = failed.get(name, (batch, message, 0))
+                failed[name] = (min(smallest, batch, key=size_of), known, times + 1)
+    return asked, requests, failed
+
+
+def scope(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
+    """Yield the whole scope, the smallest first."""
+    yield from alone(tokens)
+    yield from together(tokens, requests, each=each)
+
+
+def main() -> int:
+    """Enumerate, and print counts and the smallest schedule of each kind of failure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--target", help="base URL of a front end over the engine")
+    parser.add_argument("--engine", help="the command that starts a front end")
+    parser.add_argument("--tokens", type=int, default=TOKENS, choices=range(1, TOKENS + 1))
+    parser.add_argument("--requests", type=int, default=REQUESTS, choices=range(1, REQUESTS + 1))
+    parser.add_argument(
+        "--each", action="store_true", help="batches whose requests have that many tokens each, not in all"
+    )
+    options = parser.parse_args()
+    batches = scope(options.tokens, options.requests, each=options.each)
+    if options.target or options.engine:
+        with engine_below(options.engine) if options.engine else nullcontext(options.target) as url:
+            asked, requests, failed = asyncio.run(run(url, batches))
+    else:
+        asked, requests, failed = run_reference(batches)
+    for name, (batch, message, times) in sorted(failed.items()):
+        print(f"{name}: {times} schedules; the smallest:")
+        for case in batch:
+            form = "streamed" if case.stream else "whole"
+            print(f"  {case.story}, {case.tokens} tokens, {form}: {case.schedule or 'a token in each step'}")
+        print(f"  {message}")
+    print(f"{asked} schedules, {requests} requests: {len(failed)} kinds of failure")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

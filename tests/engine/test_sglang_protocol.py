@@ -1,0 +1,97 @@
+"""SGLang over the engine: what is computed here of a prompt and a step; its own classes are not needed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tokenwire.parrot.law import Parrot
+from tokenwire_engine.engine import Engine, Running, Sampling, answer
+from tokenwire_engine.schedule import Key, parse_schedule
+from tokenwire_engine.sglang import (
+    NEWEST,
+    STREAMERS,
+    UnknownVersionError,
+    demand_known,
+    prompt_scores,
+    values_of,
+    waves,
+)
+
+LAW = Parrot(768, 64)
+PROMPT = tuple(range(100, 164))
+
+
+def test_nothing_of_a_server_is_imported() -> None:
+    assert not {"sglang", "vllm"} & sys.modules.keys()
+
+
+def test_a_prompt_is_scored_from_where_it_is_wanted() -> None:
+    scores = prompt_scores(LAW, PROMPT, 60, 2, [7, 5])
+    assert scores.ids == [160, 161, 162, 163]
+    assert scores.values[0] is None
+    assert scores.values[1] == pytest.approx(LAW.logprob(PROMPT[61 - LAW.lag(61)], 161))
+    assert (scores.top_values[0], len(scores.top_values), len(scores.top_ids[1] or ())) == (None, 4, 2)
+    assert scores.named_ids == [None, [7, 5], [7, 5], [7, 5]]
+    assert prompt_scores(LAW, PROMPT, 0, 0, ()).ids == list(PROMPT)
+    bare = prompt_scores(LAW, PROMPT, 64, 0, ())
+    assert (bare.ids, bare.values, bare.top_values, bare.named_values) == ([], [], [], [])
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "count", "values"),
+    [
+        (Key("a"), 0, 3, ["a0", "a1", "a2"]),
+        (Key("a"), 3, 1, ["a3"]),
+        (Key("a", first=2), 0, 2, []),
+        (Key("a", first=2), 1, 3, ["a2", "a3"]),
+        (Key("a", by_step=True), 4, 3, ["a4"]),
+        (Key("a"), 4, 0, []),
+    ],
+)
+def test_a_key_has_the_values_of_its_shape(key: Key, start: int, count: int, values: list[str]) -> None:
+    assert values_of(key, start, count) == values
+
+
+def test_outputs_of_a_step_are_payloads_for_all_and_then_for_those_that_kept_some() -> None:
+    engine = Engine(LAW)
+    right = answer(LAW, PROMPT, Sampling(budget=3))
+    engine.add(Running("a", PROMPT, right, parse_schedule("hold=3")))
+    engine.add(Running("b", PROMPT, right, parse_schedule("wait=2;steps=3")))
+    steps = [waves(engine.step()) for _ in range(3)]
+    names = [[[running.name for running, _ in wave] for wave in step] for step in steps]
+    assert names == [[], [], [["a", "b"], ["a"], ["a"]]]
+
+
+def test_known_releases_are_served_and_others_refused_with_what_differs() -> None:
+    for version, fields in STREAMERS.items():
+        demand_known(version, fields)
+    with pytest.raises(
+        UnknownVersionError, match=r"0\.9\.9 is not known.*adds \['news'\] and lacks \['rust_server'\]"
+    ):
+        demand_known("0.9.9", (*(name for name in STREAMERS[NEWEST] if name != "rust_server"), "news"))
+    with pytest.raises(UnknownVersionError, match="adds nothing and lacks nothing"):
+        demand_known("0.9.9", STREAMERS[NEWEST])
+    demand_known("0.9.9", STREAMERS[NEWEST], NEWEST)
+    with pytest.raises(UnknownVersionError, match="lacks \\['tree_cache'\\]"):
+        demand_known(NEWEST, [name for name in STREAMERS[NEWEST] if name != "tree_cache"])
+
+
+def test_the_module_needs_nothing_but_python(tmp_path: Path) -> None:
+    """SGLang's environment has no other package of this one."""
+    import subprocess
+
+    import tokenwire
+    import tokenwire_engine
+
+    for package in (tokenwire, tokenwire_engine):
+        (tmp_path / package.__name__).symlink_to(Path(str(package.__file__)).parent)
+    program = "import sys, tokenwire_engine.sglang; print(*{m.partition('.')[0] for m in sys.modules})"
+    told = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not set(told.stdout.split()) & {"zmq", "msgspec", "typer", "h11", "yaml", "llguidance"}
