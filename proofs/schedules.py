@@ -175,7 +175,7 @@ class FrontEnd:
     def request(self, case: Case, schedule: str) -> Any:
         """The request for a case, with a schedule."""
         story, extra = stories()[case.story], {KEY: schedule}
-        raw = {"vllm_xargs": extra}
+        raw: dict[str, Any] = {"vllm_xargs": extra}
         if self.dialect.family == "sglang":
             raw = {"sampling_params": {"custom_params": extra}}
         ask = Ask(
