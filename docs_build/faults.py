@@ -20,7 +20,7 @@ class Fault:
 
     name: str
     does: str
-    """What it does, in a sentence or two."""
+    """Its effect, in a sentence or two."""
     upstream: tuple[str, ...]
     """The threads that tell of the bug."""
     room: str

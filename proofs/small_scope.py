@@ -317,7 +317,7 @@ class Proof:
     refused: list[str] = field(default_factory=list)
     """Deliveries that were refused."""
     accepted: list[str] = field(default_factory=list)
-    """What cannot be produced and was accepted."""
+    """Deliveries that cannot be produced and were accepted."""
 
     @property
     def holds(self) -> bool:

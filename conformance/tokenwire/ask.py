@@ -93,9 +93,9 @@ class RequestFields(_Sampling):
     stream: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     stream_interval: int | None = field(default=None, metadata=_rule("integer", least=1, shapes=False))
     logit_bias: Mapping[int, float] = field(default_factory=dict, metadata=_rule("biases", judged=False))
-    """What is added to the logits of some ids."""
+    """Additions to the logits of some ids."""
     frequency_penalty: float = field(default=0.0, metadata=_rule("number", judged=False))
-    """What is taken from the logit of an id for each time that it was sampled."""
+    """The amount taken from the logit of an id for each time that it was sampled."""
     logprobs: bool = field(default=False, metadata=_rule("flag or number", shapes=False))
     logprob_start: int | None = field(default=None, metadata=_rule("integer", least=-1, shapes=False))
     """First prompt position whose logprob is wanted; None for none."""
@@ -233,13 +233,13 @@ class Asked(RequestFields):
     chosen_in_top: tuple[int, ...] = ()
     """Ids whose logprobs replace the likeliest, after that of the sampled one."""
     wanted: tuple[Wanted, ...] = ()
-    """What else was asked for."""
+    """Other things that were asked for."""
     turn: Turn | None = None
     """The turn of a session; None if it is not a turn, or if its prompt is not known."""
     constraints: tuple[Constraint, ...] = ()
     """Of what the text of each choice has to be a word; more than one contradict each other."""
     tools: ToolRule | None = None
-    """What it says of calls; None where it offers no tools."""
+    """The rules for calls; None if it does not offer tools."""
     media: bool = False
     """True if images or other media are beside the prompt."""
     truncate: int | None = None

@@ -17,11 +17,11 @@ class ProfileLevel:
     date: str
     title: str
     means: str
-    """What a client may rely on where all of its MUSTs hold, in a sentence."""
+    """The promise to a client if all of its MUSTs hold, in a sentence."""
     needs: Mapping[str, frozenset[str]]
     """Capabilities by what they amount to: without any one of each the profile says nothing of a server."""
     promises: Mapping[str, tuple[str, ...]]
-    """What a client relies on, in words, and the requirements that keep it."""
+    """The promises to a client, in words, and the requirements that keep them."""
     gathers: frozenset[str] = frozenset()
     """The subjects and chapters of which it holds every requirement."""
 

@@ -77,7 +77,7 @@ class Event:
     problem: str = ""
     """Why the data is not one strict JSON object, in words."""
     schema_errors: tuple[str, ...] = ()
-    """What the endpoint's schema refuses, each as `pointer: words`."""
+    """The errors of the endpoint's schema, each as `pointer: words`."""
     error: Any = None
     """The in-band error that it carries, or None."""
 
@@ -117,9 +117,9 @@ class CallPiece(NamedTuple):
     pointer: str
     """Its place in the data of its event."""
     position: int
-    """Which of its list it is."""
+    """Its position in its list."""
     index: Any = None
-    """Which call of the choice it belongs to, as it says itself."""
+    """The call of the choice that it belongs to, by its own field."""
     id: Any = None
     type: Any = None
     name: Any = None
@@ -182,7 +182,7 @@ class Emission:
     series: Mapping[str, Any] = field(default_factory=dict)
     """Per-token output series by wire name, values as on the wire: normally one list entry per output id."""
     customized: frozenset[str] = frozenset()
-    """Which of `series` are customized_info: keys that the sampler brought."""
+    """The members of `series` that are customized_info: keys that the sampler brought."""
     prompt_series: Mapping[str, Any] = field(default_factory=dict)
     """Per-token prompt-side series by wire name."""
     counters: Mapping[str, Any] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class Emission:
     index: int = 0
     """The index of its event."""
     position: int = _IN_NO_CHOICE
-    """Which of the emissions of its choice it is."""
+    """Its position among the emissions of its choice."""
     last: bool = False
     """True if it is the last of them."""
     before: int = 0
@@ -202,7 +202,7 @@ class Emission:
     emission of the choice carries ids.
     """
     after: int = 0
-    """How many were delivered with it."""
+    """The number that were delivered with it."""
     seen_entries: int = 0
     """How many entries at the head of a list of this emission an earlier one carried."""
     counted: bool = True
@@ -481,7 +481,7 @@ class Stream(Answer):
     undecodable_at: int | None = None
     """Offset of the first byte that is not UTF-8."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What functions computed of it, by function or fact."""
+    """Values that functions computed, by function or fact."""
 
     def clear_caches(self, *, facts: bool = True) -> None:
         """Empty its cache and those of its choices; `facts`: of facts, too, which have names and are small.

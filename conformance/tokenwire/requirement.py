@@ -38,7 +38,7 @@ class _Tolerance:
     name: str
     value: float
     allows: str
-    """What the value means, in words."""
+    """The meaning of the value, in words."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:g} ({self.allows})"
@@ -76,7 +76,7 @@ class Requirement:
     policies: tuple[str, ...] = ()
     """The keys of a dialect's table with which it chooses what this one demands."""
     tolerances: tuple[_Tolerance, ...] = ()
-    """What it allows beside equality."""
+    """The tolerances beside equality."""
 
     def level_for(self, family: str) -> Level:
         """Return the level of a requirement for a family. A MUST needs a promise of the family or of the API

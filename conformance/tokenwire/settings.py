@@ -83,7 +83,7 @@ class Option:
     roles: _Role = _NO_ROLE
     required: bool = False
     but: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What differs in a command, by its name."""
+    """The differences in a command, by its name."""
 
     def of(self, command: str) -> Option:
         """Return the option as this command takes it."""

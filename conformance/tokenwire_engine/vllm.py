@@ -67,7 +67,7 @@ _UTILITIES: Mapping[str, Any] = {
     "is_scheduler_paused": False,
     "get_weight_version": "default",
 }
-"""What control calls are answered with; all others with nothing."""
+"""The answers to control calls; all others get nothing."""
 _EVENT_QUEUED, _EVENT_SCHEDULED, _EVENT_PREEMPTED = 1, 2, 3
 _DEATH_S = 0.5
 """So long the last word of an engine that dies may take to leave."""

@@ -16,7 +16,7 @@ class Kill:
     """A requirement that a fault turned red."""
 
     message: str
-    """What the first violation says."""
+    """The message of the first violation."""
     scenarios: frozenset[str]
     """Where it was violated."""
 

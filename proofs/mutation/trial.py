@@ -25,7 +25,7 @@ class Tally:
 
     tried: Counter[str] = field(default_factory=Counter)
     caught_by: Counter[str] = field(default_factory=Counter)
-    """How many illegal edits each requirement caught."""
+    """The number of illegal edits that each requirement caught."""
     missed: list[str] = field(default_factory=list)
     """Illegal edits that nothing turned red for, or only something before the edit."""
     false_alarms: list[str] = field(default_factory=list)

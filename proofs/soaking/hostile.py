@@ -27,7 +27,7 @@ class Trial:
     """The result of checking a hostile server."""
 
     fault: str
-    """What was wrong with it; empty if nothing was."""
+    """The error of the trial; empty if there was none."""
     seconds: float
     megabytes: float
 

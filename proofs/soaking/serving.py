@@ -43,7 +43,7 @@ class Served:
     pid: int
     log: Path
     answers: Counter[str] = field(default_factory=Counter)
-    """How requests ended: by status, left, or stuck."""
+    """The ends of requests: by status, left, or stuck."""
 
     @property
     def megabytes(self) -> float:

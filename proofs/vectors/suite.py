@@ -41,7 +41,7 @@ class Case:
     request: dict[str, Any]
     reads: tuple[bytes, ...]
     record: dict[str, Any] | None
-    """What a correct client holds in the end; None where no client can know."""
+    """The content of a correct client in the end; None if it cannot be known."""
     result: str = "valid"
     requirement: str = ""
     """The requirement that it breaks."""

@@ -36,7 +36,7 @@ class KnownFault:
     room: str
     """The part of a server where the bug lived."""
     does: str
-    """What it does, in a sentence or two."""
+    """Its effect, in a sentence or two."""
     primitive: str
     """The kind of bug: its key in `kinds` of the table, such as X14."""
     kind: str

@@ -43,10 +43,10 @@ class Fault(Seams):
         self.request: Mapping[str, Any] = {}
         """The body, as the client sent it; empty where it has none."""
         self.memory: dict[str, Any] = {}
-        """What an act keeps for later."""
+        """Values that an act keeps for later."""
         self._records: dict[str, AlteredRecord] = {}
         self.events = 0
-        """How many events of a stream have come, the present one too."""
+        """The events of a stream so far, the present one too."""
         self.frames = 0
 
     @property

@@ -45,9 +45,9 @@ class EngineStoppedError(RuntimeError):
 
 
 ACCEPT_LOG_SECONDS = 10.0
-"""How often at most the log says that new connections wait."""
+"""The least interval at which the log reports that new connections wait."""
 SHUTDOWN_SECONDS = 1
-"""How long an open answer may go on after all requests were ended."""
+"""The time that an open answer may go on after all requests were ended."""
 
 
 def serve(args: ServerArgs) -> None:

@@ -62,7 +62,7 @@ class Limits:
     max_requests: int | None = None
     """Requests in all; None for no limit."""
     max_cost: float | None = None
-    """What all of them may cost by `price`; None for no limit."""
+    """The most that all of them may cost by `price`; None for no limit."""
     price: Price | None = None
 
 

@@ -54,7 +54,7 @@ class Preflight:
     model: str = ""
     """The name that requests call the model by; empty if none is known."""
     taken: Mapping[str, str] = field(default_factory=dict)
-    """How each dialect was detected, in words."""
+    """The way in which each dialect was detected, in words."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Dialects that gave no record, with the reason in words."""
     diagnosis: str = ""
@@ -190,7 +190,7 @@ class _Introduced:
     exchanges: tuple[Exchange, ...]
     """The last of them is the answer."""
     wants: tuple[str, ...] = ()
-    """What the server wants to be asked otherwise."""
+    """Changes of the request that the server wants."""
 
     @property
     def answer(self) -> Exchange:

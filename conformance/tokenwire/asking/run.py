@@ -85,7 +85,7 @@ class Plan:
     """Called with each exchange at its end; for a wire log."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
     purse: Purse = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
-    """What is left of the limits; None to make it from them. All runs of a command share it."""
+    """The rest of the limits; None to make it from them. All runs of a command share it."""
 
     def __post_init__(self) -> None:
         if self.purse is None:

@@ -286,7 +286,7 @@ class Scenario:
 
     name: str
     provokes: str
-    """What it provokes and how to see that it did, in a sentence or two."""
+    """The thing that it provokes, and how to see it, in a sentence or two."""
     run: Run
     chat: bool | None = None
     """Only for endpoints that talk in messages (True), only for the others (False), or for all (None)."""

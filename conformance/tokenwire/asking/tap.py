@@ -19,7 +19,7 @@ class Tap:
         self._parser = EventStreamParser()
         self._changed = asyncio.Event()
         self.body = bytearray()
-        """What has come of the answer's body."""
+        """The body of the answer so far."""
         self.left = asyncio.Event()
         """Set as soon as the client has left."""
         self.resets = False

@@ -48,7 +48,7 @@ class Revival:
     command: str = ""
     """Starts it again, in a shell; empty if something else does."""
     wait_s: float = RESTART_WAIT_S
-    """How long it may take."""
+    """The longest time that it may take."""
 
 
 class _Trouble(NamedTuple):

@@ -66,7 +66,7 @@ class Judged:
     expected: _Expected | None
     """None if there is no file."""
     unjudged: Mapping[str, _Outcome]
-    """What the file says of requirements that were not judged now."""
+    """The file's verdicts on requirements that were not judged now."""
     judgements: Sequence[Judgement]
     """Those that the outcomes sum up."""
 

@@ -146,7 +146,7 @@ def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
 
 
 _Wrong = tuple[_FaultKind, str]
-"""What is wrong with an entry, in words with the way out."""
+"""The error of an entry, in words with the way out."""
 _Known = tuple[str, FailureKind]
 """A failure that is known: the name of its outcome, or of its requirement for any scenario, and its kind."""
 _RARE = "which showed in few scenarios before; remove the entry where you know that it is mended"

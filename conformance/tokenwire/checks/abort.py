@@ -30,7 +30,7 @@ from tokenwire.wire.exchange import Ending, ExchangeHead
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
 """The tokens that a neighbour may get before a request whose client has left must be gone."""
 _INSTANT_S = 0.001
-"""What the times of an exchange are rounded to."""
+"""The unit to which the times of an exchange are rounded."""
 
 
 def _single(stream: Answer) -> bool:

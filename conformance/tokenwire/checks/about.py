@@ -83,7 +83,7 @@ class Traits(NamedTuple):
     event_stream: bool
     """A stream was asked for, and a status says that one comes."""
     asked: frozenset[str]
-    """Which of `WISHES` the request holds, with a value that is not empty, false or zero."""
+    """The members of `WISHES` that the request has, with a value that is not empty, false or zero."""
 
 
 WISHES = (
@@ -123,9 +123,9 @@ class About:
     items: bool | None = None
     event_stream: bool | None = None
     asked: frozenset[str] = frozenset()
-    """Which of `WISHES` the request must hold."""
+    """The members of `WISHES` that the request must have."""
     unasked: frozenset[str] = frozenset()
-    """Which of them it must not hold."""
+    """The members that it must not have."""
 
     def stages(self) -> Iterator[tuple[str, Callable[[Traits], bool]]]:
         """Yield the required properties of an answer one after the other: in words, and as a predicate."""

@@ -52,7 +52,7 @@ class Rules:
     interval: int | None = None
     """The stream interval that was in force; None where it is not known."""
     logprob_tolerance: float = 0.0
-    """How far numbers that are not integers may differ: two runs may round differently."""
+    """The most by which numbers that are not integers may differ, because two runs may round differently."""
     stop: tuple[str, ...] = ()
     """Stop strings whose text must not be shown; they only sharpen the reason."""
 

@@ -15,7 +15,7 @@ from tokenwire.checks.reading.fields import counters
 from tokenwire.record import Choice, Emission, Stream, as_list
 
 Value = tuple[Emission, str, Any]
-"""What a field of an emission holds."""
+"""The value of a field of an emission."""
 Reader = Callable[[Choice], Iterable[Value]]
 
 # Readers.
@@ -86,7 +86,7 @@ class Constant(Relation):
 
     field: Reader
     words: str
-    """What is wrong, of `{emission}`, `{field}`, `{expected}` and `{actual}`."""
+    """A description of the error, of `{emission}`, `{field}`, `{expected}` and `{actual}`."""
 
 
 def _observe_constant(row: Constant, choice: Choice, _stream: Stream) -> Iterator[Observation]:

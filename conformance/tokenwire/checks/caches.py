@@ -120,7 +120,7 @@ class Apart(Relation):
 
     sides: Callable[[Target], Side]
     border: str
-    """What lies between, in words."""
+    """The border, in words."""
 
 
 def _observe_apart(row: Apart, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:

@@ -199,7 +199,7 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
 _QUOTED, _BEFORE = 60, 20
 """The numbers of quoted characters of two texts, in all and before their difference."""
 _SPECIAL = re.compile(r"<[^<>]*>")
-"""What special tokens, and those of one byte, are written like."""
+"""The form of special tokens, and of those of one byte."""
 
 
 def _plain(text: str) -> str:

@@ -35,9 +35,9 @@ class Target:
     model: KnownModel | None = None
     """The model behind the answers, where it is one whose right answers are known."""
     calls: tuple[ControlCall, ...] = ()
-    """What was asked of control endpoints beside the streams, in the order of asking."""
+    """Control calls beside the streams, in the order of asking."""
     advertised: Advertised = field(default_factory=Advertised)
-    """What the server says of itself."""
+    """Facts that the server reports about itself."""
     repeated: frozenset[str] = frozenset()
     """Keys of requests that were answered alike when asked again."""
     contradicted: frozenset[str] = frozenset()

@@ -20,14 +20,14 @@ class Observation(NamedTuple):
     actual: Any
     holds: bool
     message: str = ""
-    """What is wrong, as one clause; made from expected and actual where empty."""
+    """A description of the error, as one clause; made from expected and actual if empty."""
     related: tuple[Place, ...] = ()
     condition_only: bool = False
     """The observation shows only that the condition of the requirement occurred; it is not a witness. If it
     has a message, the value there was left out for that reason (`left_out`).
     """
     level: Level | None = None
-    """How grave a violation here is at most; None for as grave as its requirement."""
+    """The highest level of a violation here; None for that of its requirement."""
     by_chance: bool = False
     """What differs is what two answers to one request may differ in (a near tie, rounding): it is a violation
     only where the target was seen to repeat the answers here and in `related`.

@@ -43,7 +43,7 @@ from tokenwire.target.determinism import Comparison
 
 _SOURCE = "the worker's answer"
 _MOST_NAMED = 5
-"""How many lost fields one finding names."""
+"""The most lost fields that one finding names."""
 
 
 def _answered(comparison: Comparison) -> bool:

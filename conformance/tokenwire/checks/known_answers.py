@@ -35,7 +35,7 @@ class Known:
     finished: bool
     """It came to its own end: by an abort or a hang-up it is cut off."""
     echoed: tuple[str, ...] = ("",)
-    """What an echo may put before its text."""
+    """The text that an echo may put before its own."""
 
     @property
     def right(self) -> Truth:

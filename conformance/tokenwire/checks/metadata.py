@@ -169,7 +169,7 @@ class _Varying(NamedTuple):
     place: Place
     series: str
     ids: int
-    """How many different ones there are."""
+    """The number of different ones."""
     differ: bool
     number: float
     """One of them."""
@@ -224,7 +224,7 @@ def _counted_entries(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]
 
 
 Fault = Callable[[ReportedLogprobs, Position], str]
-"""What is wrong with the top logprobs at a position, in words; empty for nothing."""
+"""The error of the top logprobs at a position, in words; empty for none."""
 
 
 def _is_besides(position: Position, entries: Logprobs) -> bool:

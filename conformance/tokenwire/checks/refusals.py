@@ -148,7 +148,7 @@ class _RefusedEarly(Relation):
     wish: str
     """The field of `Asked`."""
     field: str
-    """What its wire names have in common."""
+    """The common part of its wire names."""
     alone: bool = False
     """If all token ids are asked for beside it, that is another requirement's matter."""
 

@@ -94,7 +94,7 @@ def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place,
 
 
 Rounding = Callable[[str], float]
-"""How far two numbers of a series may lie apart."""
+"""The most by which two numbers of a series may differ."""
 
 
 def _close(_series: str) -> float:

@@ -91,7 +91,7 @@ class _Spans(NamedTuple):
     emission: Emission
     parts: list[Any]
     tokens: int
-    """How many completion tokens the choice has."""
+    """The number of completion tokens of the choice."""
 
     @property
     def place(self) -> Place:
@@ -156,7 +156,7 @@ class _Array(NamedTuple):
     emission: Emission
     value: Any
     due: int
-    """How many rows it has to have."""
+    """The number of rows that it must have."""
     ids: list[int] | None
     """Of which ids they are, where that is known."""
 

@@ -45,7 +45,7 @@ _CONSEQUENCES = frozenset({"ids", "text", "series", "finish", "counter", "value"
 """Kinds of differences that other numbers bring along."""
 
 SEEDED = "seeded"
-"""How the labels of samples with a seed begin."""
+"""The prefix of the labels of samples with a seed."""
 _SAMPLE = re.compile(rf"{SEEDED}-\d+")
 
 Scoring = Sequence[Position]
@@ -160,7 +160,7 @@ class TwinReport:
     """The root of the mean square by which the logprobs lie apart that the sides give one id."""
     noise: tuple[Noise, Noise]
     limit: float
-    """How far apart noise alone may bring them."""
+    """The distance that noise alone may cause."""
     divergence: Interval
     """Of the distributions, in nats for each token."""
     agreed: int

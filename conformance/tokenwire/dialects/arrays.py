@@ -20,7 +20,7 @@ _FORMATS = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i
     "f4": "f",
     "f8": "d",
 }
-"""How `struct` calls the types of numpy."""
+"""The names in `struct` of numpy's types."""
 
 
 class Rows(StrEnum):

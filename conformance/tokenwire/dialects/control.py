@@ -60,11 +60,11 @@ class ControlCall:
     everything: bool = False
     """It aborts all requests, by itself or beside a pause or an update."""
     effect: str = ""
-    """What a pause does with what runs: `ends`, `retracts` or `keeps` it; empty where that is not known."""
+    """The effect of a pause on running requests: `ends`, `retracts` or `keeps`; empty if it is not known."""
     flushes: bool = False
     """It forgets what is cached, as a flush does and an update of weights that does not say otherwise."""
     version: str = ""
-    """What an update calls the weights; empty where it does not."""
+    """The name that an update gives the weights; empty without one."""
     load: Load | None = None
     """What came back of a load; None where it cannot be read."""
 

@@ -46,7 +46,7 @@ class FrameRule:
     object: str
     within: str = ""
     id: str = ""
-    """What names the frame in its events."""
+    """The name of the frame in its events."""
     same: tuple[str, ...] = ()
     """Fields of its object that no event changes."""
     overlaps: bool = False

@@ -33,7 +33,7 @@ RANKED = "prompt_logprobs"
 
 _LARGE = 2**53
 _ID_AS_TEXT = re.compile(r"token_id:(\d{1,19})")
-"""How vLLM writes an id where the shape has room for a text only; no longer than Python reads at once."""
+"""An id as vLLM writes it where the shape has room for a text only; not longer than Python reads at once."""
 _ID_AS_KEY = re.compile(r"\d{1,19}")
 
 

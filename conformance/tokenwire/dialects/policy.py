@@ -31,12 +31,12 @@ class Policy:
     vocabulary_told: str = ""
     """A pattern whose group is the size of the vocabulary, in the words of refusals."""
     zero_budget: Literal["answered", "refused", "unspecified"] = "answered"
-    """What becomes of a request for no tokens; `unspecified` where its fields differ in what 0 means."""
+    """The answer to a request for no tokens; `unspecified` if its fields differ in the meaning of 0."""
     least: Mapping[str, float | None] = field(default_factory=dict)
     """By field, from where on numbers mean something if that is not the usual place, such as -1 for no limit;
     null for all numbers."""
     stream_interval: Literal["replaces", "raises"] = "replaces"
-    """What a request's interval does to the server's: `raises` if only a larger one counts."""
+    """The effect of a request's interval on the server's: `raises` if only a larger one counts."""
     request_id_prefix: str = ""
     """The prefix before the client's own id."""
     request_id_prefix_is_optional: bool = False
@@ -67,7 +67,7 @@ class Policy:
     """Which logprobs the likeliest are listed by: `before_bans`, as the model gave them, with ids that the
     request bans; `before_penalties`, also where the server applies penalties unasked."""
     prompt_logprobs_in_streams: Literal["answered", "refused"] = "answered"
-    """What becomes of a stream that asks for prompt logprobs."""
+    """The answer to a stream that asks for prompt logprobs."""
     echo_repeats_text_beside_ids: bool = True
     """An echo repeats the prompt's text even if it tells the prompt's ids."""
     ids_are_optional: bool = False

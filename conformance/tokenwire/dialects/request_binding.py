@@ -152,9 +152,9 @@ class RequestBinding:
     system: Pointer | None = None
     """The place of system messages outside of the conversation; None if they are part of it."""
     truncate: Pointer | None = None
-    """How much of an input is kept."""
+    """The place of the truncation of an input."""
     most: Pointer | None = None
-    """How many results are answered."""
+    """The place of the number of results."""
     same_results: Mapping[str, Mapping[str, Any]] = _nothing()
     """The fields of a body that ask for the same results in another form, by name."""
 

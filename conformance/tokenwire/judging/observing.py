@@ -33,7 +33,7 @@ _LARGE = 4 << 20
 Counted = tuple[str, str, Tally]
 """A requirement, a scenario, and what the check of the one observed in the other."""
 Tallies = dict[str, dict[str, TallyBuilder]]
-"""What was observed of each requirement, by its id and by scenario."""
+"""The observations on each requirement, by its id and by scenario."""
 
 
 class Part(NamedTuple):

@@ -136,7 +136,7 @@ class _Funnel(NamedTuple):
     left_out: tuple[LeftOut, ...] = ()
     """What came through all stages and was not judged."""
     witnesses: int = 0
-    """What was judged, and was not enough."""
+    """The number of things that were judged, and were not enough."""
 
     def words(self, condition: str | None) -> str:
         """Describe where it became empty, and the stages before."""

@@ -45,11 +45,11 @@ class Run:
     name: str = ""
     """The capture's file, where several are judged together; empty for a live run."""
     tokenizer: Tokenizer | None = None
-    """What text is held against its ids by."""
+    """The tokenizer that text is compared with."""
     declared: frozenset[str] = frozenset()
     """Capabilities that the user says the target has."""
     calls: tuple[ControlCall, ...] = ()
-    """What was asked of control endpoints beside the streams."""
+    """Control calls beside the streams."""
     beside: tuple[AnswerPair, ...] = ()
     """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
     worker_asked: bool = False

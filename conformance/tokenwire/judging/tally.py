@@ -59,13 +59,13 @@ class Tally(NamedTuple):
     furthest: Seen | None = None
     """Of the witnesses that hold, the one that lies furthest into a stream; of several, the first."""
     differing: tuple[Seen, ...] = ()
-    """What does not hold, in the order of the run."""
+    """The violations, in the order of the run."""
     crash: tuple[Order, str] | None = None
     """The traceback of a check that raised, or a sentence on one that took too long: our fault, not the
     target's.
     """
     left_out: tuple[LeftOut, ...] = ()
-    """What the check did not judge, by reason, in the order of the run."""
+    """The things that the check did not judge, by reason, in the order of the run."""
 
 
 NOTHING = Tally()

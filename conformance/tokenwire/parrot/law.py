@@ -23,9 +23,9 @@ GROUP = 32
 SAID = 6.0
 """The logit of the repeated id, without its bias."""
 MARGIN = 4.0
-"""How far the first runner-up lies below it."""
+"""The distance of the first runner-up below it."""
 STEP = 0.5
-"""How far each runner-up lies below the one before."""
+"""The distance of each runner-up below the one before."""
 ELSEWHERE = 24.0
 """What is taken from an id of another group, for each digit of the group's number that differs."""
 DISTANCE = 1024

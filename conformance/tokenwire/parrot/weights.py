@@ -25,7 +25,7 @@ _EMBEDDED = 8.0
 _COPIED = 16.0
 _KEY = 16.0
 _LEAD = 24.0
-"""How far the score of the lag leads, in units of the softmax's exponent."""
+"""The lead of the lag's score, in units of the softmax's exponent."""
 _LEAST_LEAD = 20.0
 """And what must be left of it when the weights are rounded."""
 _ENOUGH = 0.025

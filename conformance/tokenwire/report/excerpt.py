@@ -20,7 +20,7 @@ _LONGEST_WRITTEN = 160
 _LONGEST_MARKED = 400
 _MOST_MEMBERS = 24
 _NEIGHBOURS = 2
-"""How many entries of a list are shown on each side of the entry that the pointer goes through."""
+"""The entries of a list that are shown on each side of the entry of the pointer."""
 _AROUND = 10
 """Characters of a long text, or entries of a long list, that are shown on each side of what is marked."""
 _TOKENS = ("output_ids", "text")

@@ -23,7 +23,7 @@ from tokenwire.report.wording import first_few, value, where
 from tokenwire.wire.exchange import dialect_and_label
 
 _AROUND = 2
-"""How many events are shown before and after the first illegal one; of a whole stream, at each end."""
+"""The events that are shown before and after the first illegal one; of a whole stream, at each end."""
 _MOST_NAMED = 8
 _MOST_POINTS = 150
 """Points of a timeline; of longer streams, as many around the illegal event."""

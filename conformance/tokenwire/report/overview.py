@@ -222,7 +222,7 @@ class Overview:
     known: tuple[Row, ...]
     """The violations in the baseline."""
     faults: tuple[Mapping[str, Any], ...]
-    """What is wrong with entries of the baseline."""
+    """The errors of the baseline's entries."""
     flaky: tuple[str, ...]
     """What each flaky entry of the baseline did, in words."""
 

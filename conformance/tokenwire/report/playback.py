@@ -58,7 +58,7 @@ class _Step:
     json: tuple[str, str, str]
     """The event as indented JSON: the text before the pointer's value, the value, and the rest."""
     held: tuple[tuple[str, str], ...]
-    """What a client holds after the event, as names and texts."""
+    """The content of a client after the event, as names and texts."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Playback:
     """One point for each step."""
     steps: tuple[_Step, ...]
     left_out: str
-    """Which events are left out, in words; empty if none are."""
+    """The events that are left out, in words; empty if there are none."""
     gaps: tuple[Span, ...]
     """Times in which nothing was read."""
     ribbons: tuple[Mapping[str, Any], ...]
     beside: str
-    """What the ribbon compares the stream with, in words."""
+    """The thing that the ribbon compares the stream with, in words."""
 
     @property
     def first(self) -> int:

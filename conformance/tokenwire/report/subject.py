@@ -24,7 +24,7 @@ class Subject:
     runs: tuple[Run, ...] = ()
     dialects: tuple[str, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
-    """How each dialect was detected, in words."""
+    """The way in which each dialect was detected, in words."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Dialects that were not asked, with the reason in words."""
     remarks: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Subject:
     stopped: str = ""
     """The signal that ended the asking; empty if none did."""
     cut_off: str = ""
-    """What the limits of a run left out, in words; empty for nothing."""
+    """The parts that the limits of a run left out, in words; empty for nothing."""
     recorded: str = ""
     """The recording folder; empty if not recorded."""
     unrecorded: str = ""

@@ -24,7 +24,7 @@ async def _continuation(talk: Conversation) -> None:
 
 
 _ADDED = ((40, 11), (97,))
-"""What the next turns add to the conversation, as ids."""
+"""The additions of the next turns to the conversation, as ids."""
 
 
 @scenario(chat=False)

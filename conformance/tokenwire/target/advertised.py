@@ -109,7 +109,7 @@ class _Document:
     """The pointers to each fact, best first."""
     means: Mapping[_Fact, _Meanings] = field(default_factory=dict)
     only_with: Mapping[_Fact, Pointer] = field(default_factory=dict)
-    """What an entry has to hold to tell a fact."""
+    """A field that an entry must have to report a fact."""
     items: Pointer | None = None
     """The list whose entries tell: all of them names, the first alone everything else."""
     older_path: str | None = None

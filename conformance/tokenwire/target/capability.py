@@ -47,7 +47,7 @@ class Capability:
     declared: bool = False
     """The user says that the target has it."""
     advertised: str = ""
-    """How the server says that it has it, in words; empty where it does not."""
+    """The words of the server's advertisement; empty without one."""
     seen: bool = False
     """An answer shows it."""
 

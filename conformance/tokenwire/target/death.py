@@ -40,7 +40,7 @@ _NOT_LISTENING = ("ConnectError", "ConnectionRefusedError")
 _MOST_NAMED = 3
 """Requests that a sentence names where one of many was the cause."""
 _CLOCK_S = 0.001
-"""What an exchange's start is rounded to."""
+"""The unit to which an exchange's start is rounded."""
 
 Suspicion = Callable[[Answer], int]
 
@@ -52,7 +52,7 @@ class Death:
     of: Answer
     """The request that it most likely died of."""
     suspects: int
-    """How many requests were under way; with one, nothing else can have been the cause."""
+    """The number of requests under way; with one, nothing else can have been the cause."""
     cut: frozenset[str]
     """The exchanges that got no answer for it, by name; the likeliest cause is among them."""
     early: bool

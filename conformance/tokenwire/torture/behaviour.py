@@ -10,7 +10,7 @@ from tokenwire.torture.vectors import Door, Vector, load_doors
 PLAIN = "text"
 """The case whose bytes are served."""
 AFTER_S = 1
-"""What Retry-After says: clients that ignore it wait for a shorter time."""
+"""The value of Retry-After: clients that ignore it wait for a shorter time."""
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,11 @@ class Session:
     cases: Mapping[Key, tuple[Door, Vector]] = field(default_factory=all_cases)
     asked: dict[Key, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     wrong: dict[Key, list[Difference]] = field(default_factory=dict)
-    """What is wrong in each case that was reported."""
+    """The errors of each case that was reported."""
     reported: dict[Key, frozenset[str]] = field(default_factory=dict)
     """The fields of each report."""
     sent: dict[Key, int] = field(default_factory=dict)
-    """How many reads of the last answer went to the client, which takes them before more are sent."""
+    """The reads of the last answer that went to the client, which takes them before more are sent."""
     given_up: dict[Key, str] = field(default_factory=dict)
     """When an adapter gave up a case that its client was still reading."""
     _kept: Key | None = None

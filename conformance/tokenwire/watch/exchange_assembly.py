@@ -47,7 +47,7 @@ class Budget:
     """Of the bodies of one of them."""
     taken: int = 0
     exchanges: int = 0
-    """How many are open."""
+    """The number of open exchanges."""
 
 
 class _Request:

@@ -75,7 +75,7 @@ class Batch(NamedTuple):
     position: int
     """That of the first record."""
     requests: int
-    """How many of the records are a REQUEST."""
+    """The number of records that are a REQUEST."""
 
 
 class Spool:

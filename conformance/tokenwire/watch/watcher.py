@@ -31,11 +31,11 @@ class WatchPlan:
     judge_patience_s: float = DEFAULT_LIMIT_S
     """For one exchange."""
     drain_s: float = 10.0
-    """How long the judge may go on once the watcher ends."""
+    """The time that the judge may go on once the watcher ends."""
     judge: Sequence[str] = field(default_factory=tuple)
     """Another command line of the judge's process; empty for ours."""
     tls: ssl.SSLContext | None = None
-    """How to trust a target with TLS; None for the system's way."""
+    """The trust in a target with TLS; None for the system's way."""
 
 
 _BEGINS = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")

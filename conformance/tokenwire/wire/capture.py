@@ -268,7 +268,7 @@ class Span(NamedTuple):
     """Bytes before it; of a gzipped file those that are unzipped."""
     size: int
     read: Callable[[CaptureChunk], Iterator[Located]]
-    """What reads the exchanges."""
+    """The reader of the exchanges."""
 
 
 class Located(NamedTuple):

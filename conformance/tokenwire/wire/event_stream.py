@@ -15,7 +15,7 @@ _BOM = b"\xef\xbb\xbf"
 _MAX_RETRY_DIGITS = 18
 DATA = b"data: "
 BLANK_LINE = b"\n\n"
-"""What servers write before the data of an event, and behind it."""
+"""The line that servers write before the data of an event, and after it."""
 
 
 @dataclass(frozen=True, slots=True)

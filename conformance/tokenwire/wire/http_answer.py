@@ -42,7 +42,7 @@ class AnswerReader:
         """True if the server speaks something else from here on."""
         self.over = False
         self.rest = b""
-        """What has come behind the end."""
+        """The bytes after the end."""
         self._plain = False
         """True if its body comes in chunks, and all so far were plain."""
         self._left = 0

@@ -18,7 +18,7 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""What `find` gives where the document has nothing; null is a value and not absent."""
+"""The result of `find` if the document has nothing there; null is a value and not absent."""
 
 
 def parse(pointer: str) -> Keys:

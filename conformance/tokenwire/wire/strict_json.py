@@ -14,7 +14,7 @@ MAX_DEPTH = 200
 """Arrays and objects inside each other; more than any answer needs, far less than any stack holds."""
 
 LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
-"""What 64 bits hold, signed or not."""
+"""The range of 64 bits, signed or not."""
 _MOST_DIGITS = len(str(LEAST_INTEGER))
 _AHEAD = b","
 _ALIKE = bytes.maketrans(b"E123456789[:- \t\n\r", b"e000000000" + 7 * _AHEAD)

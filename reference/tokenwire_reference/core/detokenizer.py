@@ -121,13 +121,13 @@ class Detokenizer:
         self._open: list[int] = []
         """Ids whose text is not final to its end. The last is a byte token in a run, and only there."""
         self._given = 0
-        """How many characters of their text have been given."""
+        """The number of characters of their text that have been given."""
         self._unread: list[int] = []
         """The byte tokens at the end of a run that are not a complete character."""
         self.tail = ""
         """The whole characters of an open run, as far as it is UTF-8. A wrong byte unmakes them."""
         self.waiting = 0
-        """How many ids there are from the beginning of an open run on."""
+        """The number of ids from the beginning of an open run on."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> Detokenizer:

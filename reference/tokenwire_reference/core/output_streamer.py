@@ -19,7 +19,7 @@ class _Live:
 
     request: Request
     sent: int = 0
-    """How many of its tokens have been emitted."""
+    """The number of its tokens that have been emitted."""
 
 
 class OutputStreamer:

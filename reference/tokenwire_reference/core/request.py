@@ -220,7 +220,7 @@ class Request:
     matcher: Matcher | None = field(default=None, repr=False)
     """Says which ids may come next; None without a constraint, and before the first token."""
     seed: int = 0
-    """What sampling is seeded with: the request's own seed, or one drawn when the engine took it."""
+    """The seed of sampling: the request's own, or one drawn when the engine took it."""
     swayed: bool = False
     """A near tie went the other way; never so on a server that repeats itself."""
     finish: FinishReason | None = None

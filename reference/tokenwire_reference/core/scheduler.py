@@ -33,7 +33,7 @@ class Sequence:
     """The prompt, then everything sampled."""
     drafter: Drafter | None = None
     computed: int = 0
-    """How many of `token_ids` have their keys and values in `pages`."""
+    """The number of `token_ids` that have their keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)
     """Never changed, but replaced."""
     seat: int = -1

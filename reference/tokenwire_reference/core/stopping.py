@@ -155,7 +155,7 @@ class _RunningText:
         self._keep = keep
         self._final = ""
         self._forgotten = 0
-        """How many characters there were before `_final`."""
+        """The number of characters before `_final`."""
         self._ends = [0]
         """The end of the text after each number of ids."""
         self._known = 0

@@ -24,7 +24,7 @@ class ChannelsAsked:
     format: Format | None = None
     """None where all text is content."""
     template: Mapping[str, Any] = field(default_factory=dict)
-    """What the chat template is given beside the messages."""
+    """The variables of the chat template beside the messages."""
     hides_reasoning: bool = False
     alone: bool = False
     """One call at most: the others are left out."""

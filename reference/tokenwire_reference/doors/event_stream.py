@@ -37,7 +37,7 @@ class Framing:
 
     event: Callable[[Json], bytes]
     end: bytes
-    """What is written behind the last."""
+    """The bytes after the last event."""
 
 
 UNNAMED = Framing(_unnamed, b"data: [DONE]\n\n")
@@ -110,7 +110,7 @@ class EventStream(Response):
         self._delivery = delivery
         self._framing = framing
         self._parts: Iterator[bytes] = iter(())
-        """What was taken and is not written."""
+        """The parts that were taken and are not written yet."""
         self._over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

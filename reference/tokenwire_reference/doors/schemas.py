@@ -18,7 +18,7 @@ _KEYWORDS = {
     "array": ("maxItems",),
     "object": ("maxProperties",),
 }
-"""What limits a value of each type."""
+"""The limits of a value of each type."""
 _FLAG = {"type": ["boolean", "null"]}
 _SCRIPT = {"custom_params": {"type": ["object", "null"]}}
 _IMAGE = {"type": ["string", "null"]}

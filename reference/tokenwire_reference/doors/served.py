@@ -49,7 +49,7 @@ class Served:
     conversations: Conversations = field(default_factory=conversations)
     constraining: Constraining = field(init=False)
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the engine tells of itself, for `/server_info`."""
+    """The facts of the engine about itself, for `/server_info`."""
     started: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:

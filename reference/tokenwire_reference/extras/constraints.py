@@ -28,7 +28,7 @@ MOST_MASK_SECONDS = 0.25
 """Of CPU time. llguidance's own limits end a mask within some 0.02 s, where they count its work."""
 
 CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag", "response_format", "structured_outputs")
-"""What bodies call them."""
+"""Their names in bodies."""
 _AS_WRITTEN: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as Python writes it: white space without end would be a beginning for ever."""
 

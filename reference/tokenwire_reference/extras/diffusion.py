@@ -31,7 +31,7 @@ MASK = VOCAB_SIZE
 """Fills places without a settled id, and beyond the block."""
 _PLACES = 61
 _SPREAD = 1.5
-"""How far the model's logits spread, for each of the three things that they depend on."""
+"""The spread of the model's logits, for each of the three things that they depend on."""
 
 Array = Any
 

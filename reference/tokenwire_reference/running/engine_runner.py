@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 Deliver = Callable[[Sequence[Row]], None]
 
 STOP_SECONDS = 1.0
-"""How long the end of a step is waited for."""
+"""The time that the end of a step is waited for."""
 
 
 class EngineRunner(ABC):
@@ -42,7 +42,7 @@ class EngineRunner(ABC):
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self.failure: BaseException | None = None
-        """What broke the engine for good, or None."""
+        """The error that broke the engine for good, or None."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called once in the engine's thread, after the engine broke and every client got an error."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from tokenwire_reference.core.request import Row
 
 POLL_SECONDS = 0.1
-"""How often a thread that waits for the loop asks whether it still runs."""
+"""The interval at which a thread that waits for the loop checks that it still runs."""
 
 
 class Handover:

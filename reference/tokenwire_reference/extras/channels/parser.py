@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 Parse = Generator[None, None, Result]
 """Yields when it is done with `ChannelParser.here`."""
 Format = Callable[["ChannelParser"], Parse[None]]
-"""How a model marks its channels: reads a text to its end."""
+"""A format of channels: reads a text to its end."""
 
 _DIGITS_OF_64_BITS = 19
 WHITE_SPACE = " \t\r\n"
@@ -42,7 +42,7 @@ class Delta:
     text: str
     """Of a call, its arguments."""
     call: int = 0
-    """Which call of the choice it is, counted from 0."""
+    """The number of the call in the choice, counted from 0."""
     name: str | None = None
     """The function of a call, in the call's first delta only."""
 
@@ -133,7 +133,7 @@ class ChannelParser:
         self.markup = ""
         """What was read as markup, for as long as it may turn out to be none."""
         self.calls = 0
-        """How many calls have opened."""
+        """The number of calls that have opened."""
         self.reasoning: tuple[int, int | None] | None = None
         """Where the reasoning begins and ends in the text; it has no end while it is open."""
         self._written: list[Delta] = []
