@@ -23,8 +23,9 @@ from tokenwire.checks.check import CHECKS, Check, Target
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging import reasons
+from tokenwire.judging.asked_by import asked_by
 from tokenwire.judging.judge import Judgement, judge
-from tokenwire.judging.reasons import NO_WORKER, asked_by, scenarios_for
+from tokenwire.judging.reasons import NO_WORKER, scenarios_for
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Answer, Place, Stream

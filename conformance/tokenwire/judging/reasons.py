@@ -7,16 +7,14 @@ of these were answered, undisturbed and comparable. A reason names the stage at 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tokenwire.ask import Ask, RequestFields
 from tokenwire.checks.check import CHECKS
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.dialects.dialect import Dialect, dialect_of, gives_results
+from tokenwire.judging.asked_by import asked_by
 from tokenwire.judging.observing import may_observe, pairs_for
 from tokenwire.judging.run import Run, has_record
 from tokenwire.judging.tally import LeftOut, Tally, TallyBuilder
@@ -26,7 +24,6 @@ from tokenwire.requirement import Requirement
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.target.capability import Capability
 from tokenwire.target.tokenizer import HOW_TO_ENABLE, WAY_OUT
-from tokenwire.typed_table import typed
 
 WHOLE_RUN = "the whole run"
 """Replaces the exchange in a violation that is not in a single one."""
@@ -60,49 +57,18 @@ def scenarios_for() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(scenarios) for name, scenarios in table.items()}
 
 
-@dataclass(frozen=True)
-class _AskedBy:
-    """The request fields that ask for a capability."""
-
-    asks: Mapping[str, Any]
-    """Fields of a request, by their names in an ask."""
-    scenario: str
-    """The scenario that has them."""
-
-    def is_asked(self, stream: Answer) -> bool:
-        """True if a request holds all of the fields, whatever their values."""
-        return all(getattr(stream.asked, name) != _DEFAULTS[name] for name in self.asks)
-
-    def can_be_asked(self, dialect: Dialect) -> bool:
-        """True if an endpoint has words for them."""
-        values: dict[str, Any] = (
-            {"messages": ({"role": "user", "content": "a"},)} if dialect.chat else {"text": ("a",)}
-        )
-        values |= {name: tuple(v) if isinstance(v, list) else v for name, v in self.asks.items()}
-        return dialect.can_say(Ask(**values))
-
-
-_DEFAULTS = {field.name: field.default for field in fields(RequestFields)}
-
-
-@cache
-def asked_by() -> Mapping[str, _AskedBy]:
-    """Return what asks for a capability, by its name."""
-    table = read_yaml(spec_root() / "asked_by.yaml")
-    return {name: typed(_AskedBy, row, name) for name, row in table.items()}
-
-
 def unasked(capability: str, run: Run) -> str:
     """Explain why a run does not know whether the target has a capability; empty if it does.
 
     No request asked for it, though an endpoint that answered has words for it.
     """
     row = asked_by().get(capability)
-    if row is None or any(map(row.is_asked, run.streams)):
+    if row is None or capability in run.capabilities_asked:
         return ""
-    generating = (stream for stream in run.streams if stream.answered and not gives_results(stream))
-    dialects = {stream.dialect: dialect_of(stream) for stream in generating}
-    able = [dialect for dialect in dialects.values() if dialect is not None and row.can_be_asked(dialect)]
+    generating = (
+        dialect for dialect in run.dialects_answered.values() if dialect and not dialect.gives_results
+    )
+    able = any(map(row.can_be_asked, generating))
     return f"no request asked for {capability}: add --scenario {row.scenario}" if able else ""
 
 
@@ -110,14 +76,14 @@ def generates_nothing(requirement: Requirement, run: Run) -> str:
     """Explain why a requirement on generated text does not apply to a target that generates none; empty if
     it does, or if the target generates text.
     """
-    answered = [stream for stream in run.streams if stream.answered]
+    answered = run.dialects_answered
     asked = requirement.chapter == _OF_RESULTS or bool(
         set(scenarios_for().get(requirement.id, ())) & set(run.scenarios)
     )
-    if asked or not answered or not all(map(gives_results, answered)):
+    gives_text = not all(dialect is not None and dialect.gives_results for dialect in answered.values())
+    if asked or not answered or gives_text:
         return ""
-    endpoints = sorted({stream.dialect for stream in answered})
-    return f"the target generates no text: its endpoints give results ({_named(endpoints)})"
+    return f"the target generates no text: its endpoints give results ({_named(sorted(answered))})"
 
 
 class _Stage(NamedTuple):

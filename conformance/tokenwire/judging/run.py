@@ -13,8 +13,9 @@ from tokenwire.checks.reading.channels import seen_markup
 from tokenwire.checks.reading.deeds import Deeds, disturbed
 from tokenwire.checks.reading.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
-from tokenwire.dialects.dialect import vocabulary_told
+from tokenwire.dialects.dialect import Dialect, dialect_of, vocabulary_told
 from tokenwire.dialects.markup import Markup
+from tokenwire.judging.asked_by import asked_among
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Answer, Stream, fact
 from tokenwire.target.advertised import Advertised
@@ -128,6 +129,16 @@ class Run:
     def scenarios(self) -> tuple[str, ...]:
         """The scenarios of the streams that are judged, in their order."""
         return tuple(dict.fromkeys(stream.exchange.scenario for stream in self.answers))
+
+    @cached_property
+    def capabilities_asked(self) -> frozenset[str]:
+        """The capabilities that any request asks for, as far as requests tell."""
+        return asked_among(self.streams)
+
+    @cached_property
+    def dialects_answered(self) -> dict[str, Dialect | None]:
+        """The dialects in which the target answered, by name; None for one that is not known here."""
+        return {stream.dialect: dialect_of(stream) for stream in self.streams if stream.answered}
 
     @cached_property
     def pairs_beside(self) -> tuple[AnswerPair, ...]:

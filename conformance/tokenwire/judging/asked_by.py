@@ -1,0 +1,56 @@
+"""Requests for capabilities: which fields of a request ask for one, and in which scenario.
+
+An answer shows some capabilities only if its request asked for them (`spec/asked_by.yaml`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+from tokenwire.ask import Ask, RequestFields
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.record import Answer
+from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import typed
+
+
+@dataclass(frozen=True)
+class AskedBy:
+    """What asks for a capability."""
+
+    asks: Mapping[str, Any]
+    """Fields of a request, by their names in an ask."""
+    scenario: str
+    """The scenario that has them."""
+
+    def is_asked(self, asked: RequestFields) -> bool:
+        """True if a request holds all of the fields, whatever their values."""
+        return all(getattr(asked, name) != _DEFAULTS[name] for name in self.asks)
+
+    def can_be_asked(self, dialect: Dialect) -> bool:
+        """True if an endpoint has words for them."""
+        values: dict[str, Any] = (
+            {"messages": ({"role": "user", "content": "a"},)} if dialect.chat else {"text": ("a",)}
+        )
+        values |= {name: tuple(v) if isinstance(v, list) else v for name, v in self.asks.items()}
+        return dialect.can_say(Ask(**values))
+
+
+_DEFAULTS = {field.name: field.default for field in fields(RequestFields)}
+
+
+@cache
+def asked_by() -> Mapping[str, AskedBy]:
+    """Return what asks for a capability, by its name."""
+    table = read_yaml(spec_root() / "asked_by.yaml")
+    return {name: typed(AskedBy, row, name) for name, row in table.items()}
+
+
+def asked_among(streams: Iterable[Answer]) -> frozenset[str]:
+    """Return the capabilities that any request asks for. Each answer is looked at once."""
+    rows = asked_by().items()
+    requests = (stream.asked for stream in streams)
+    return frozenset(name for asked in requests for name, row in rows if row.is_asked(asked))
