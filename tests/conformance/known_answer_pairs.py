@@ -134,6 +134,14 @@ KNOWN_ANSWER_PAIRS = [
         target=PARROT,
     ),
     Pair(
+        "script-finish-is-right",
+        stopped(),
+        change(stopped(), finish=Finish("content_filter")),
+        pointer="/finish",
+        target=PARROT,
+        why="a filter",
+    ),
+    Pair(
         "script-match-is-right",
         stopped(),
         change(stopped(), finish=Finish("stop", matched="edc")),

@@ -82,7 +82,7 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
             continue
         if len(prompt) + budget > longest:
             continue  # a server may refuse that, or give less
-        if kind not in {"stop", "length", "abort", None} or not all(0 <= token < size for token in prompt):
+        if _has_an_end_of_its_own(stream, kind) or not all(0 <= token < size for token in prompt):
             continue
         heads = dict.fromkeys((b"", model.words.unfinished(prompt, skip=wants.skip_special_tokens)))
         readings = [
@@ -96,6 +96,19 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
         finished = kind in {"stop", "length"} and stream.error is None
         if reported:
             yield Known(choice, prompt, reported, finished, _echoed(stream, position, prompt, model.words))
+
+
+_OF_CALLS = frozenset({"tool_calls", "function_call"})
+_ENDS = frozenset({"stop", "length", "abort", None})
+
+
+def _has_an_end_of_its_own(stream: Stream, kind: str | None) -> bool:
+    """True for a finish that the law of the model does not know: calls, which a parser finds, and words that a
+    family has of its own. A filter is not one of them: nothing that a parrot says is harmful.
+    """
+    policy = policy_of(stream)
+    own_word = policy.other_finish_types and kind not in policy.finish_types
+    return kind not in _ENDS and (kind in _OF_CALLS or own_word)
 
 
 def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[str, ...]:
@@ -153,13 +166,22 @@ def _script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observat
     the budget.
     """
     for known in known_choices(stream, target):
-        if known.finished and known.choice.finish is not None:
+        if _came_to_an_end(known.choice, stream):
             due, right = known.right.finish, known.right
             words = f"the right answer ends with {due} after {len(right.ids)} ids"
-            actual = known.choice.finish.type
+            actual = _type_of(known.choice)
             message = f"choice {known.choice.index} finished with {actual}; {words}"
             place = _last_finish(known.choice).at("finish")
             yield expect(place, due, actual, message)
+
+
+def _type_of(choice: Choice) -> str | None:
+    return choice.finish.type if choice.finish is not None else None
+
+
+def _came_to_an_end(choice: Choice, stream: Stream) -> bool:
+    """True if a choice has a finish reason, be it a wrong one, that is no abort."""
+    return _type_of(choice) not in {None, "abort"} and stream.error is None
 
 
 def _last_finish(choice: Choice) -> Emission:
