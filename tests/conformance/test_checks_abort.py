@@ -11,6 +11,7 @@ from abort_and_invariance_pairs import (
     BUSY,
     COLD,
     FIRST,
+    LASTING,
     LONG,
     NEIGHBOUR,
     PREFIX,
@@ -24,6 +25,7 @@ from abort_and_invariance_pairs import (
     near_tie,
 )
 from control_calls import abort, called, load_report, sent_at
+from live_captures import live_run, verdict
 from stream_builder import (
     ABORT,
     FAILED,
@@ -39,8 +41,9 @@ from stream_builder import (
 )
 from test_checks_pairs import observe
 
-from tokenwire.checks.check import Target
+from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.control import Action, ControlCall
+from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
@@ -180,6 +183,20 @@ def test_an_abort_of_nobody_that_got_no_answer_says_nothing() -> None:
 def test_a_second_request_after_the_first_is_no_collision() -> None:
     assert observe("id-in-use-spares-the-first", (FIRST, sent_at(SECOND, 5.0))) == []
     assert observe("id-in-use-spares-the-first", (FIRST, SECOND), ABORTED) == []
+
+
+def test_a_first_request_that_ends_before_the_second_is_cleared_away_shows_nothing() -> None:
+    """Four runs of a fast model passed whose server ends the first after two seconds."""
+    check = CHECKS["id-in-use-spares-the-first"].on_run
+    assert check is not None
+    (seen,) = check((FIRST, SECOND), Target())
+    assert seen.condition_only
+    assert seen.message.startswith("it ended -0.2 s after the other, which is cleared away 2 s after")
+    assert observe("id-in-use-spares-the-first", (LASTING, SECOND))[0].holds
+    other = [replace(stream, dialect="vllm-completions") for stream in (LASTING, SECOND)]
+    shorter = sent_at(other[0], 0.0, 1.3)
+    assert observe("id-in-use-spares-the-first", (shorter, other[1]))[0].holds
+    assert verdict(live_run("id-in-use-passes"), "id-in-use-spares-the-first") is Verdict.INCONCLUSIVE
 
 
 def test_of_two_requests_under_one_id_the_one_that_began_first_has_to_be_spared() -> None:

@@ -17,14 +17,15 @@ from tokenwire.checks.check import (
     check_run_rows,
     select,
 )
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import count_of, end_place
 from tokenwire.checks.reading.refusals import put_off
 from tokenwire.checks.reading.times import began, delivered_at, over, overlap, timeline
 from tokenwire.dialects.control import Action, ControlCall
-from tokenwire.dialects.dialect import known_as, names_of
+from tokenwire.dialects.dialect import family_of, known_as, names_of
 from tokenwire.record import Answer, Choice, Delivery, Stream, integer
 from tokenwire.requirement import tolerance
+from tokenwire.target.advertised import clears_refused_after_s
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
@@ -262,7 +263,10 @@ def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) 
 
 @check_run("id-in-use-spares-the-first")
 def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a stream under whose id another request came is not ended by that."""
+    """Check that a stream under whose id another request came is not ended by that.
+
+    That it was not ended shows only if it lasted until the server had cleared the other one away.
+    """
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
         if stream.asked.request_id and began(stream.exchange) is not None:
@@ -278,6 +282,12 @@ def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> 
         message = f"the request {name!r} did not come to its end after another was sent under its id"
         place = choice.last_at("finish") if choice else end_place(first)
         actual = finish.type if finish else str(first.exchange.ending)
+        timer = clears_refused_after_s(family_of(first.dialect))
+        lasted = max((over(first.exchange) or 0.0) - (over(second.exchange) or 0.0) for second in beside)
+        if holds and lasted <= timer:
+            why = f"it ended {lasted:.1f} s after the other, which is cleared away {timer:g} s after its refusal"
+            yield left_out(place, why if timer else "it ended before the other")
+            continue
         yield expect(
             place, "an end of its own", actual, message, holds=holds, related=(end_place(beside[0]),)
         )

@@ -150,6 +150,8 @@ class _Family:
     family: str
     documents: tuple[_Document, ...] = ()
     flags: Mapping[str, _Flag] = field(default_factory=dict)
+    clears_refused_after_s: float = 0.0
+    """The seconds after which a refused request is cleared away by its id; 0 if that happens at once."""
     promises: tuple[str, ...] = ()
     """Capabilities that the documentation of the family says all of its servers have or refuse."""
 
@@ -159,6 +161,12 @@ def load_families() -> tuple[_Family, ...]:
     """Load all tables of `spec/servers/`. Raises ValueError for a fact that servers cannot report."""
     paths = sorted((spec_root() / "servers").glob("*.yaml"))
     return tuple(typed(_Family, read_yaml(path), str(path)) for path in paths)
+
+
+@cache
+def clears_refused_after_s(family: str) -> float:
+    """Return the seconds after which a family clears a refused request away; 0 for other families."""
+    return next((known.clears_refused_after_s for known in load_families() if known.family == family), 0.0)
 
 
 @cache
