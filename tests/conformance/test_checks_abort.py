@@ -191,7 +191,7 @@ def test_a_first_request_that_ends_before_the_second_is_cleared_away_shows_nothi
     assert check is not None
     (seen,) = check((FIRST, SECOND), Target())
     assert seen.condition_only
-    assert seen.message.startswith("it ended -0.2 s after the other, which is cleared away 2 s after")
+    assert seen.message.startswith("it ended -0.2 s after the other, which is cleared away 2 s after that")
     assert observe("id-in-use-spares-the-first", (LASTING, SECOND))[0].holds
     other = [replace(stream, dialect="vllm-completions") for stream in (LASTING, SECOND)]
     shorter = sent_at(other[0], 0.0, 1.3)

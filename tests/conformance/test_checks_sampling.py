@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from live_captures import judged, live_run
 from sampling_pairs import GREEDY, OTHER_IDS, SURE, answer, biased, scored, truncated, warm
 from stream_builder import IDS, STOP, Reply, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
+from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.scenarios.batch import stops_apart
 
@@ -18,9 +20,22 @@ from tokenwire.scenarios.batch import stops_apart
 def seen(requirement: str, *streams: Stream) -> list[Observation]:
     check = CHECKS[requirement]
     if check.on_run is not None:
-        return list(check.on_run(streams, Target()))
+        found = check.on_run(streams, Target())
+        return [item for item in found if not (item.condition_only and item.message)]
     assert check.on_stream is not None
     return [item for stream in streams for item in check.on_stream(stream, Target())]
+
+
+def test_what_is_drawn_as_the_greedy_answer_shows_neither_seed_nor_temperature() -> None:
+    """The seed was kept by greedy answers, and a temperature that was asked for `did not happen`."""
+    run = live_run("hf-temperature")
+    for requirement, why in (
+        ("seed-is-kept", "what the request gets greedily or without the seed"),
+        ("temperature-is-kept", "all 3 answers at temperature 1 are the greedy one, and no logprobs tell"),
+    ):
+        (judgement,) = judged(run, requirement)
+        assert judgement.verdict is Verdict.INCONCLUSIVE
+        assert why in judgement.message
 
 
 def test_a_model_that_is_sure_of_its_tokens_proves_nothing() -> None:

@@ -285,7 +285,7 @@ def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> 
         timer = clears_refused_after_s(family_of(first.dialect))
         lasted = max((over(first.exchange) or 0.0) - (over(second.exchange) or 0.0) for second in beside)
         if holds and lasted <= timer:
-            why = f"it ended {lasted:.1f} s after the other, which is cleared away {timer:g} s after its refusal"
+            why = f"it ended {lasted:.1f} s after the other, which is cleared away {timer:g} s after that"
             yield left_out(place, why if timer else "it ended before the other")
             continue
         yield expect(

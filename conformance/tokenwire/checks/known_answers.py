@@ -103,8 +103,9 @@ _ENDS = frozenset({"stop", "length", "abort", None})
 
 
 def _has_an_end_of_its_own(stream: Stream, kind: str | None) -> bool:
-    """True for a finish that the law of the model does not know: calls, which a parser finds, and words of the
-    family's own. A filter is not one of them: nothing that a parrot says is harmful.
+    """True for a finish that the law of the model does not know: that of calls, or a family's own word.
+
+    A filter is not one of them: nothing that a parrot says is harmful.
     """
     policy = policy_of(stream)
     own_word = policy.other_finish_types and kind not in policy.finish_types

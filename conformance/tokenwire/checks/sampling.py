@@ -218,7 +218,12 @@ def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterat
         alike = all(draw.result == likeliest.result for draw in drawn)
         known = [draw.loglikelihood for draw in (likeliest, *drawn) if draw.loglikelihood is not None]
         chance = max(known, default=0.0)
-        if not drawn or (alike and chance >= _RARE):
+        if not drawn:
+            continue
+        if alike and chance >= _RARE:
+            likely = f"as likely as e^{chance:.0f}" if known else "and no logprobs tell how likely"
+            why = f"all {len(drawn)} answers at temperature 1 are the greedy one, {likely}"
+            yield left_out(drawn[-1].choice.last_at("text"), why)
             continue
         message = f"all {len(drawn)} answers at temperature 1 are the greedy one, as likely as e^{chance:.0f}"
         place = drawn[-1].choice.last_at("output_ids")
@@ -233,6 +238,18 @@ def _seeded(stream: Stream) -> bool:
     return not asked.greedy and asked.seed is not None and bool(asked.key) and not asked.stream
 
 
+def _without_that_seed(
+    streams: tuple[Answer, ...], wanted: set[tuple[Hashable, ...]]
+) -> dict[tuple[Hashable, ...], set[Hashable]]:
+    """Return the results of the same questions when they were answered greedily, or without a seed."""
+    found: dict[tuple[Hashable, ...], set[Hashable]] = defaultdict(set)
+    for stream in streams if wanted else ():
+        drawn_freely = stream.asked.greedy or stream.asked.seed is None
+        if drawn_freely and (question := _question(stream)) in wanted:
+            found[question] |= {draw.result for draw in _drawn(stream)}
+    return found
+
+
 @check_run("seed-is-kept")
 def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """One request with one seed has one output, on a server that repeats what it says greedily."""
@@ -240,16 +257,23 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
     greedy = (stream for stream in streams if stream.asked.greedy and stream.asked.key in target.contradicted)
     unsteady = {stream.dialect for stream in greedy} if seeded and target.contradicted else set()
     first: dict[str, Answer] = {}
+    unseeded = _without_that_seed(streams, set(map(_question, seeded)))
     for stream in seeded:
         if stream.dialect in unsteady:
             why = f"{stream.dialect} answers greedy requests in two ways"
             yield left_out(stream.choices[0].last_at("output_ids"), why)
             continue
         asked = stream.asked
+        others = unseeded.get(_question(stream), set())
+        nothing_drawn = bool(others) and {draw.result for draw in _drawn(stream)} == others
         before = first.setdefault(asked.key, stream)
         earlier = before.choices if before is not stream else ()
         for choice_before, second in zip(earlier, stream.choices, strict=False):
             stated = stated_by_both(choice_before, second)
+            if nothing_drawn and stated[0] == stated[1]:
+                why = "it is what the request gets greedily or without the seed: nothing was drawn"
+                yield left_out(second.last_at("text"), why)
+                continue
             yield expect(
                 second.last_at("output_ids"),
                 stated[0][:_SHOWN],
