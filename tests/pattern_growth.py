@@ -17,7 +17,7 @@ Text = str | bytes
 Instruction = tuple[Any, ...]
 
 _UNROLLED = 64
-"""The most copies of a body with a bounded number of repetitions; more count as unbounded."""
+"""The most optional copies of a body; with more, their number counts as unbounded."""
 _FEW, _MANY = 40, 160
 """Repetitions of a pump in the two texts that are compared."""
 _STEPS_A_CHARACTER = 12
@@ -154,7 +154,7 @@ class Program:
         def split(begin: int, out: int) -> Instruction:
             return ("split", out, begin) if lazy else ("split", begin, out)
 
-        for _ in range(min(least, _UNROLLED)):
+        for _ in range(least):
             self._compile(body, flags)
         if most is c.MAXREPEAT or most - least > _UNROLLED:
             loop = self._loops

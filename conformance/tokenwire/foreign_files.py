@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MOST_PARTS = 200
+_MOST_PARTS = 50
 _LONG_KEY = re.compile(rf"""(?<![\w."'-])[\w"'-]++(?:[ \t]*+\.[ \t]*+[\w"'-]++){{{_MOST_PARTS}}}""", re.ASCII)
 """A key with enough parts to let Python's parser take quadratic time."""
 _LARGEST = 32 << 20

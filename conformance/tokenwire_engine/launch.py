@@ -121,7 +121,7 @@ def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     else:  # the program itself takes many seconds to say it
         python = words[0] if "-m" in words else _interpreter(words[0])
         told = _printed([python, "-c", _ABOUT_VLLM])
-    found = re.search(r"\d+\.\d+\.\d+(?:[.a-z]+\d+)*", told)
+    found = re.search(r"(?<!\d)\d+\.\d+\.\d+(?:[.a-z]+\d+)*", told)
     if found is None:
         raise UsageError(f"{words[0]} names no release of vLLM; say it with --front-end-version")
     lines = told.splitlines()

@@ -338,8 +338,8 @@ def test_toml_of_strangers_is_bounded(name: str) -> None:
 
 @pytest.mark.parametrize("key", ["a.", "a . ", '"a".', "a-b."])
 def test_a_key_of_many_parts_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="more than 200 parts"):
-        parse_foreign_toml(f"{key * 201}a = 1")
+    with pytest.raises(ValueError, match="more than 50 parts"):
+        parse_foreign_toml(f"{key * 51}a = 1")
     assert parse_foreign_toml(f"{key * 20}a = '{'a.' * 20}'")
 
 

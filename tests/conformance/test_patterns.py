@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from pattern_growth import Program, attacks, growth
 from tokenwire.checks.reading.channels import _every_marker
 from tokenwire.spec_files import spec_root
 
-PACKAGES = ("tokenwire", "tokenwire_reference", "tokenwire_faults")
+PACKAGES = sorted(
+    found.name for found in iter_modules() if found.ispkg and found.name.startswith("tokenwire")
+)
 CALLS = frozenset({"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"})
 LIBRARIES = ("re", "regex")
 AT_THE_BEGINNING = frozenset({"match", "fullmatch"})
@@ -176,6 +179,7 @@ def is_scanned(found: Found) -> bool:
 
 
 def test_patterns_are_found() -> None:
+    assert {"tokenwire", "tokenwire_reference", "tokenwire_faults"} <= {*PACKAGES}
     places = {found.place for found in patterns()}
     assert places >= {
         "tokenwire.wire.strict_json:_STRING_OR_BRACKET",
