@@ -64,7 +64,7 @@ def test_without_an_answer_nothing_is_trusted() -> None:
 
 
 def test_what_is_unsupported_says_whether_that_can_be_trusted() -> None:
-    row = made_up_row(applies_when=("logprobs",))
+    row = made_up_row(applies_when=("retractions",))
     honest = judge([Run((ids_stream([1]), refused(UNKNOWN_FIELD)))], [row])[0]
     careless = judge([Run((ids_stream([1]), answered(UNKNOWN_FIELD)))], [row])[0]
     assert honest.verdict is careless.verdict is Verdict.UNSUPPORTED

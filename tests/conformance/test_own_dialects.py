@@ -35,7 +35,7 @@ def test_a_server_is_asked_in_the_dialect_of_a_file(tokenwire, tmp_path: Path, b
     mine(tmp_path)
     if by_file:
         (tmp_path / "tokenwire.toml").write_text('dialects = ["./mine.yaml"]\n', "utf-8")
-    given = () if by_file else ("--dialect", "mine.yaml")
+    given = ("--trust",) if by_file else ("--dialect", "mine.yaml")
     with demo_server(["prompt-tokens-grow"]) as url:
         only = ("--scenario", "request-id", "--budget", "quick", "--json", "r.json")
         ran = tokenwire("check", "-q", "--target", url, *given, *only)

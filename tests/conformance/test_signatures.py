@@ -26,15 +26,18 @@ ENTRIES = [{"token": letter, "logprob": -1.0, "bytes": None, "top_logprobs": []}
 USAGE = {"completion_tokens": 6}
 
 
-def violations(requirement: str, stream: Stream) -> tuple[Observation, ...]:
+def violations(requirement: str, stream: Stream, *others: Stream) -> tuple[Observation, ...]:
     check = CHECKS[requirement]
-    looked = check.on_stream(stream, Target()) if check.on_stream else check.on_run((stream,), Target())
+    streams = (stream, *others)
+    looked = check.on_stream(stream, Target()) if check.on_stream else check.on_run(streams, Target())
     return tuple(seen for seen in looked if not seen.holds)
 
 
-def threads(requirement: str, stream: Stream, *seen: Observation) -> tuple[str, ...]:
-    """What the violations of a stream look like."""
-    found = seen or violations(requirement, stream)
+def threads(
+    requirement: str, stream: Stream, *seen: Observation, others: tuple[Stream, ...] = ()
+) -> tuple[str, ...]:
+    """Return the threads that the violations of a stream look like. `others`: further answers of its run."""
+    found = seen or violations(requirement, stream, *others)
     assert found, f"{requirement} is not violated"
     return looks_like(Judgement(ROWS[requirement], "one", Verdict.FAIL, violations=found, run=Run((stream,))))
 
@@ -47,6 +50,8 @@ class Case:
     """As the known bug leaves it."""
     other: Stream
     """Another violation of the same requirement."""
+    beside: tuple[Stream, ...] = ()
+    """Further answers of the run with the known bug."""
 
 
 def chat(index: int, **changed: object) -> Stream:
@@ -84,11 +89,13 @@ def batch(second: tuple[int, ...]) -> Stream:
     return incremental(Reply(prompt_ids=PROMPT), Reply(prompt_ids=second), **BATCH)
 
 
-def zero(values: list[float]) -> Stream:
+def zero(values: list[float], name: str = "generate/one") -> Stream:
     ids = tuple(range(11, 11 + len(values)))
     entries = [[value, token, None] for value, token in zip(values, ids, strict=True)]
     return whole(
-        Reply(ids=ids, text="x" * len(ids), series={"output_token_logprobs": entries}), logprobs=True
+        Reply(ids=ids, text="x" * len(ids), series={"output_token_logprobs": entries}),
+        name=name,
+        logprobs=True,
     )
 
 
@@ -133,7 +140,13 @@ CASES = [
         chat(2, text=""),
         chat(2),
     ),
-    Case("all-zero", "logprobs-vary", zero([0.0] * 64), zero([-9999.0] * 64)),
+    Case(
+        "all-zero",
+        "logprobs-vary",
+        zero([0.0] * 64),
+        zero([-9999.0] * 64),
+        (zero([0.0] * 64, "generate/two"),),
+    ),
     Case(
         "prompt-ids-never-told",
         "asked-or-refused",
@@ -165,7 +178,7 @@ def test_the_pattern_of_a_bug_is_seen_and_another_violation_is_not_taken_for_it(
         for thread in signature.upstream
     }
     assert upstream
-    assert set(threads(case.requirement, case.bug)) == upstream
+    assert set(threads(case.requirement, case.bug, others=case.beside)) == upstream
     assert not upstream & set(threads(case.requirement, case.other))
 
 
