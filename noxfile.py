@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -126,6 +127,40 @@ def conformance(session: nox.Session) -> None:
         session.log(f"the reference engine: {name}")
         with reference_server(session, *flags) as url:
             session.run("tokenwire", "check", "--target", url, *session.posargs)
+
+
+FRONT_ENDS = {
+    "vLLM 0.33.0, Rust": ("vllm==0.33.0", "vllm-rs serve"),
+}
+"""Front ends that need nothing but a file of a wheel: the wheel, and the command."""
+
+
+@nox.session
+def engine(session: nox.Session) -> None:
+    """Run front ends over the engine: all schedules of a few tokens, and a quick check.
+
+    `-- 'path/to/python -m sglang.launch_server'` does it with a front end that is there. A wheel that the
+    index does not offer is named, and left out.
+    """
+    session.install("--no-compile", "-e", ".[engine,reference]", *CONSTRAINTS, silent=False)
+    commands = dict.fromkeys(session.posargs, "")
+    for name, (wheel, command) in FRONT_ENDS.items() if not commands else ():
+        folder = Path(session.create_tmp()).resolve()
+        try:
+            session.run("pip", "download", "--quiet", "--no-deps", "--dest", str(folder), wheel)
+        except nox.command.CommandFailed:
+            session.warn(f"{name} is left out: the index does not offer {wheel}")
+            continue
+        program = folder / command.split()[0]
+        with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+            program.write_bytes(archive.read(f"vllm/{program.name}"))
+        program.chmod(0o755)
+        commands[f"{program} serve"] = name
+    for command, name in commands.items():
+        session.log(name or command)
+        # Both find what a release truly does: status 1 is a finding, which is shown.
+        session.run("python", "-m", "proofs.schedules", "--engine", command, success_codes=[0, 1])
+        session.run("tokenwire", "check", "--engine", command, "--budget", "quick", success_codes=[0, 1])
 
 
 @nox.session

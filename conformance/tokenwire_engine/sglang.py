@@ -35,6 +35,7 @@ from tokenwire_engine.engine import (
     UncomputedError,
     answer,
 )
+from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Key, Schedule, parse_schedule, schedule_of
 
 _MANAGERS = "sglang.srt.managers"
@@ -54,6 +55,10 @@ _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "OpenSessionReqInput": ("OpenSessionReqOutput", {"session_id": None, "success": False}),
 }
 """Answers to control messages, by the name of their class; all others get none."""
+
+
+_LANGUAGES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
+"""Sampling parameters that name a language, by its kind."""
 
 
 class UnknownVersionError(ValueError):
@@ -302,10 +307,18 @@ class Scheduler:
             least=params.min_new_tokens or 0,
             barred=ends,
             bias=bias,
+            language=self.language_of(params),
             presence=params.presence_penalty,
             frequency=params.frequency_penalty,
             repetition=params.repetition_penalty,
         )
+
+    def language_of(self, params: Any) -> Grammar | None:
+        """The language that a request wants its answer in. Raises UncomputedError."""
+        for kind, name in _LANGUAGES.items():
+            if value := getattr(params, name, None):
+                return Grammar(kind, value, Path(self.rust_server_tokenizer_path()))
+        return None
 
     def score(self, req: Any, prompt: Sequence[int], start: int) -> None:
         """Write the logprobs of a prompt into the request's record."""

@@ -47,7 +47,9 @@ class Below:
         while (message := self.outputs.recv()) != b"ENGINE_CORE_DEAD":
             for name, ids, *rest in unpack(message)[1]:
                 finish, stop = (*rest[3:5], None, None)[:2]
-                self.waiting[name].put((ids, FINISHES[5 if finish is None else finish], stop))
+                error = rest[16] if len(rest) > 16 else None
+                reason = error["message"] if error else stop
+                self.waiting[name].put((ids, FINISHES[5 if finish is None else finish], reason))
         self.is_dead = True
         for queue in self.waiting.values():
             queue.put(([], "error", None))
@@ -95,6 +97,10 @@ class Handler(BaseHTTPRequestHandler):
             for ids, finish, stop in outputs
         ]
         head = {"id": "cmpl", "object": "text_completion", "created": 1, "model": "parrot"}
+        if events[-1]["finish_reason"] == "error" and events[-1]["stop_reason"]:
+            error = {"message": events[-1]["stop_reason"], "type": "BadRequestError", "code": 400}
+            self._send(400, "application/json", json.dumps({"error": error}).encode())
+            return
         if body.get("stream"):
             lines = [f"data: {json.dumps({**head, 'choices': [event]})}\n\n" for event in events]
             self._send(200, "text/event-stream", "".join((*lines, "data: [DONE]\n\n")).encode())

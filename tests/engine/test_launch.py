@@ -221,6 +221,30 @@ def test_check_starts_asks_and_stops_everything(vllm_rs: Path, tmp_path: Path) -
     assert is_gone(document["target"]["url"])
 
 
+def test_scenarios_of_schedules_are_asked_where_an_engine_reads_them(vllm_rs: Path, tmp_path: Path) -> None:
+    report, capture = tmp_path / "report.json", tmp_path / "capture"
+    words = (
+        "--engine",
+        f"{vllm_rs} serve",
+        "--dialect",
+        "vllm-completions",
+        "--requirement",
+        "script-ids-are-said",
+    )
+    names = ("scheduled-steps", "scheduled-ends", "scheduled-batches")
+    asked = [word for name in names for word in ("--scenario", name)]
+    with tokenwire("check", *words, *asked, "--record", str(capture), "--json", str(report)) as process:
+        printed, errors = process.communicate(timeout=100)
+    assert process.returncode == 1, printed + errors
+    asked_for = {path.stem for path in capture.rglob("*.jsonl*")}
+    assert {"stops-schedule-5-stream", "late-abort-stream", "late-key-whole"} <= asked_for
+    verdicts = {row["scenario"]: row for row in json.loads(report.read_text("utf-8"))["verdicts"]}
+    assert verdicts["scheduled-steps"]["verdict"] == "FAIL", "this front end looks for no stop string"
+    seen = {row["exchange"] for row in verdicts["scheduled-steps"]["evidence"]}
+    assert all("/stop" in name for name in seen)
+    assert {name: verdicts[name]["verdict"] for name in names[1:]} == dict.fromkeys(names[1:], "PASS")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
