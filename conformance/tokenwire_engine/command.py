@@ -8,14 +8,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Annotated, Any
 
 import typer
 
 from tokenwire.commands.command import command, usage_errors
 from tokenwire.parrot.vocabulary import Vocabulary
-from tokenwire_engine.launch import Family, Wanted, front_end
+from tokenwire_engine.launch import Ending, Family, Wanted, front_end
 from tokenwire_engine.schedule import parse_schedule
 
 
@@ -64,24 +64,24 @@ def _engine(
         trace=trace and trace.resolve(),
         log=log and log.resolve(),
     )
-    with _ended(attached=attached) as ended, usage_errors(), front_end(wanted, ended) as running:
+    with _ended(attached=attached) as ending, usage_errors(), front_end(wanted, ending) as running:
         typer.echo(f"{' '.join(words)} answers at {running.url} ({running.seconds:.1f} s)")
         typer.echo(f"check it: tokenwire check --target {running.url}")
         sys.stdout.flush()
-        status = running.wait(ended)
+        status = running.wait(ending)
         if status is not None:
             typer.echo(f"the front end ended with status {status}", err=True)
             raise typer.Exit(1)
 
 
 @contextlib.contextmanager
-def _ended(*, attached: bool) -> Iterator[Event]:
-    """An event that is set by SIGTERM, by SIGINT, and if `attached` by the end of the standard input."""
-    ended = Event()
+def _ended(*, attached: bool) -> Iterator[Ending]:
+    """An end that SIGTERM and SIGINT wish for, and if `attached` the end of the standard input."""
+    ending = Ending()
     numbers = (signal.SIGTERM, signal.SIGINT)
 
     def end(*_: Any) -> None:
-        ended.set()
+        ending.wish()
 
     before = {number: signal.signal(number, end) for number in numbers}
     if attached:
@@ -89,11 +89,11 @@ def _ended(*, attached: bool) -> Iterator[Event]:
         def watch() -> None:
             while os.read(0, 1 << 12):  # a buffer of Python's would be locked when the process ends
                 pass
-            ended.set()
+            ending.wish()
 
         Thread(target=watch, daemon=True).start()
     try:
-        yield ended
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.law import Parrot, positions_of
@@ -192,6 +192,23 @@ def _interpreter(script: str) -> str:
 
 
 @dataclass
+class Ending:
+    """A wish to end, which a signal may make: the lock of an event would wait for itself there."""
+
+    wished: bool = False
+
+    def wish(self) -> None:
+        """End soon."""
+        self.wished = True
+
+    def wait(self) -> bool:
+        """Wait a little; True if the end is wished for."""
+        if not self.wished:
+            time.sleep(_POLL_S)
+        return self.wished
+
+
+@dataclass
 class FrontEnd:
     """A front end that runs, with the engine below it."""
 
@@ -201,21 +218,21 @@ class FrontEnd:
     seconds: float
     """From its start to its first answer."""
 
-    def wait(self, ended: Event) -> int | None:
-        """Wait until it ends by itself, or until the event; its status, or None."""
-        while not ended.wait(_POLL_S):
+    def wait(self, ending: Ending) -> int | None:
+        """Wait until it ends by itself, or until an end is wished for; its status, or None."""
+        while not ending.wait():
             if (status := self.process.poll()) is not None:
                 return status
         return None
 
 
 @contextlib.contextmanager
-def front_end(wanted: Wanted, ended: Event | None = None) -> Iterator[FrontEnd]:
+def front_end(wanted: Wanted, ending: Ending | None = None) -> Iterator[FrontEnd]:
     """Run a front end, and the engine below it, while the block runs. Raises UsageError.
 
-    `ended` gives up waiting for its first answer.
+    `ending` gives up waiting for its first answer.
     """
-    ended = ended or Event()
+    ending = ending or Ending()
     words = (program(wanted.words), *wanted.words[1:])
     wanted = replace(wanted, words=words)
     with contextlib.ExitStack() as stack:
@@ -242,7 +259,7 @@ def front_end(wanted: Wanted, ended: Event | None = None) -> Iterator[FrontEnd]:
         )
         stack.callback(_end, process)
         url = f"http://{wanted.flag('--host') or _HOST}:{port}"
-        _demand_answer(url, process, log, started + wanted.ready_s, ended)
+        _demand_answer(url, process, log, started + wanted.ready_s, ending)
         yield FrontEnd(url, process, log, time.monotonic() - started)
 
 
@@ -301,7 +318,9 @@ def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mappin
     return found
 
 
-def _demand_answer(url: str, process: subprocess.Popen[bytes], log: Path, until: float, ended: Event) -> None:
+def _demand_answer(
+    url: str, process: subprocess.Popen[bytes], log: Path, until: float, ending: Ending
+) -> None:
     """Wait until a front end answers. Raises UsageError with the end of its log."""
     while not _answers(url):
         status = process.poll()
@@ -309,7 +328,7 @@ def _demand_answer(url: str, process: subprocess.Popen[bytes], log: Path, until:
             raise UsageError(f"the front end ended with status {status} before it answered:\n{_tail(log)}")
         if time.monotonic() > until:
             raise UsageError(f"the front end does not answer at {url}/health:\n{_tail(log)}")
-        if ended.wait(_POLL_S):
+        if ending.wait():
             raise UsageError("ended before the front end answered")
 
 

@@ -1,6 +1,7 @@
-"""Batches of mixed customized_info on released servers, recorded over the engine: rows of the suite name what is wrong.
+"""Batches of mixed customized_info on released servers, recorded over the engine: rows name what is wrong.
 
-Four requests start in one step: one has the key a, one the key b, one none, and one the key c from output 3 on.
+Four requests start in one step: one has the key a, one the key b, one none, and one the key c from output
+3 on.
 """
 
 from pathlib import Path
@@ -21,7 +22,7 @@ def verdicts(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.mark.parametrize("verdicts", ["0.5.13"], indirect=True)
 def test_a_mixed_batch_kills_sglang_0_5_13(verdicts: dict[str, Any]) -> None:
-    """tokenizer_manager.py: `customized_info_accumulated[k].extend(v[i])` of a list that is shorter than the batch."""
+    """tokenizer_manager.py takes entry i of a list that is shorter than the batch, and ends."""
     assert list(verdicts) == ["requests-do-not-break-the-server"]
     assert "the server died" in verdicts["requests-do-not-break-the-server"]["message"]
 

@@ -16,6 +16,7 @@ import pytest
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
+from tokenwire_engine.command import _ended
 from tokenwire_engine.launch import Family, Wanted, fields_in, front_end, sglang_command, vllm_command
 from tokenwire_engine.schedule import parse_schedule
 
@@ -183,6 +184,22 @@ def test_sigterm_ends_the_command_and_the_front_end(vllm_rs: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     assert is_gone(url)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_signal_in_the_middle_of_waiting_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of an event was taken twice there, and the command hung."""
+    slept = []
+
+    def interrupted(seconds: float) -> None:
+        slept.append(seconds)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+    with _ended(attached=False) as ending:
+        monkeypatch.setattr("tokenwire_engine.launch.time.sleep", interrupted)
+        assert ending.wait()
+    assert len(slept) == 1
 
 
 def test_a_command_that_loses_its_parent_ends_the_front_end(vllm_rs: Path) -> None:
