@@ -35,7 +35,7 @@ def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[
     all good ones that were answered.
     """
     bad: dict[tuple[str, str], Answer] = {}
-    controls: list[tuple[Answer, Answer]] = []
+    behind: list[tuple[Answer, Answer]] = []
     good: list[Good] = []
     for stream in streams:
         talk = (stream.exchange.scenario, stream.dialect)
@@ -45,10 +45,15 @@ def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[
             bad[talk] = stream
         elif not _failed(stream):
             if talk in bad:
-                controls.append((bad.pop(talk), stream))
+                behind.append((bad.pop(talk), stream))
             if stream.asked.key and stream.answered and ended(stream):
                 good.append((stream.asked.key, _delivered(stream), stream))
-    return controls, good
+    return behind, good
+
+
+def controls(streams: tuple[Answer, ...], target: Target) -> list[tuple[Answer, Answer]]:
+    """Return each good request that was sent next after a bad one in the same talk, behind that bad one."""
+    return _after_bad(streams, target)[0]
 
 
 def _failed(stream: Answer) -> bool:
@@ -69,8 +74,8 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
     differ, it is not.
     """
     compared: list[list[Observation]] = []
-    controls, good = _after_bad(streams, target)
-    after_bad = {control.exchange.name for _, control in controls}
+    behind, good = _after_bad(streams, target)
+    after_bad = {control.exchange.name for _, control in behind}
     answers: dict[str, list[Answer]] = {}
     reported: Counter[tuple[object, ...]] = Counter()
     results: dict[str, list[int]] = {key: [] for key in target.contradicted}
@@ -82,9 +87,9 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:
             results[key].append(known_by([(choice.output_ids, choice.text) for choice in stream.choices]))
-    of_controls = {control.asked.key for _, control in controls}
+    of_controls = {control.asked.key for _, control in behind}
     repeats = bool(target.repeated) and target.contradicted <= of_controls
-    for bad, control in controls:
+    for bad, control in behind:
         twins = [answer for answer in answers.get(control.asked.key, ()) if answer is not control]
         before = [candidate for candidate in twins if candidate.exchange.name not in after_bad]
         twin = next(iter(before or twins), None)

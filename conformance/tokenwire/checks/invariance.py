@@ -66,6 +66,16 @@ def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
     return beside
 
 
+def in_crowds(streams: Iterable[Answer]) -> Iterator[str]:
+    """Yield the names of the exchanges that a crowd of other requests was beside."""
+    answered = [stream for stream in streams if stream.answered]
+    beside = _company(answered)
+    for stream in answered:
+        known = began(stream.exchange) is not None
+        if known and beside(stream.exchange, stream.asked.prompt_key) >= CROWD:
+            yield stream.exchange.name
+
+
 def repeated(group: list[Answer]) -> Answer | None:
     """Return the first of two answers of a group that are alike: what shows that the target repeats
     itself.

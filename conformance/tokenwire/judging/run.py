@@ -8,6 +8,8 @@ from functools import cached_property
 from tokenwire.checks.about import Traits, finished_choices, traits_of
 from tokenwire.checks.check import Answers, Target
 from tokenwire.checks.evidence import Observation
+from tokenwire.checks.harm import controls
+from tokenwire.checks.invariance import in_crowds
 from tokenwire.checks.reading.chance import limits_of, part_no_earlier, texts_alone
 from tokenwire.checks.reading.channels import seen_markup
 from tokenwire.checks.reading.deeds import Deeds, disturbed
@@ -19,7 +21,7 @@ from tokenwire.judging.asked_by import asked_among
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Answer, Stream, fact
 from tokenwire.target.advertised import Advertised
-from tokenwire.target.capability import Capability, capabilities, shows
+from tokenwire.target.capability import BATCH_INVARIANCE, Capability, capabilities, shows
 from tokenwire.target.death import Death, clouded, deaths
 from tokenwire.target.determinism import (
     AnswerPair,
@@ -192,7 +194,18 @@ class Run:
 
     @cached_property
     def determinism(self) -> Determinism:
-        return determinism(self.answers, disturbed(self.answers, self._deeds), self._deeds.weights)
+        return determinism(
+            self.answers, disturbed(self.answers, self._deeds), self._deeds.weights, self._conditions()
+        )
+
+    def _conditions(self) -> dict[str, str]:
+        """Return what may change no answer: a bad request before it and, if the server says that results do
+        not depend on the batch, a crowd beside it.
+        """
+        bare = Target(advertised=self.advertised, calls=self.calls)
+        behind = {control.exchange.name: "behind a refusal" for _, control in controls(self.answers, bare)}
+        declared = self.capabilities[BATCH_INVARIANCE].present
+        return (dict.fromkeys(in_crowds(self.answers), "among others") if declared else {}) | behind
 
     @cached_property
     def seen(self) -> tuple[Determinism, ...]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from marshal import dumps
 from math import comb
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.record import Answer, Choice, Stream, fact
@@ -246,16 +247,16 @@ class _Answer(NamedTuple):
     shown: int
     """What answers show that tell more or less of one result: the text, or the ids where there is none."""
     condition: Hashable
-    """Under which answers contradict each other: whole or streamed, disturbed, cached, and its key."""
+    """Under which answers contradict each other: whole or streamed, disturbed, behind a refusal, cached, …"""
 
     @classmethod
-    def of(cls, stream: Answer, weights: int | None, *, disturbed: bool) -> _Answer:
+    def of(cls, stream: Answer, weights: int | None, *, disturbed: bool, beside: str) -> _Answer:
         asked, result = stream.asked, _result(stream)
         carried = tuple(any(choice[position] is not None for choice in result) for position in (1, 2))
         return cls(
             stream,
             asked.key,
-            hash((stream.dialect, asked.key, asked.stream, disturbed, weights)),
+            hash((stream.dialect, asked.key, asked.stream, disturbed, beside, weights)),
             hash((request_of(stream), weights)),
             (asked.stream, asked.stream_interval, carried),
             _known_result(stream),
@@ -267,7 +268,7 @@ class _Answer(NamedTuple):
             ),
             # The cache key counts: cache-keys-change-nothing compares answers under two keys, and these must
             # not excuse each other.
-            (asked.stream, disturbed, not asked.stream and _was_cached(stream), asked.cache_key),
+            (asked.stream, disturbed, beside, not asked.stream and _was_cached(stream), asked.cache_key),
         )
 
 
@@ -280,16 +281,26 @@ def _grouped(things: Iterable[Thing], known_by: Callable[[Thing], Hashable]) -> 
 
 
 def determinism(
-    streams: Iterable[Answer], disturbed: Container[str] = (), weights: Weights = lambda _: 0
+    streams: Iterable[Answer],
+    disturbed: Container[str] = (),
+    weights: Weights = lambda _: 0,
+    conditions: Mapping[str, str] = MappingProxyType({}),
 ) -> Determinism:
     """Look for requests that were answered more than once, by the same `weights`.
 
-    disturbed: exchanges that a control call overlapped. Only whole answers under one condition contradict
-    each other: streams of one request may differ through a fault of delivery, and an answer from the cache
-    through a fault of the cache; such a fault must not switch off the comparison that finds it.
+    disturbed: exchanges that a control call overlapped. conditions: what else was so of an exchange that may
+    change no answer, such as a refusal before it. Only whole answers under one condition contradict each
+    other: streams of one request may differ through a fault of delivery, an answer from the cache through a
+    fault of the cache, and one behind a refusal by what that left behind. Such a fault must not switch off
+    the comparison that finds it.
     """
     answers = [
-        _Answer.of(stream, weights(stream), disturbed=stream.exchange.name in disturbed)
+        _Answer.of(
+            stream,
+            weights(stream),
+            disturbed=stream.exchange.name in disturbed,
+            beside=conditions.get(stream.exchange.name, ""),
+        )
         for stream in streams
         if stream.asked.key and completed(stream)
     ]
