@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from control_calls import abort, sent_at
 from stream_builder import IDS, change, incremental, named, refusal, whole, with_exchange
+from test_determinism import copies
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.ask import SentField
@@ -63,8 +64,19 @@ def test_the_judge_lets_the_check_see_what_contradicts_itself() -> None:
     assert verdicts(change(AFTER, output_ids=list(IDS[:5]))) == {Verdict.FAIL}
 
 
-def test_one_answer_that_goes_another_way_may_be_a_near_tie() -> None:
-    assert verdicts(CHANGED) == {Verdict.INCONCLUSIVE}
+def test_one_answer_that_goes_another_way_is_a_warning_where_no_other_ever_did() -> None:
+    """It has other ids and the same text. Where others differ, too, it may be a near tie."""
+    assert verdicts(CHANGED) == {Verdict.WARN}
+    flipping = [
+        *copies(whole(key="z"), ["za", "zb"]),
+        *copies(change(whole(key="z"), output_ids=[*IDS[:5], 99]), ["zc"]),
+    ]
+    assert verdicts(CHANGED, *flipping) == {Verdict.INCONCLUSIVE}
+
+
+def test_answers_that_differ_behind_refusals_alone_do_not_excuse_themselves() -> None:
+    """They contradicted the same requests elsewhere, so that the target `did not repeat itself`."""
+    assert verdicts(CHANGED, refusal(), named(CHANGED, "generate/control-2")) == {Verdict.FAIL}
 
 
 def test_one_answer_before_is_not_enough_to_blame_the_bad_request() -> None:

@@ -67,6 +67,8 @@ class Determinism:
     """The exchanges that were answered whole, and undisturbed."""
     shown: Mapping[str, int] = field(default_factory=dict)
     """What the answers of exchanges show, equal where it is equal: their text, or their ids without one."""
+    ids: Mapping[str, int] = field(default_factory=dict)
+    """The same of ids alone, of the answers that tell them: other ids may make the same text."""
     repetitions: int = 0
     """Of whole answers to one request under one condition, how many came behind a first."""
     contradictions: int = 0
@@ -165,13 +167,14 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool 
         return None
     alike = 1 + times[few]
     results = {side.shown[name] for name in names for side in known if name in side.shown}
+    ids = {side.ids[name] for name in names for side in known if name in side.ids}
     unfinished = any(all(name not in side.shown for side in known) for name in names)
     often = "once" if alike == 1 else f"alike {alike} times, too few where others were answered in two ways"
     return Doubt(
         "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
         f"the request of {few} was answered {often}; {_MEND}",
         # Numbers alone move with the order of computing; the result of what was aborted is not known whole.
-        counted=repeated and (len(results) > 1 or (unfinished and token)),
+        counted=repeated and (len(results) > 1 or len(ids) > 1 or (unfinished and token)),
         seldom=few,
     )
 
@@ -230,6 +233,13 @@ def known_by(value: Any) -> int:
 def _known_result(stream: Stream) -> int:
     """Equal for answers of one result."""
     return known_by(_result(stream))
+
+
+@fact(Stream)
+def _known_ids(stream: Stream) -> int | None:
+    """Return what is equal for answers of the same ids; None for an answer without ids."""
+    ids = [(choice.index, choice.output_ids) for choice in stream.choices]
+    return None if any(told is None for _, told in ids) else known_by(ids)
 
 
 class _Answer(NamedTuple):
@@ -344,6 +354,11 @@ def determinism(
         frozenset(varied),
         frozenset(answer.stream.exchange.name for answer in whole),
         {answer.stream.exchange.name: answer.shown for answer in answers},
+        {
+            answer.stream.exchange.name: known
+            for answer in answers
+            if (known := _known_ids(answer.stream)) is not None
+        },
         repetitions,
         contradictions,
         noise_of(differences),
