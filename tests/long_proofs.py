@@ -35,6 +35,7 @@ LONG: Mapping[str, str] = {
     "end_to_end/test_gateway_and_worker.py": r"defect_of_a_proxy_is_seen\[(loses|drops|renames|refuses)",
     "end_to_end/test_near_ties.py": r"",
     "end_to_end/test_plan.py": r"sends_more_than_its_plan\[flags[01]-",
+    "end_to_end/test_profiles_answer_no.py": r"no_profile_says_yes.*\[(cumulative|incremental|--tool-call)",
     "end_to_end/test_recorded_shapes.py": (
         r"alike\[(?!sglang/(I4_extra_mirror_incr|Q_queue|S2_retract_incr)|vllm/si3)"
         r"|every_deliberate_difference|goes_everywhere"

@@ -372,7 +372,9 @@ def test_text_is_not_ahead_by_the_space_that_stands_between_prompt_and_output():
     assert check is not None
     stream = incremental(Reply(ids=(36, 12, 13), text="---"), input_ids=((11,),))
     target = Target(tokenizer=DroppingTokenizer())
-    for pieces, legal in {(" ", "b", "c"): True, (" b", "", "c"): False, (" bc", "", ""): False}.items():
+    without_space = {("", "b", "c"): True, ("b", "", "c"): False}
+    with_space = {(" ", "b", "c"): True, (" b", "", "c"): False, (" bc", "", ""): False}
+    for pieces, legal in {**with_space, **without_space}.items():
         shown = stream
         for index, piece in enumerate(pieces):
             shown = change(shown, index, text=piece)

@@ -181,7 +181,7 @@ def _type_of(choice: Choice) -> str | None:
 
 
 def _came_to_an_end(choice: Choice, stream: Stream) -> bool:
-    """True if a choice has a finish reason, be it a wrong one, that is no abort."""
+    """True if a choice has a finish reason, be it a wrong one, that is not an abort."""
     return _type_of(choice) not in {None, "abort"} and stream.error is None
 
 

@@ -107,8 +107,7 @@ def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observat
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         alone = decoding.size(decoding.decode(decoding.ids) or "")
-        # The prompt may be what gives the output its first space, or the rest of a character.
-        beyond = max([decoding.size(text) - alone for text in decoding.readings(decoding.ids)], default=0)
+        readings = decoding.readings(decoding.ids)
         for emission, text in running_texts(decoding.choice):
             after = emission.after
             inner = emission.counted and not is_error(emission.finish)
@@ -116,6 +115,10 @@ def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observat
                 continue
             stated = decoding.decode(decoding.ids[:after])
             if stated is not None and any(decoding.begins(right, text) for right in legal):
+                # The prompt may be what gives the output its first space, or the rest of a character: where
+                # the text has it.
+                begun = [reading for reading in readings if decoding.begins(reading, text)]
+                beyond = max((decoding.size(reading) - alone for reading in begun), default=0)
                 most, actual = decoding.size(stated) + max(beyond, 0), decoding.size(text)
                 message = (
                     f"the text of choice {decoding.choice.index} is ahead: it ends {text[-24:]!r}, and "
