@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 
 from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import Conversation, scenario
@@ -41,8 +41,13 @@ def _with_schedule(talk: Conversation, ask: Ask, schedule: str) -> Ask:
     return with_parameter(talk, ask, _FIELDS[talk.dialect.family], {_KEY: schedule})
 
 
+def _spelled(talk: Conversation, speaker: Speaker, text: str) -> Ids:
+    """The ids of a text: one for each byte, where the endpoint takes ids."""
+    return speaker.bytes(text) if talk.dialect.takes_ids else speaker.encode(text)
+
+
 async def _reads_schedules(talk: Conversation, speaker: Speaker) -> bool:
-    prompt = speaker.ask(talk.dialect, speaker.bytes("ab"))
+    prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "ab"))
     if prompt is None or talk.dialect.family not in _FIELDS:
         return False
     refused = await talk.ask(
@@ -71,7 +76,7 @@ async def _scheduled_steps(talk: Conversation, speaker: Speaker) -> None:
     """One answer under several schedules of steps, and with outputs that are kept and sent at once: with
     characters of several ids, with a stop string, and with two that one step completes together.
     """
-    spell, end = speaker.bytes, (speaker.end,)
+    spell, end = partial(_spelled, talk, speaker), (speaker.end,)
     scripts: dict[str, tuple[Ids, tuple[str, ...]]] = {
         "text": ((*spell("It says é 漢字 😀 again."), *end), ()),
         "stop": ((*spell("ab 漢QZ cd"), *end), ("QZ",)),
@@ -88,7 +93,7 @@ async def _scheduled_ends(talk: Conversation, speaker: Speaker) -> None:
     """Ends that the engine makes in the middle of an answer: an abort with a token and in a step of its own,
     an error, an end after a preemption.
     """
-    script = speaker.bytes("It says it again")
+    script = _spelled(talk, speaker, "It says it again")
     schedules = {
         "abort": "steps=2;abort=5",
         "late-abort": "steps=2;abort=5;late",
@@ -103,7 +108,7 @@ async def _scheduled_batches(talk: Conversation, speaker: Speaker) -> None:
     """Batches whose requests start in one step and are of different kinds: some with logprobs, some with keys
     of customized_info, which come late or not at all, and steps of different sizes.
     """
-    prompt = speaker.ask(talk.dialect, speaker.bytes("abcdef"))
+    prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "abcdef"))
     if prompt is None:
         return
     kinds = {
