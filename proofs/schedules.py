@@ -48,8 +48,8 @@ INTERVALS = (1, 2, 3, 4)
 _FILLER = b"~"
 _AT_ONCE = 24
 _DIALECTS = ("sglang-generate", "vllm-completions")
-_NO_SCHEDULE = "tempo=1"
-"""An engine that reads schedules refuses it."""
+_PROBE = "abort=1"
+"""An engine that reads schedules ends such a request as aborted."""
 _OBSERVED = frozenset(
     {"script-ids-are-said", "script-text-is-right", "script-finish-is-right", "script-logprobs-are-right"}
 )
@@ -267,9 +267,9 @@ async def _found(recorder: Recorder) -> FrontEnd:
         front_end = FrontEnd(recorder, load_dialects()[name], "parrot", _target(), count())
         ((case,),) = [next(alone(1))]
         answered = not any(kind == "answered" for kind, _ in await front_end.failures((case,)))
-        request = front_end.request(case, _NO_SCHEDULE)
-        refusal = await recorder.send(f"schedules/{name}-refused", "schedules", request)
-        if answered and b"tempo" in b"".join(read.data for read in refusal.reads):
+        probe = front_end.request(case._replace(stream=False), _PROBE)
+        aborted = front_end.dialect.read(await recorder.send(f"schedules/{name}", "schedules", probe))
+        if answered and any(choice.finish and choice.finish.type == "abort" for choice in aborted.choices):
             return front_end
     raise SystemExit("no endpoint of vLLM or SGLang passes schedules on; start one with `tokenwire engine`")
 

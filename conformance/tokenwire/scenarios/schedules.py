@@ -6,15 +6,15 @@ from dataclasses import replace
 from functools import partial, wraps
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import Conversation, scenario
+from tokenwire.asking.scenario import Conversation, only_choice, scenario
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.scenarios.forms import with_parameter
 
 _FIELDS = {"sglang": "custom_params", "vllm": "vllm_xargs"}
 """The field of a request that a family passes on to its engine."""
 _KEY = "tokenwire"
-_UNKNOWN = "tempo=1"
-"""A word that no schedule has: an engine that reads schedules refuses it."""
+_PROBE = "abort=1"
+"""An engine that reads schedules ends such a request at once, as aborted."""
 _STEPS = ("steps=1", "steps=2,1,4", "steps=3", "steps=24", "steps=1,0,2;hold=4", "steps=2;hold=24")
 _STOPS = ("dY", "X")
 """One step may complete both: the second of the list comes first in the text."""
@@ -50,10 +50,9 @@ async def _reads_schedules(talk: Conversation, speaker: Speaker) -> bool:
     prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "ab"))
     if prompt is None or talk.dialect.family not in _FIELDS:
         return False
-    refused = await talk.ask(
-        "unknown-word", _with_schedule(talk, replace(prompt, max_new_tokens=2), _UNKNOWN)
-    )
-    return refused is not None and any(b"tempo" in read.data for read in refused.exchange.reads)
+    probe = _with_schedule(talk, replace(prompt, max_new_tokens=2), _PROBE)
+    choice = only_choice(await talk.ask("probe", probe))
+    return choice is not None and choice.finish is not None and choice.finish.type == "abort"
 
 
 def _asks(
