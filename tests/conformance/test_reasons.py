@@ -399,7 +399,7 @@ def test_scenarios_that_are_named_for_a_capability_ask_for_it() -> None:
     streams = asyncio.run(talk_everything_through(Echo(), perilous=False))
     for capability, named in asked_by().items():
         asking = [stream for stream in streams if stream.exchange.scenario == named.scenario]
-        assert [stream for stream in asking if named.is_asked(stream)], capability
+        assert [stream for stream in asking if named.is_asked(stream.asked)], capability
 
 
 def test_a_target_that_generates_no_text_does_not_support_what_is_said_of_text() -> None:

@@ -19,7 +19,7 @@ from tokenwire.typed_table import typed
 
 @dataclass(frozen=True)
 class AskedBy:
-    """What asks for a capability."""
+    """Request fields that ask for a capability."""
 
     asks: Mapping[str, Any]
     """Fields of a request, by their names in an ask."""
@@ -44,7 +44,7 @@ _DEFAULTS = {field.name: field.default for field in fields(RequestFields)}
 
 @cache
 def asked_by() -> Mapping[str, AskedBy]:
-    """Return what asks for a capability, by its name."""
+    """Return the request fields that ask for each capability, by its name."""
     table = read_yaml(spec_root() / "asked_by.yaml")
     return {name: typed(AskedBy, row, name) for name, row in table.items()}
 
