@@ -229,7 +229,7 @@ SEEN_LIVE = {
     ("script-top-logprobs-are-right", "top-logprobs-have-k"),
     ("stream-series-equal-whole", "top-logprobs-have-k"),
 }
-"""Consequences at servers that no fault and no fixture is like; see `test_causes.py`, `test_cause_table.py`."""
+"""Consequences at servers that no fault and no fixture is like; see the tests of causes."""
 
 
 def test_what_follows_from_another_requirement_is_seen_with_it():
