@@ -134,7 +134,7 @@ def test_the_command_writes_it_and_tells_what_to_do(tmp_path: Path) -> None:
 
     ran = run(str(tmp_path / "parrot"), "--distance", "64")
     assert ran.exit_code == 0, ran.output
-    assert "a parrot of 768 ids; an id repeats the one that stands 1, 16, 64 before it" in ran.output
+    assert "a parrot of 768 ids; an id repeats the one that is 1, 16, 64 before it" in ran.output
     assert json.loads((tmp_path / "parrot" / "config.json").read_text())["vocab_size"] == SIZE
     again = run(str(tmp_path / "parrot"))
     assert again.exit_code == 2
