@@ -113,7 +113,7 @@ def redirects(connection: socket.socket) -> None:
 _ZEROS = gzip.compress(bytes(100 << 20), 1)
 _STREAM = head("text/event-stream")
 _RECORDS = (b"data: " + _RECORD + b"\n\n") * 300
-_NOT_SPOKEN = "in no shape that this suite knows"
+_NOT_SPOKEN = "not in a shape that this suite knows"
 _SILENT = "completed no answer"
 _ENDLESS = "sends without end"
 
