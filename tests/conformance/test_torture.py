@@ -303,11 +303,14 @@ def test_the_server_sees_which_connection_a_client_takes(asks_anew, broken):
             if asks_anew:
                 connections[number] = opened.enter_context(create_connection(address))
             body = json.dumps({"model": f"openai-chat/{name}"}).encode()
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+            headers = f"Host: {address[0]}\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST /v1/chat/completions HTTP/1.1\r\n{headers}"
             connections[number].sendall(head.encode() + body)
             answer = b""
             while not answer.endswith(b"0\r\n\r\n"):
-                answer += connections[number].recv(1 << 16)
+                read = connections[number].recv(1 << 16)
+                assert read, answer
+                answer += read
             assert (b"Connection: close" in answer) == (name == "closes")
             httpx.post(f"{url}/tokenwire/report/openai-chat/{name}", json=right)
         sent = httpx.get(f"{url}/tokenwire/sent/openai-chat/text").json()
