@@ -52,9 +52,7 @@ class Generation:
         """Give the requests to the engine; those that were aborted before then end at once."""
         early, self._early = self._early or (), None
         for reader in self.readers:
-            self._engine.add(reader.request)
-        for rid in early:
-            self._engine.abort(rid)
+            self._engine.add(reader.request, aborted=reader.request.rid in early)
 
     def abort(self, rid: str) -> None:
         if self._early is None:

@@ -54,8 +54,15 @@ class EngineRunner(ABC):
     def stop(self) -> None:
         """Let it end after its current step; wait for that a while, and so not on the event loop."""
 
-    def add(self, request: Request) -> None:
-        self._ask(lambda: self._add(request))
+    def add(self, request: Request, *, aborted: bool = False) -> None:
+        """Run a request. One that was `aborted` before ends without a step between."""
+
+        def task() -> None:
+            self._add(request)
+            if aborted:
+                self._abort(request.rid)
+
+        self._ask(task)
 
     def abort(self, rid: str) -> None:
         self._ask(lambda: self._abort(rid))

@@ -47,14 +47,14 @@ class Ranks:
         for runner in self._runners:
             runner.stop()
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, *, aborted: bool = False) -> None:
         """Run a request on the rank that it names, or else on the one that has the fewest to run."""
         if request.dp_rank is None:
             request.dp_rank = min(range(len(self._runners)), key=self._business)
         rank = request.dp_rank
         self._begun[rank] += 1
         self._under_way[rank].add(request.rid)
-        self._runners[rank].add(request)
+        self._runners[rank].add(request, aborted=aborted)
 
     def _business(self, rank: int) -> tuple[bool, int, int]:
         """Rate a rank: larger is a worse choice. Idle ranks differ by the number of requests that

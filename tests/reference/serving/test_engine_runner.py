@@ -225,3 +225,13 @@ def test_an_engine_on_a_loop_that_has_ended_ends(scripted_engine):
     runner.stop()
     assert asyncio.all_tasks(loop) == set()
     loop.close()
+
+
+def test_a_request_that_was_aborted_before_ends_without_a_step_between(scripted_engine):
+    loop, rows = asyncio.new_event_loop(), []
+    runner = EngineOnLoop(scripted_engine([[5]]), OutputStreamer(stream_interval=1), rows.extend, loop)
+    request = ask()
+    runner.add(request, aborted=True)
+    runner._inbox.get_nowait()()  # a step may follow each task
+    assert request.finish.type == "abort"
+    loop.close()
