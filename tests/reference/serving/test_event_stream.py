@@ -20,7 +20,7 @@ class Inbox:
     def __init__(self):
         self.aborted = []
 
-    def add(self, request):
+    def add(self, request, *, aborted=False):
         pass
 
     def abort(self, rid):

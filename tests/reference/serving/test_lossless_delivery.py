@@ -23,7 +23,7 @@ KEYS = ("early", "late")
 
 
 class Nobody:
-    def add(self, request):
+    def add(self, request, *, aborted=False):
         pass
 
     def abort(self, rid):

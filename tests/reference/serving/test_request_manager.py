@@ -32,8 +32,10 @@ class Inbox:
         self.added = []
         self.aborted = []
 
-    def add(self, request):
+    def add(self, request, *, aborted=False):
         self.added.append(request.rid)
+        if aborted:
+            self.abort(request.rid)
 
     def abort(self, rid):
         self.aborted.append(rid)
