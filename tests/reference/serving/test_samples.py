@@ -22,7 +22,7 @@ def attentive(scripted_engine):
             super().__init__([[1262]])
             self.seeds = []
 
-        def add(self, request, *, aborted=False):
+        def add(self, request):
             request.cached_tokens_device = 4 if self.seeds else 0
             self.seeds.append(request.sampling.sampling_seed)
             super().add(request)
