@@ -3,4 +3,4 @@
 __version__ = "0.1.0"
 
 pytest_plugins = ("tokenwire.pytest_plugin",)
-"""So that `pytest -p tokenwire` finds the plugin; nothing is imported for it otherwise."""
+"""Lets `pytest -p tokenwire` find the plugin, which is imported only then."""

@@ -1,4 +1,4 @@
-"""`python -m tokenwire` is the program `tokenwire`."""
+"""Runs the program `tokenwire` as `python -m tokenwire`."""
 
 from tokenwire.cli import main
 

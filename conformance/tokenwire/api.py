@@ -32,11 +32,11 @@ Report = dict[str, Any]
 
 
 class NotReachedError(RuntimeError):
-    """A server could not be asked; the message says what is there, and the way out."""
+    """The server cannot be asked; the message names what was found there, and the way out."""
 
 
 def check(target: str, **options: Any) -> Report:
-    """Ask a server, and judge its answers: `check(url, budget="quick", profile=["rl"])`.
+    """Send requests to a server and judge its answers: `check(url, budget="quick", profile=["rl"])`.
 
     Raises NotReachedError; ValueError for an option that fits nothing.
     """
@@ -45,13 +45,15 @@ def check(target: str, **options: Any) -> Report:
 
 
 def record(target: str, folder: Path | str, **options: Any) -> int:
-    """Ask a server, and only write down what comes back; the number of answers. Raises as `check`."""
+    """Send requests to a server, record the answers without judging, and return their number. Raises as
+    `check`.
+    """
     subject = _asked(_settings(options, target=target), Path(folder))
     return sum(len(run.streams) for run in subject.runs)
 
 
 def replay(*captures: Path | str, **options: Any) -> Report:
-    """Judge what was recorded. Raises CaptureError, OSError; ValueError for captures that hold nothing."""
+    """Judge recorded answers. Raises CaptureError, OSError; ValueError for captures without an exchange."""
     settings = _settings(options)
     named_dialects(settings.dialect)
     subject = read_captures([*map(Path, captures)], tokenizer=tokenizer_in(settings.tokenizer))
@@ -64,9 +66,7 @@ def compare(one: Path | str, other: Path | str) -> Mapping[str, Any]:
 
 
 def failures(report: Report) -> list[str]:
-    """Return the causes of what a report calls FAIL or WARN, each as the terminal shows it, the
-    gravest first.
-    """
+    """Return the failures and warnings of a report in the terminal's words, the gravest first."""
     return [
         failure(row) for summary in overview(report).shown for row in summary.shown[:1] if "exhibit" in row
     ]

@@ -1,6 +1,6 @@
-"""The fields of a request, by one name for all dialects; and asks, which a dialect renders into requests.
+"""Fields of a request, under one name for all dialects, and the asks that a dialect renders into requests.
 
-Each field is declared once. `Ask` is what a scenario wants, `Asked` what a request was parsed to want.
+Each field is declared once. `Ask` is the request that a scenario wants, `Asked` the request that was parsed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Budget(StrEnum):
     """The size of a run, smallest first. Each budget includes all that the one before it includes."""
 
     QUICK = "quick"
-    """Every kind of question once."""
+    """Each kind of question once."""
     STANDARD = "standard"
-    """And what takes many requests, or long ones."""
+    """Also questions that take many requests, or long ones."""
     SOAK = "soak"
-    """And again, in more shapes: more intervals, more seeds, more neighbours."""
+    """The questions again with more intervals, seeds and neighbours."""
 
     def covers(self, least: Budget) -> bool:
-        """True if a run of this budget asks what takes at least the budget `least`."""
+        """True if a run of this budget includes questions that require at least `least`."""
         order = list(Budget)
         return order.index(self) >= order.index(least)
 
@@ -36,7 +36,7 @@ class _Omit(Enum):
 
 
 OMIT: Final = _Omit.OMIT
-"""As a value in `Ask.raw`: the key is left out of the body."""
+"""A value of `Ask.raw`: leave the key out of the body."""
 
 
 Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids", "name", "biases"]
@@ -44,15 +44,15 @@ Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids
 
 @dataclass(frozen=True)
 class _Rule:
-    """The values that a field of a request may have in any dialect, and what it changes."""
+    """The legal values of a request field in any dialect, and its effect."""
 
     kind: Kind
     least: float | None = None
-    """Below this nothing can be meant. -1 often means none, or all."""
+    """The least legal value. Often -1 stands for "none" or "all"."""
     shapes: bool = True
-    """True if it shapes the tokens or their text; not what is reported of them, and when."""
+    """True if the field changes the tokens or their text, not only the report about them."""
     judged: bool = True
-    """True if a value of another kind has to be refused."""
+    """True if the server must refuse a value of another type."""
 
 
 def _rule(
@@ -63,10 +63,10 @@ def _rule(
 
 @dataclass(frozen=True, kw_only=True)
 class _Sampling:
-    """Fields for the sampling of a prompt's tokens, for their end, and for their text."""
+    """Fields that control how a prompt's tokens are sampled, ended and made into text."""
 
     max_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
-    """None: the server's default."""
+    """The most new tokens; None for the server's default."""
     min_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
     ignore_eos: bool = field(default=False, metadata=_rule("boolean"))
     stop: tuple[str, ...] = field(default=(), metadata=_rule("strings"))
@@ -76,7 +76,7 @@ class _Sampling:
     skip_special_tokens: bool = field(default=True, metadata=_rule("boolean"))
     spaces_between_special_tokens: bool = field(default=True, metadata=_rule("boolean"))
     temperature: float | None = field(default=None, metadata=_rule("number", least=0))
-    """None: the server's default."""
+    """The temperature; None for the server's default."""
     seed: int | None = field(default=None, metadata=_rule("integer"))
     top_k: int | None = field(default=None, metadata=_rule("integer"))
     top_p: float | None = field(default=None, metadata=_rule("number", judged=False))
@@ -85,8 +85,8 @@ class _Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFields(_Sampling):
-    """Fields of a request beside its prompts. An ask is rendered from them, and a request is parsed
-    into them.
+    """Fields of a request other than its prompts. An ask is rendered from them; a request is parsed into
+    them.
     """
 
     n: int = field(default=1, metadata=_rule("integer", least=1))
@@ -95,7 +95,7 @@ class RequestFields(_Sampling):
     logit_bias: Mapping[int, float] = field(default_factory=dict, metadata=_rule("biases", judged=False))
     """Additions to the logits of some ids."""
     frequency_penalty: float = field(default=0.0, metadata=_rule("number", judged=False))
-    """The amount taken from the logit of an id for each time that it was sampled."""
+    """The amount subtracted from an id's logit for each time that it was sampled."""
     logprobs: bool = field(default=False, metadata=_rule("flag or number", shapes=False))
     logprob_start: int | None = field(default=None, metadata=_rule("integer", least=-1, shapes=False))
     """First prompt position whose logprob is wanted; None for none."""
@@ -106,13 +106,13 @@ class RequestFields(_Sampling):
     return_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     return_meta_info: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     logprob_texts: bool = field(default=False, metadata=_rule("boolean", judged=False))
-    """Entries of logprobs carry the text of their token, where that has to be asked for."""
+    """True to include the token's text in logprob entries, where the server has an option for it."""
     echo: bool = field(default=False, metadata=_rule("boolean"))
     """Repeat the prompt at the head of the answer."""
     usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    """A stream ends with its usage, where that has to be asked for."""
+    """True to end a stream with its usage, where the server has an option for it."""
     continuous_usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    """Every event of a stream carries the usage so far."""
+    """True to include the usage so far in every event of a stream."""
     request_id: str | None = field(default=None, metadata=_rule("name", shapes=False))
 
 
@@ -125,7 +125,7 @@ class Tool:
     parameters: Mapping[str, Any]
     """The JSON Schema of its arguments."""
     strict: bool = False
-    """The server is asked to hold the arguments to it."""
+    """True to make the server enforce the schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +140,13 @@ class Ask(RequestFields):
     """The prompt as chat messages."""
     tools: tuple[Tool, ...] = ()
     batch: bool = False
-    """Send a list of prompts also where there is only one."""
+    """True to send a list of prompts even for a single prompt."""
     temperature: float | None = 0.0
     """Greedy by default."""
     wrong: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of an ask with values that they must not have, written as they are."""
+    """Fields with illegal values, written into the body as given."""
     raw: Mapping[str, Any] = field(default_factory=dict)
-    """Laid over the rendered body last, object by object, for requests that no dialect would write.
+    """Merged into the rendered body last, object by object, for bodies that a dialect cannot write.
 
     `OMIT` as a value removes the key.
     """
@@ -159,9 +159,9 @@ class Ask(RequestFields):
 
 RULES: Mapping[str, _Rule] = {field.name: field.metadata["rule"] for field in fields(RequestFields)}
 SAMPLING = frozenset(field.name for field in fields(_Sampling))
-"""The fields that the prompts of a batch may differ in."""
+"""The fields that may differ between the prompts of a batch."""
 PENALTIES = ("logit_bias", "frequency_penalty")
-"""Fields of a body among penalties that have no field here."""
+"""Penalties in a body that are not fields of this class."""
 
 _WORDS = (
     *("sea", "river", "stone", "bird", "house", "tree", "road"),
@@ -170,9 +170,9 @@ _WORDS = (
 
 
 def in_words(ask: Ask) -> Ask:
-    """Return the ask with a word for each id of its prompts, for an endpoint that takes texts and no ids.
+    """Return the ask with one word for each prompt id, for an endpoint that takes text and not ids.
 
-    Prompts that begin alike still do.
+    Prompts with a common beginning keep one.
     """
     texts = tuple(" ".join(_WORDS[token % len(_WORDS)] for token in ids) for ids in ask.input_ids)
     return replace(ask, input_ids=(), text=texts)
@@ -184,28 +184,28 @@ class SentField:
 
     wire_name: str
     values: tuple[Any, ...]
-    """JSON values as they were sent: one, or one for each item where a list of objects holds it."""
+    """JSON values as sent: one value, or one for each item if the field is in a list of objects."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Something that a request asks to get beyond the fields of the record, as its dialect lists it."""
+    """An output that a request enables and that is not a field of the record, as its dialect lists it."""
 
     wire_name: str
-    """The field of the request that asks for it."""
+    """The request field that enables it."""
     names: tuple[str, ...]
-    """What it is called in an emission: one of these is there, in every choice."""
+    """The possible names of it in an emission. Every choice must carry one of them."""
     pointers: tuple[str, ...] = ()
-    """Its places beside the choices, in the document or in any event."""
+    """Possible pointers to it outside the choices, in the document or in any event."""
 
 
 class Turn(NamedTuple):
     """The request of one turn of a session."""
 
     after: str
-    """The id of the request whose prompt and output come before."""
+    """The id of the request that this turn continues."""
     offset: int
-    """The number of their ids that come before; 0 means all."""
+    """The number of ids taken over from that request; 0 means all."""
     input_ids: tuple[int, ...]
 
 
@@ -218,104 +218,105 @@ class Asked(RequestFields):
 
     prompts: int = 1
     batch: bool = False
-    """The answer is a list of choices (a batch of prompts, or n > 1)."""
+    """True if the answer is a list of choices (a batch of prompts, or n > 1)."""
     input_ids: tuple[tuple[int, ...], ...] | None = None
     """The token ids sent, one tuple for each prompt; None for a text prompt or messages."""
     texts: tuple[str, ...] = ()
     """The prompts that were sent as text; empty for ids and messages."""
     text_prompt: bool = False
-    """A text prompt or messages were sent (perhaps beside input_ids)."""
+    """True if text or messages were sent, perhaps beside input_ids."""
     budgets: tuple[int, ...] = ()
-    """That of each prompt, where they differ; then there is none for all of them."""
+    """The budget of each prompt, if they differ; `max_new_tokens` is then None."""
     by_prompt: tuple[Asked, ...] = ()
-    """What each prompt is asked for, where they are sampled or stopped differently; see `of`."""
+    """The request of each prompt, if prompts are sampled or stopped differently; see `of`."""
     greedy: bool = False
     chosen_in_top: tuple[int, ...] = ()
-    """Ids whose logprobs replace the likeliest, after that of the sampled one."""
+    """Ids whose logprobs are listed after the sampled one, in place of the likeliest."""
     wanted: tuple[Wanted, ...] = ()
-    """Other things that were asked for."""
+    """Other outputs that were requested."""
     turn: Turn | None = None
     """The turn of a session; None if it is not a turn, or if its prompt is not known."""
     constraints: tuple[Constraint, ...] = ()
-    """Of what the text of each choice has to be a word; more than one contradict each other."""
+    """The languages that the text of each choice must belong to. Several of them contradict each other."""
     tools: ToolRule | None = None
-    """The rules for calls; None if it does not offer tools."""
+    """The rules for tool calls; None if the request does not offer tools."""
     media: bool = False
-    """True if images or other media are beside the prompt."""
+    """True if the prompt includes images or other media."""
     truncate: int | None = None
-    """The most tokens that are kept of each input; -1 for as many as the context holds."""
+    """The most tokens kept of each input; -1 keeps as many as fit into the context."""
     most: int | None = None
-    """The most results in the answer, the best ones."""
+    """The most results in the answer, best first."""
     rank: int | None = None
-    """The data-parallel rank that is to run it; None for any."""
+    """The data-parallel rank that must run the request; None for any."""
     model: str = ""
-    """The name that the request calls the model by; empty where it names none."""
+    """The model's name in the request; empty if it is missing."""
     adapter: SentField | None = None
-    """What the request says in the field that names an adapter, or the adapter of each prompt."""
+    """The field that names an adapter, or the adapter of each prompt."""
     uniform: bool = True
-    """Every prompt was asked for the same metadata; where not, this class cannot say what was asked."""
+    """True if every prompt has the same metadata. If False, this class cannot describe the request."""
     sent: Mapping[str, SentField] = field(default_factory=dict)
-    """What the body says in the fields of its dialect, by their names here and in `Ask`."""
+    """The values in the body by the names of fields here and in `Ask`."""
     key: str = ""
-    """Equal for requests that must yield the same record: all that shapes the result, nothing of delivery.
+    """A key that is equal for requests that must yield the same record.
 
-    Empty where the result is not meant to be repeatable (sampling without a seed) or could not be read.
+    It covers all that shapes the result, and not the form of delivery. It is empty if the result need not
+    repeat (sampling without a seed) or the request could not be parsed.
     """
     prompt_key: str = ""
-    """Canonical JSON of the model and the prompt, in whatever form they were sent; empty where unreadable."""
+    """Canonical JSON of the model and the prompt, in any of its forms; empty if they cannot be parsed."""
     cache_key: str = ""
-    """JSON of the salt and the key that what is cached is shared under; empty where there are none."""
+    """JSON of the salt and key that partition the server's cache; empty without them."""
     ids_key: str = ""
-    """Equal for greedy requests for one sample of the same input_ids, budget and stops, on any endpoint."""
+    """A key that is equal for greedy requests with the same input_ids, budget and stops, on any endpoint.
+    They ask for one sample."""
     other_sampling: str = ""
-    """JSON of all parameters that shape the tokens beside those that truncate: penalties, bias, grammar.
+    """JSON of the parameters that shape the tokens without truncating the distribution: penalties, bias,
+    grammar.
 
-    Empty where there is none. Requests that differ in it are never related to each other.
+    It is empty without any. Requests that differ in it are never compared.
     """
     form: str = ""
-    """JSON of other fields that shape how tokens are reported, and not the tokens; empty without any."""
+    """JSON of other fields that change how tokens are reported, not which; empty without any."""
     constrained: bool = False
-    """Something shapes the tokens that this class does not tell, such as a grammar."""
+    """True if the tokens are shaped by something outside this class, such as a grammar."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields that have another value than by default: most requests set few, and many are
-        pickled.
+        """Return only the fields that differ from their defaults, because many requests are pickled and most
+        set few fields.
 
-        What was unpickled has the others of its class.
+        After unpickling, the defaults of the class fill the rest.
         """
         return {name: value for name, value in vars(self).items() if not _is_default(name, value)}
 
     def of(self, choice: int) -> Asked:
-        """Return the same, as far as one choice is asked for otherwise than those of other prompts."""
+        """Return the request as it applies to one choice, because the prompts of a batch may differ."""
         prompt = choice // max(self.n, 1)
         return self.by_prompt[prompt] if prompt < len(self.by_prompt) else self
 
     def budget(self, choice: int) -> int | None:
-        """Return the most tokens that a choice may have, as far as the request sets it."""
+        """Return the most tokens of a choice; None if the request does not limit them."""
         prompt = choice // max(self.n, 1)
         return self.budgets[prompt] if prompt < len(self.budgets) else self.max_new_tokens
 
     @property
     def likeliest(self) -> bool:
-        """True if the ids are the likeliest by the model: none is drawn, biased or penalised."""
+        """True if the model's likeliest ids are sampled, without randomness, bias or penalty."""
         return self.greedy and not self.other_sampling
 
     @property
     def stoppable(self) -> bool:
-        """True if something beside its budget may end a choice: an end, a stop, or a constraint
-        that is met.
-        """
+        """True if a choice may end before its budget: at an end id, a stop, or a constraint that is met."""
         demanded = self.tools is not None and self.tools.demand == "required"
         stops = self.stop or self.stop_token_ids or self.stop_regex
         return bool(not self.ignore_eos or stops or self.constraints or demanded)
 
     @property
     def truncated(self) -> bool:
-        """True if a part of the distribution is not sampled from."""
+        """True if sampling excludes a part of the distribution."""
         return (self.top_k or 0) > 0 or (self.top_p or 1.0) < 1.0 or (self.min_p or 0.0) > 0.0
 
 
 def _is_default(name: str, value: object) -> bool:
-    """True if a parsed field has its default: the same value of the same type."""
+    """True if a parsed field has the value and type of its default."""
     default = getattr(Asked, name, ...)  # a mutable default is none of the class
     return type(value) is type(default) and value == default

@@ -1,4 +1,6 @@
-"""The command line: `tokenwire`. A command is a file in `tokenwire.commands`, imported when it is called."""
+"""The command line, `tokenwire`. Each command is a file in `tokenwire.commands`, imported when it is
+called.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tokenwire import __version__
 from tokenwire.failing import tell_failure
 
 _FAILED = 3
-"""`ExitStatus.HARNESS_ERROR`: its module reads all requirements."""
+"""The value of `ExitStatus.HARNESS_ERROR`, whose module is not imported because it reads all requirements."""
 _INTERRUPTED = 130
 
 COMMANDS = {
@@ -36,13 +38,13 @@ COMMANDS = {
     "torture": "Serve the vectors to a client, and judge it.",
     "baseline": "Show, rewrite and check known failures.",
 }
-"""Each with the line that `tokenwire --help` shows: for that no command is imported."""
+"""The commands, each with its line of `tokenwire --help`, which imports none of them."""
 _MODULES = {"list": "tokenwire.commands.listing", "engine": "tokenwire_engine.command"}
-"""Those that are not in the file of their name; "list" would be confused with the builtin."""
+"""Modules of commands whose file has another name. A module "list" would be confused with the builtin."""
 
 
 class _ImportingGroup(TyperGroup):
-    """Imports a command when it is called or completed; `--help` shows its line only."""
+    """Imports a command when it is called or completed. `--help` needs only its line."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -52,7 +54,9 @@ class _ImportingGroup(TyperGroup):
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Call a command. An interrupt is one word and a status of its own, not that of a violation."""
+        """Call a command. An interrupt prints one word and has its own exit status, different from a
+        violation's.
+        """
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -94,7 +98,7 @@ def _program(
 
 
 def main() -> None:
-    """Run the program `tokenwire`. Any exception becomes one sentence, and a status that does not blame the
+    """Run the program `tokenwire`. An exception becomes one sentence, and a status that does not blame the
     target.
     """
     try:

@@ -41,7 +41,7 @@ KEYS = TABLES.pop("")
 
 
 def names_of(kind: str) -> Collection[str]:
-    """Return all names of a kind."""
+    """Return all known names of a kind, such as scenarios."""
     match kind:  # imports here: most commands do not need them
         case "dialect":
             from tokenwire.dialects.dialect import load_dialects
@@ -86,7 +86,7 @@ def _is_address(value: Any) -> bool:
 
 
 def value_of(option: Option) -> tuple[str, Callable[[Any], bool]]:
-    """Return what the value of a key must be, in words, and a predicate of TOML values."""
+    """Return a description of the values of a key, and a predicate of TOML values."""
     if option.key == HEADERS:
         return "a table of texts", _is_table_of_texts
     if option.several:
@@ -113,14 +113,14 @@ class Config:
     source: str = ""
     """The file, for messages; empty if there is none."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values by the parameters of the commands."""
+    """Defaults by the parameter names of commands."""
     headers: tuple[tuple[str, str], ...] = ()
-    """As in the file, with the names of environment variables."""
+    """Headers as written in the file: values name environment variables."""
     of_command: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Values for one command only, by its name."""
+    """Defaults for one command only, by its name."""
 
     def defaults_of(self, command: str) -> Mapping[str, Any]:
-        """Return values by the parameters of one command."""
+        """Return the defaults of one command, by parameter name."""
         return {**self.defaults, **self.of_command.get(command, {})}
 
 
@@ -142,7 +142,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 
 def _known(option: Option) -> Collection[str]:
-    """Return the names that a value may hold; empty for any."""
+    """Return the names that an option accepts; empty if it accepts any."""
     if issubclass(option.type, StrEnum):
         return [member.value for member in option.type]
     return names_of(option.names) if option.names else ()
@@ -170,7 +170,7 @@ def _heading(path: Path, table: str) -> str:
 
 
 def _place_of(path: Path, table: str, name: str) -> str:
-    """Return the table that a misplaced key belongs to, in words; empty if the key is unknown."""
+    """Describe the table that a misplaced key belongs to; empty if the key is unknown."""
     if table:
         return f"it is one for all commands: write it above {_heading(path, table)}" if name in KEYS else ""
     owners = [f"it belongs below {_heading(path, owner)}" for owner, keys in TABLES.items() if name in keys]
@@ -178,7 +178,9 @@ def _place_of(path: Path, table: str, name: str) -> str:
 
 
 def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
-    """Return values by parameters; `table` is empty for the keys above all tables. Raises UsageError."""
+    """Return the settings of a table by parameter name; `table` is empty for the top level. Raises
+    UsageError.
+    """
     if not isinstance(settings, dict):
         raise UsageError(f"{path}: {table} is {settings!r}, not a table; write {_heading(path, table)}")
     keys = TABLES[table] if table else KEYS

@@ -1,7 +1,7 @@
-"""Constraints of a request: languages, and whether a text is a word of one, or the beginning of a word.
+"""Constraints of a request: formal languages that the generated text must belong to.
 
-A capture brings schemas and expressions of strangers: their size is bounded, expressions are matched in
-linear time, and no schema is fetched.
+A text is a word of a language, the beginning of a word, or neither. A capture may hold hostile schemas and
+expressions: their size is bounded, expressions are matched in linear time, and schemas are never fetched.
 """
 
 from __future__ import annotations
@@ -25,46 +25,49 @@ except ImportError:  # it is not part of the light installation
     llguidance = None  # type: ignore[assignment]
 
 _LARGEST = 1 << 16
-"""Characters that a language may be written in."""
+"""The most characters of a language's definition."""
 _MOST_ENDS = 100
-"""Of a tag, that are tried."""
+"""The most occurrences of a tag's end that are tried."""
 _RULE = re.compile(r"^[^\S\n]*+([A-Za-z_][\w-]*+)\s*+::=", re.MULTILINE)
 _TERMINAL = re.compile(r'"(?:\\.|[^"\\])*+"?|\[(?:\\.|[^]\\])*+\]?|\{[\d,\s]*+\}|#.*|/(?:\\.|[^/\\])*+/?')
-"""One without an end goes up to the end of the rules: they name no more, and are refused by their parser."""
+"""Matches a terminal of a grammar. An unclosed one extends to the end of the rules, so the parser refuses
+them."""
 _TOLD_AT_ONCE = frozenset({"type", "additionalProperties"})
-"""Keywords of a schema that no text to come can satisfy once a text has broken them."""
+"""Keywords of a schema that stay violated, whatever text follows."""
 _NUMBERS = frozenset({int, float})
 _NUMBER_TYPES = frozenset({"integer", "number"})
 
 
 class UntoldError(Exception):
-    """It is not decidable whether a text belongs to a language; the message is the reason, as a clause."""
+    """It cannot be decided if a text belongs to a language; the message is the reason, as a clause."""
 
 
 class NoLanguageError(ValueError):
-    """The value that was sent is not a language; the message ends a sentence that begins with its name."""
+    """The value sent does not define a language; the message completes a sentence that begins with its
+    name.
+    """
 
 
 class _Language(Protocol):
     def has(self, text: str) -> bool:
-        """True if a text is a word."""
+        """True if a text belongs to the language."""
 
     def begins(self, text: str) -> bool:
-        """True if a text is the beginning of a word."""
+        """True if a text can be continued to one that belongs to the language."""
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A language of which the text of a choice has to be a word."""
+    """A language that the text of a choice must belong to."""
 
     wire_name: str
     kind: str
     value: Any
-    """What says it: a schema, an expression …"""
+    """The definition of the language, such as a schema or an expression."""
 
     @property
     def fault(self) -> str:
-        """The reason why it is not a language; empty if it is one, or if that is not decidable."""
+        """The reason why the definition is invalid; empty if it is valid, or if that is not decidable."""
         try:
             self._language()
         except NoLanguageError as error:
@@ -74,7 +77,7 @@ class Constraint:
         return ""
 
     def admits(self, text: str, *, cut: bool = False) -> bool:
-        """True if a text is a word or, with `cut`, the beginning of one. Raises UntoldError."""
+        """True if a text belongs to the language or, with `cut`, begins one that does. Raises UntoldError."""
         try:
             language = self._language()
         except NoLanguageError as error:
@@ -93,23 +96,23 @@ class Constraint:
 
 @dataclass(frozen=True)
 class ToolRule:
-    """The tools that a choice may call, and how."""
+    """The tools that a choice may call, and the rules for calling them."""
 
     offered: tuple[str, ...] = ()
     demand: str = "auto"
-    """`none`, `auto`, or `required`: at least one call; else a word that says nothing."""
+    """`none`, `auto`, or `required` (at least one call); any other word has no effect."""
     name: str = ""
-    """The tool that has to be called; empty for any."""
+    """The tool that must be called; empty for any."""
     alone: bool = False
-    """One call at most."""
+    """True if at most one call is allowed."""
     parameters: Mapping[str, Constraint] = field(default_factory=dict)
-    """By the name of a tool, what its arguments have to be."""
+    """The constraints on the arguments of each tool, by its name."""
     strict: frozenset[str] = frozenset()
-    """The tools whose arguments the server has promised to hold to that."""
+    """The tools whose arguments the server has promised to constrain."""
 
     @property
     def faults(self) -> Iterator[str]:
-        """The reasons why it cannot be followed."""
+        """The reasons why the rule cannot be followed."""
         if self.demand not in ("none", "auto", "required"):
             yield f"tool_choice is {self.demand!r}, which there is not,"
         if self.demand == "required" and not (self.name in self.offered if self.name else self.offered):
@@ -160,7 +163,7 @@ class _Json:
 
 
 def _is_final(wrong: jsonschema_rs.ValidationError) -> bool:
-    """True if no further text can mend the error in a part that is still open."""
+    """True if the error cannot be repaired by further text."""
     keyword = wrong.schema_path[-1] if wrong.schema_path else ""
     if keyword == "type" and type(wrong.instance) in _NUMBERS:
         # A number may go on as another: 1 as 12, 1.5 as 1.5e1; never as anything else.
@@ -169,7 +172,7 @@ def _is_final(wrong: jsonschema_rs.ValidationError) -> bool:
 
 
 class _Regex:
-    """The texts that an expression matches from end to end."""
+    """The texts that a regular expression matches in full."""
 
     def __init__(self, pattern: Any) -> None:
         if not isinstance(pattern, str):
@@ -193,7 +196,7 @@ class _Regex:
 
 
 class _Grammar:
-    """The texts that a grammar derives from its `root`."""
+    """The texts that a grammar derives from `root`."""
 
     def __init__(self, rules: Any) -> None:
         if not isinstance(rules, str):
@@ -212,7 +215,7 @@ class _Grammar:
 
 
 class _Choice:
-    """One of some texts."""
+    """A finite list of texts."""
 
     def __init__(self, texts: Any) -> None:
         if not isinstance(texts, list) or not texts:
@@ -238,14 +241,14 @@ def _parsed(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Tag:
-    """The beginning and the end of a piece of text, and the language between them."""
+    """A delimited part of the text: its beginning, its end, and the language of the content."""
 
     begin: str
     content: _Language
     end: str
 
     def closed(self, text: str, place: int) -> int | None:
-        """Return where the tag that begins at a place of a text ends; None if it does not."""
+        """Return the end of the tag that begins at a place; None if it does not end."""
         first = start = place + len(self.begin)
         if not text.startswith(self.begin, place):
             return None
@@ -259,7 +262,7 @@ class _Tag:
         raise UntoldError(f"a tag has more than {_MOST_ENDS} ends")
 
     def open(self, text: str, place: int) -> bool:
-        """True if the text at a place may go on to become the tag."""
+        """True if the text at a place may become the tag."""
         if not text.startswith(self.begin, place):
             return self.begin.startswith(text[place:])
         inner = text[place + len(self.begin) :]
@@ -271,7 +274,7 @@ class _Tag:
 
 
 class _Tags:
-    """A tag; or a text in which each trigger begins a tag."""
+    """A tag, or free text in which each trigger must begin a tag."""
 
     def __init__(self, given: Any) -> None:
         given = _parsed(given)
@@ -296,7 +299,7 @@ class _Tags:
         return self._matched(text)[0]
 
     def _matched(self, text: str) -> tuple[bool, bool]:
-        """Return two flags: the text begins a word, and the text is a word."""
+        """Return two flags: the text begins a member of the language, and the text is a member."""
         if self._begins is None:
             end = self._tags[0].closed(text, 0)
             return end == len(text) or (end is None and self._tags[0].open(text, 0)), end == len(text)
@@ -313,7 +316,7 @@ class _Tags:
 
 
 def _tag(tag: Any) -> _Tag:
-    """Raises UntoldError for what is of another form."""
+    """Parse a tag. Raises UntoldError for an unknown form."""
     match tag:
         case {"begin": str(begin), "schema": schema, "end": str(end)} if end:
             return _Tag(begin, _Json(schema), end)
@@ -332,7 +335,7 @@ _LANGUAGES: Mapping[str, Callable[[Any], _Language]] = {
     "choice": _Choice,
     "structural_tag": _Tags,
 }
-"""The kinds of constraints, each with what makes a language of its value."""
+"""The kinds of constraints, each with the function that builds its language."""
 
 
 @lru_cache(maxsize=256)
@@ -361,7 +364,7 @@ def _validator(schema: Any) -> Any:
 
 
 def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
-    """Return two flags: the text begins a word of a grammar, and the text is one. Raises UntoldError."""
+    """Return two flags: the text begins a text of the grammar, and it is one. Raises UntoldError."""
     if llguidance is None:
         raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
     # Reading changes a matcher, and the cache keeps it for the next text.

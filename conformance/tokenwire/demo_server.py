@@ -1,7 +1,7 @@
 """The server of `tokenwire demo`: `POST /generate` in SGLang's shapes, with an invented model.
 
-It needs nothing but Python. A token is a byte, and its id the value of that byte. With faults, its streams
-err as those of real servers did.
+It needs only Python. A token is a byte, and its id the value of that byte. Faults make its streams fail as
+those of real servers did.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAULTS = {
 _CONTEXT = 4096
 _LOST = 5
 _TOKEN_S = 0.002
-"""The time of a token in a stream: nothing else here is slow."""
+"""Seconds for a token of a stream, the only slow part."""
 _FIELDS = {
     "input_ids",
     "text",
@@ -44,12 +44,12 @@ _ABOUT = {
 
 
 class _RefusedError(ValueError):
-    """A request is refused; the message names the field."""
+    """A request was refused; the message names the field."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A request, parsed."""
+    """A parsed request."""
 
     prompts: Sequence[Sequence[int]]
     request_ids: Sequence[str]
@@ -66,7 +66,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _State:
-    """A choice after one of its tokens, with everything so far."""
+    """A choice after one of its tokens: all that was generated so far."""
 
     ids: tuple[int, ...]
     text: str
@@ -81,7 +81,7 @@ def _next_token(ids: Sequence[int]) -> tuple[int, float]:
 
 
 def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
-    """Yield a choice after each of its tokens, and before the first one where the budget is 0."""
+    """Yield a choice after each of its tokens, or once before the first if the budget is 0."""
     ids: list[int] = []
     logprobs: list[float] = []
     finish: dict[str, Any] | None = None if request.budget else {"type": "length", "length": 0}
@@ -108,7 +108,7 @@ def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
 def _document(
     request: _Request, prompt: Sequence[int], request_id: str, state: _State, before: _State | None = None
 ) -> dict[str, Any]:
-    """Return a state as the server writes it: all of it, or what is new since `before`."""
+    """Return a document of a state: cumulative, or with only the news since `before`."""
     start, shown = (len(before.ids), len(before.text)) if before else (0, 0)
     meta: dict[str, Any] = {"id": request_id, "finish_reason": state.finish, "cached_tokens": 0}
     meta |= {"prompt_tokens": len(prompt), "completion_tokens": len(state.ids)}
@@ -122,7 +122,7 @@ def _document(
 def _with_faults(
     faults: frozenset[str], document: dict[str, Any], before: _State | None, state: _State
 ) -> None:
-    """Make an event of a stream wrong."""
+    """Apply the chosen faults to an event of a stream."""
     meta = document["meta_info"]
     first = len(before.ids) if before else 0
     if "logprobs-unsliced" in faults and "output_token_logprobs" in meta:
@@ -138,7 +138,9 @@ def _with_faults(
 
 
 def _events(request: _Request, faults: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a stream, choice by choice; a token at once, then `interval` to an event."""
+    """Yield the events of a stream, choice by choice: the first token alone, then `interval` tokens in each
+    event.
+    """
     for index, request_id in enumerate(request.request_ids):
         prompt = request.prompts[index // request.n]
         before: _State | None = None
@@ -162,7 +164,7 @@ def _answers(request: _Request) -> Any:
 
 
 def _parse(body: Any) -> _Request:
-    """Parse a request. Raises _RefusedError: no field is ignored, and no value is corrected."""
+    """Parse a request. Raises _RefusedError, because no field is ignored and no value corrected."""
     if not isinstance(body, dict):
         raise _RefusedError("the body has to be a JSON object")
     sampling = body.get("sampling_params") or {}
@@ -222,7 +224,7 @@ def _whole_number(fields: Mapping[str, Any], name: str, default: int, least: int
 
 
 def _listed(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
-    """Return a value or a list of values, as a list."""
+    """Return a field as a list; a single value becomes a list of one."""
     value = fields.get(name)
     values = value if isinstance(value, list) else [] if value is None else [value]
     for entry in values:

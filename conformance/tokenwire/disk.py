@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and why the system refuses others."""
+"""Files that are written completely or not at all, and reasons why others cannot be written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def unfinished(path: Path) -> Path:
 
 
 def begin(path: Path) -> BinaryIO:
-    """Return the unfinished file, new and empty: what lay there is gone, and where it led as a link is
-    untouched.
+    """Open the unfinished file, new and empty, and return it.
 
-    Raises OSError.
+    An older file at the path is removed. If the path was a link, its destination is not touched. Raises
+    OSError.
     """
     beside = unfinished(path)
     beside.unlink(missing_ok=True)
@@ -23,7 +23,7 @@ def begin(path: Path) -> BinaryIO:
 
 
 def why_unwritable(path: Path) -> str:
-    """Explain why a file could not be written, as a sentence; empty if it could. Its folder is made."""
+    """Explain in a sentence why a file cannot be written; empty if it can. Its folder is created."""
     try:
         if path.is_dir():
             return f"{path} is a folder; name a file in it"
@@ -37,7 +37,7 @@ def why_unwritable(path: Path) -> str:
 
 
 def why_not_appendable(path: Path) -> str:
-    """Explain why nothing could be appended to a file, as a sentence; empty if it could."""
+    """Explain in a sentence why a file cannot be appended to; empty if it can."""
     try:
         path.open("a").close()
     except OSError as error:
@@ -46,12 +46,13 @@ def why_not_appendable(path: Path) -> str:
 
 
 def system_says(error: OSError) -> str:
-    """Return the system's own words for its refusal."""
+    """Return the system's message for an error."""
     return error.strerror or str(error)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file in one piece: a reader never sees half of it, and a full disk costs no older one.
+    """Write a file in one piece, so that a reader never sees half of it and a full disk never destroys the
+    old one.
 
     Raises OSError.
     """

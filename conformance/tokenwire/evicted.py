@@ -1,8 +1,8 @@
 """Answers of captures that are larger than memory.
 
-A run has to be known as a whole before its first answer is judged. Beyond a limit, the content of all answers
-is evicted: what checks of a run may ask (`record.Answer`) lies in a temporary file, and the content is read
-again from the capture, by the same dialect. So verdicts do not depend on the limit.
+All answers of a run must be known before the first is judged. Beyond a limit, their content is evicted. The
+facts that checks of a run use (`record.Answer`) go to a temporary file, and the same dialect reads the
+content again from the capture. So verdicts do not depend on the limit.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from tokenwire.wire.exchange import Exchange, ExchangeHead, RequestHead
 from tokenwire.wire.spill import CaptureReader, Offset, RandomCache, SpillFile
 
 _HELD = 96 << 20
-"""Bytes of answers that stay in memory; a standard run has fewer. Read, they take six times as much, and a
-replay with evicted answers takes three times as long.
-"""
+"""Bytes of captured answers that stay in memory; a standard run has fewer. Parsed answers take six times as
+much, and a replay that evicts takes three times as long."""
 _CONTENT_CACHE, _FACTS_CACHE = 2 << 20, 8 << 20
-"""Bytes of answers, and of pickled facts, that are cached once the answers are evicted."""
+"""Sizes in bytes of the caches of content and of pickled facts, once answers are evicted."""
 
 ReadBy = Callable[[Exchange], Stream]
 Shared = TypeVar("Shared", bound=Hashable)
 
 
 class AnswerStore:
-    """Holds the answers of a replay in memory, until there are too many."""
+    """Keeps the answers of a replay in memory, and evicts them if there are too many."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class AnswerStore:
         *,
         jobs: int = 1,
     ) -> None:
-        """`jobs`: how many processes parse and read what is to be evicted."""
+        """Set the limits in bytes. `jobs` is the number of processes that parse and read answers to evict."""
         self._left = held
         self._jobs = jobs
         self._shared: dict[Hashable, Hashable] = {}
@@ -55,19 +54,19 @@ class AnswerStore:
 
     @property
     def full(self) -> bool:
-        """True if there were more answers than stay in memory."""
+        """True if the answers exceed the limit of memory."""
         return self._left < 0
 
     def share(self, value: Shared) -> Shared:
-        """One object for all equal ones."""
+        """Return one shared object for all equal ones."""
         return self._shared.setdefault(value, value)  # type: ignore[return-value]  # equal, so of this type
 
     def flags(self, flags: frozenset[tuple[str, bool]]) -> Mapping[str, bool]:
-        """One mapping for all answers of which the same holds: they are few."""
+        """Return one shared mapping for all answers with the same flags, because combinations are few."""
         return self._flags.setdefault(flags, dict(flags))
 
     def parse(self, chunks: Iterable[CaptureChunk]) -> Iterator[tuple[Path, list[Parsed]]]:
-        """Yield the exchanges of captures, each with its file; evicted once there are too many.
+        """Yield the exchanges of each captured file, evicted once the limit is reached.
 
         Raises CaptureError and OSError as `capture.chunks` does.
         """
@@ -82,9 +81,7 @@ class AnswerStore:
             yield path, [_EvictedExchange(head, self) for head in heads]
 
     def exchanges(self, parsed: Sequence[Parsed]) -> list[ExchangeHead]:
-        """Return the exchanges of what `parse` returned. Those in memory are evicted too if there
-        were too many.
-        """
+        """Return the exchanges that `parse` yielded. All are evicted if the limit was reached."""
         return [
             exchange
             if isinstance(exchange, _EvictedExchange)
@@ -95,7 +92,7 @@ class AnswerStore:
         ]
 
     def read(self, exchanges: Sequence[tuple[ExchangeHead, ReadBy]]) -> list[Answer]:
-        """Read exchanges with their dialects; only the facts of evicted ones."""
+        """Read exchanges with their dialects. Of evicted ones, only the facts are kept."""
         evicted = [(exchange, read) for exchange, read in exchanges if isinstance(exchange, _EvictedExchange)]
 
         def facts_of(part: Sequence[int]) -> list[_Facts]:
@@ -148,21 +145,21 @@ class _EvictedExchange(ExchangeHead):
 
 
 Parsed = Located | _EvictedExchange
-"""An exchange of a capture, in memory with its place there, or evicted."""
+"""An exchange of a capture: in memory with its place in the file, or evicted."""
 
 _OF_ANSWER = ("asked", "error", "usage")
 _OF_CHOICE = tuple(field.name for field in fields(ChoiceFacts) if field.name != "cache")
 
 
 class _Facts(NamedTuple):
-    """Facts that are kept of an answer. They are pickled in three parts because a check seldom needs all."""
+    """Facts kept of an answer, pickled in three parts because a check seldom needs all of them."""
 
     dialect: str
     delivery: Delivery
     refused: bool
     answered: bool
     flags: frozenset[tuple[str, bool]]
-    """The computed facts that are true or false: they stay in memory."""
+    """The computed boolean facts, which stay in memory."""
     answer: bytes
     choices: bytes
     computed: bytes
@@ -189,9 +186,7 @@ def _facts_of(stream: Stream) -> _Facts:
 
 
 def _computed(source: Stream | Choice) -> dict[str, Any]:
-    """Return the facts that functions compute of a stream or choice, but for those whose
-    computation raises.
-    """
+    """Return the facts computed from a stream or choice, without those whose computation raises."""
     known = {}
     for name, compute in FACTS[type(source)].items():
         with suppress(Exception):  # it is computed again when a check asks for it, and raises there
@@ -236,7 +231,7 @@ class EvictedAnswer(Answer):
         return [_EvictedChoice(self, index, *facts) for index, facts in enumerate(choices)]
 
     def of_answer(self, name: str) -> Any:
-        """One of the facts that `_OF_ANSWER` names."""
+        """Return a fact that `_OF_ANSWER` names."""
         return self._unpickled(self._of_answer)[name]
 
     def _unpickled(self, offset: Offset, convert: Callable[[Any], Any] = lambda value: value) -> Any:

@@ -1,4 +1,4 @@
-"""Everything on one requirement, for `tokenwire explain` and the documentation."""
+"""The explanation of a requirement, for `tokenwire explain` and the documentation."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
 
 @dataclass(frozen=True)
 class _Passage:
-    """The place of a sentence in its chapter, and the text around it."""
+    """A sentence's place in its chapter, and the text around it."""
 
     chapter: str
     """Title of the chapter."""
     section: str
     """Title of the section; empty if the chapter has none."""
     before: str
-    """Markdown of the section up to the sentence, unless other sentences are between."""
+    """Markdown of the section before the sentence, back to the previous sentence with an id."""
     after: str
-    """Markdown after the sentence, or after its group of sentences, up to the next one."""
+    """Markdown after the sentence or its group of sentences, up to the next one."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _blocks(page: str) -> list[str]:
 
 @cache
 def _passages(chapter: str) -> dict[str, _Passage]:
-    """Return the passage of every sentence of a chapter, by the id of its requirement."""
+    """Return the passage of each sentence of a chapter, by requirement id."""
     title = section = ""
     found: dict[str, tuple[str, str, list[str]]] = {}
     group: list[str] = []
@@ -114,7 +114,9 @@ def _passages(chapter: str) -> dict[str, _Passage]:
 
 
 def _without_lead(text: str) -> str:
-    """Return a text without its last sentence, if a colon ends that: it leads to an example."""
+    """Return a text without its last sentence if that ends in a colon, because it only introduces an
+    example.
+    """
     if not text.endswith(":"):
         return text
     ends = [found.end() for found in _END_OF_SENTENCE.finditer(text)]

@@ -1,7 +1,7 @@
-"""Failures of the suite: what a command or a listener says of an exception, in one sentence.
+"""Unexpected exceptions of the suite, reported in one sentence.
 
-Each has one place where any exception arrives: those of libraries, of a stack that is too small, of a memory
-that is full. Nothing lists them.
+Each command and listener catches all exceptions in one place, including those of libraries, of a full stack
+and of a full memory.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 import traceback
 
 TRACEBACK = "TOKENWIRE_TRACEBACK"
-"""The variable of the environment with which the traceback is printed, too."""
+"""The environment variable that also prints the traceback."""
 _LONGEST = 300
 
 
 def failure(what: str, error: BaseException) -> str:
-    """Return one sentence on an exception that nobody expected, with the way out."""
+    """Describe an unexpected exception in one sentence, with the way out."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     words = " ".join(str(error).split())
@@ -31,7 +31,7 @@ def failure(what: str, error: BaseException) -> str:
 
 
 def tell_failure(what: str, error: BaseException) -> None:
-    """Print one sentence on an exception that nobody expected to standard error."""
+    """Print the sentence of an unexpected exception to standard error."""
     print(failure(what, error), file=sys.stderr)
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error, file=sys.stderr)

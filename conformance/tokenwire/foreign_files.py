@@ -1,6 +1,6 @@
-"""Files of YAML and TOML that a stranger may have written: bounded by the work and the memory that they cost.
+"""YAML and TOML files from untrusted sources, read with limits on work and memory.
 
-A file of some hundred bytes may hold aliases of aliases, or a key of a hundred thousand parts.
+A file of a few hundred bytes may hold aliases of aliases, or a key of a hundred thousand parts.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import yaml
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_PARTS = 50
 _LONG_KEY = re.compile(rf"""(?<![\w."'-])[\w"'-]++(?:[ \t]*+\.[ \t]*+[\w"'-]++){{{_MOST_PARTS}}}""", re.ASCII)
-"""A key with enough parts to let Python's parser take quadratic time."""
+"""Matches a key with so many parts that Python's parser would take quadratic time."""
 _LARGEST = 32 << 20
 _MOST_NODES = 200_000
-"""The most values of a foreign file; those of an alias count at each of its places."""
+"""The most values of a file; the values of an alias count wherever it is used."""
 _DEEPEST = 100
 _LONGEST_NUMBER = 1000
 _NUMERIC = frozenset("+-0123456789_:.")
 
 
 def read_foreign_yaml(path: Path) -> Any:
-    """Read a YAML file that a stranger may have written: with a limit on what it becomes in memory.
+    """Read an untrusted YAML file within a limit of memory.
 
-    Raises OSError, yaml.YAMLError, ValueError for what is beyond a limit.
+    Raises OSError, yaml.YAMLError; ValueError beyond the limit.
     """
     if path.stat().st_size > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
@@ -37,9 +37,11 @@ def read_foreign_yaml(path: Path) -> Any:
 
 
 def _demand_bounded(text: str) -> None:
-    """Raises ValueError for YAML that is nested too deep, or holds too many values; yaml.YAMLError."""
+    """Check that YAML is within the limits. Raises ValueError if it is nested too deep or too large;
+    yaml.YAMLError.
+    """
     sizes: dict[str, int] = {}
-    """Values below each anchor; 0 for one that is not complete."""
+    """The number of values below each anchor; 0 while it is incomplete."""
     begun: list[tuple[str | None, int]] = []
     count = 0
     for event in yaml.parse(text, _LOADER):
@@ -71,7 +73,7 @@ def _demand_bounded(text: str) -> None:
 
 
 def parse_foreign_toml(text: str) -> dict[str, Any]:
-    """Parse TOML that a stranger may have written. Raises ValueError for what is none, or beyond a limit."""
+    """Parse untrusted TOML. Raises ValueError if it is invalid or beyond a limit."""
     if len(text) > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
     if _LONG_KEY.search(text):

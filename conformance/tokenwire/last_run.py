@@ -1,7 +1,7 @@
 """Keeps the failures of the last run in the user's state folder, for `tokenwire again`.
 
-The last run of a folder holds the exchanges of its failures, as `--record` writes them, and a note with its
-options. It never holds a credential.
+For each folder it stores the failing exchanges of the last run, as `--record` writes them, and a note with
+the options. It never stores a credential.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Failed:
 
 @dataclass(frozen=True)
 class LastRun:
-    """The target and options of a run, and what failed."""
+    """The target, options and failures of a run."""
 
     target: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """By the parameters of `tokenwire check`."""
+    """Options by the parameter names of `tokenwire check`."""
     headers: Headers = ()
-    """With the names of environment variables, not their values."""
+    """Headers with the names of environment variables in place of values."""
     withheld: tuple[str, ...] = ()
-    """Names of headers whose value is a credential: they must be given again."""
+    """Names of headers with credentials, which the user must give again."""
     failed: tuple[Failed, ...] = ()
-    """Failures to keep beside new ones."""
+    """Failures, including earlier ones to keep."""
 
 
 def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastRun:
-    """Return a run, as far as it may be stored."""
+    """Return the parts of a run that may be stored."""
     secret = [name for name, value in headers if names_credential(name) and not from_environment(value)]
     kept = tuple((name, value) for name, value in headers if name not in secret)
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
@@ -62,7 +62,7 @@ def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastR
 
 
 def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
-    """Return the failures that no baseline knows."""
+    """Return the failures that are not in the baseline."""
     return tuple(
         Failed(judgement.requirement.id, judgement.scenario, judgement.message)
         for judgement in judgements
@@ -71,7 +71,7 @@ def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
 
 
 def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
-    """Yield the exchanges of the failures and those that they name, each once, up to the limits."""
+    """Yield the exchanges of failures and those they refer to, each once, within the limits."""
     seen: set[str] = set()
     size = 0
     for judgement in judgements:
@@ -90,12 +90,14 @@ def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
 
 
 def folder_of_last(checked: Path = Path()) -> Path:
-    """Return the folder for the last run that was started in a folder."""
+    """Return the state folder for runs started in a folder."""
     return state_of(checked) / _LAST
 
 
 def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) -> int:
-    """Replace the last run by this one and its failures; returns the number of exchanges. Raises OSError."""
+    """Store a run and its failures in place of the last one; return the number of exchanges. Raises
+    OSError.
+    """
     last = folder_of_last(checked)
     if last.exists() and not (last / _NOTE).is_file():
         raise FileExistsError(0, f"{last} is not a folder of tokenwire's; move it away")

@@ -1,4 +1,4 @@
-"""Levels: what each profile promises, and which sentences keep the promises (`spec/profiles/levels.yaml`)."""
+"""Levels: the promise of each profile, and the sentences that keep it (`spec/profiles/levels.yaml`)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from tokenwire.typed_table import typed
 
 @dataclass(frozen=True)
 class ProfileLevel:
-    """The promise of a profile, and its conditions."""
+    """The promises of a profile, and the conditions for claiming it."""
 
     date: str
     title: str
     means: str
-    """The promise to a client if all of its MUSTs hold, in a sentence."""
+    """The promise to a client of a server that keeps all its MUSTs, in a sentence."""
     needs: Mapping[str, frozenset[str]]
-    """Capabilities by what they amount to: without any one of each the profile says nothing of a server."""
+    """Groups of alternative capabilities, by their purpose. The profile applies to servers with one of each
+    group."""
     promises: Mapping[str, tuple[str, ...]]
     """The promises to a client, in words, and the requirements that keep them."""
     gathers: frozenset[str] = frozenset()
-    """The subjects and chapters of which it holds every requirement."""
+    """The subjects and chapters that the profile includes completely."""
 
     @cached_property
     def promised(self) -> frozenset[str]:
-        """The requirements that keep any of its promises."""
+        """The requirements that keep at least one promise."""
         return frozenset(name for names in self.promises.values() for name in names)
 
 
 @cache
 def levels() -> dict[str, ProfileLevel]:
-    """The level of each profile, by its name."""
+    """Return the level of each profile, by name."""
     written = read_yaml(spec_root() / "profiles" / "levels.yaml")
     return {
         name: typed(ProfileLevel, {"date": written["date"], **level}, f"level {name!r}")

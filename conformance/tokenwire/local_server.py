@@ -1,4 +1,4 @@
-"""A server on this machine, of Python's own library: each connection has a thread."""
+"""A server on this machine, from Python's standard library, with a thread for each connection."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _HERE = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Guard:
-    """Decides by Host and Origin whether a listener answers a request.
+    """Decides by the Host and Origin headers if a listener answers a request.
 
-    Any web page can send requests to a port that its browser reaches. Under a host name of its own, it can
+    Any web page can send requests to a port that its browser reaches. Under a host name of its own it can
     read the answers, too (DNS rebinding). So only names that nobody else can own are answered: addresses of
-    the listener, loopback names, and the names that its operator gave.
+    the listener, loopback names, and names that the operator gave.
     """
 
     address: str = _HERE
@@ -35,7 +35,7 @@ class Guard:
     """Host names that the operator gave, in lower case."""
 
     def admits(self, host: str, origin: str | None, *, needs_origin: bool = False) -> bool:
-        """True if a request is answered. `needs_origin`: one without an Origin is not."""
+        """True if a request may be answered. With `needs_origin`, a request without an Origin may not."""
         return self._knows(host) and (origin == f"http://{host}" or (origin is None and not needs_origin))
 
     def _knows(self, host: str) -> bool:
@@ -65,13 +65,13 @@ class _Server(ThreadingHTTPServer):
 
 
 class LocalHandler(BaseHTTPRequestHandler):
-    """Answers the requests of a connection, which stays open."""
+    """Answers the requests of a connection, which is kept open."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def parse_request(self) -> bool:
-        """Read the head of a request; False if it is answered already, by a refusal."""
+        """Read the head of a request; False if it was refused, which is answered at once."""
         if not super().parse_request():
             return False
         if Guard().admits(self.headers.get("Host", ""), self.headers.get("Origin")):
@@ -81,7 +81,7 @@ class LocalHandler(BaseHTTPRequestHandler):
         return False
 
     def handle_one_request(self) -> None:
-        """Answer a request; one that fails ends its connection, with one sentence and no traceback."""
+        """Answer a request. A failure ends the connection and prints one sentence in place of a traceback."""
         try:
             super().handle_one_request()
         except OSError:
@@ -94,7 +94,7 @@ class LocalHandler(BaseHTTPRequestHandler):
             )
 
     def body(self) -> bytes | None:
-        """Read the body of the request; None where its length is refused, which is answered then."""
+        """Read the body of a request; None if its length is refused, which is answered at once."""
         stated = self.headers.get("Content-Length") or "0"
         if not (stated.isascii() and stated.isdigit()) or len(stated) > _DIGITS or int(stated) > LARGEST_BODY:
             self.close_connection = True
@@ -104,7 +104,7 @@ class LocalHandler(BaseHTTPRequestHandler):
         return self.rfile.read(int(stated))
 
     def send_json(self, status: int, document: Any, headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole answer."""
+        """Send a complete response."""
         data = json.dumps(document).encode()  # in ASCII: a client may have sent half a character
         with contextlib.suppress(OSError):  # the client has left
             self.send_response(status)
@@ -115,16 +115,16 @@ class LocalHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def send_chunk(self, data: bytes) -> None:
-        """Send a part of a body; an empty one ends it."""
+        """Send a chunk of a body; an empty chunk ends it."""
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # so it is called
-        """Log nothing: the report shows everything."""
+        """Log nothing, because the report shows everything."""
 
 
 @contextlib.contextmanager
 def serving(handler: type[LocalHandler], port: int) -> Iterator[str]:
-    """Serve on the loopback interface while the block runs; yields the URL. Raises OSError."""
+    """Serve on the loopback interface while the block runs; yield the URL. Raises OSError."""
     with _Server((_HERE, port), handler) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()

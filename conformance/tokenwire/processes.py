@@ -1,4 +1,4 @@
-"""Worker processes made by fork: they share the memory of their parent."""
+"""Worker processes made by fork, which share the memory of their parent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from threading import Semaphore, Thread
 from typing import Any, TypeVar
 
 _WAITING = 16
-"""The most results of each process that wait for an earlier one."""
+"""The most results of each worker that wait for an earlier one."""
 _MOST_AT_ONCE = 64
 
 Part = TypeVar("Part")
@@ -41,7 +41,7 @@ def _begin(work: Callable[[Any], Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process if its parent is killed: nobody waits for its results."""
+    """Exit if the parent is killed, because then nothing reads the results."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -54,11 +54,11 @@ def _do(part: Any) -> Any:
 
 
 def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int) -> Iterator[Result]:
-    """Yield the results of all parts, in their order; the next free process works on each part.
+    """Distribute parts over worker processes and yield the results in order.
 
     Only parts and results pass between processes. This process does all the work if `jobs` is 1, if there is
-    one part, or if it may not fork. When the results are not wanted any more, the workers are ended. Raises
-    BrokenProcessPool if a worker was killed.
+    one part, or if it may not fork. The workers end when the generator is closed. Raises BrokenProcessPool if
+    a worker was killed.
     """
     coming = iter(parts)
     begin = list(islice(coming, 2 if jobs > 1 and _may_fork() else 0))
@@ -88,9 +88,9 @@ def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int)
 
 
 class Helper:
-    """A process that works on one part after the other; a thread where this system cannot fork.
+    """A process that works on one part after the other; a thread if this system cannot fork.
 
-    It is forked at once, so that it holds no connection that is opened later, and ends with its parent.
+    It is forked at once, so that it inherits only connections that are open already. It ends with its parent.
     """
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
@@ -108,8 +108,10 @@ class Helper:
         return pool
 
     def submit(self, part: Any) -> Future[Any]:
-        """Submit a part and return its result to come. The result raises BrokenProcessPool if the process was
-        killed; the next part then gets another process.
+        """Submit a part and return a future of its result.
+
+        The future raises BrokenProcessPool if the process was killed; the next part then gets another
+        process.
         """
         work = _do if self._forks else self._work
         try:
@@ -119,16 +121,16 @@ class Helper:
             return self._pool.submit(work, part)
 
     def close(self) -> None:
-        """End it, whatever is left to do."""
+        """End the process, even with work left."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def together(
     parts: Iterable[Part], size: Callable[[Part], int], room: int = 1 << 20
 ) -> Iterator[tuple[Part, ...]]:
-    """Batches of parts for one process, in order: a few large parts, or more small ones.
+    """Yield batches of parts for one process, in order: a few large parts, or more small ones.
 
-    `size`: the bytes of a part. A batch ends with the part that fills `room`.
+    `size` returns the bytes of a part. A batch ends with the part that fills `room`.
     """
     some: list[Part] = []
     left = room
@@ -143,5 +145,5 @@ def together(
 
 
 def _may_fork() -> bool:
-    """True if the system can fork, and this process may."""
+    """True if the system can fork and this process may."""
     return "fork" in get_all_start_methods() and not current_process().daemon

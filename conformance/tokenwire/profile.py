@@ -1,4 +1,4 @@
-"""Profiles: the frozen sets of requirements that a server can be held to (`spec/profiles/v*.yaml`)."""
+"""Profiles: frozen sets of requirements that a server can claim (`spec/profiles/v*.yaml`)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ _FOLDER = spec_root() / "profiles"
 
 
 VERSION = 2
-"""The version of the profiles that is meant where a name says none: the newest that is published."""
+"""The version of profile names without one: the newest that is published."""
 _FAMILIES = frozenset({Basis.SGLANG.value, Basis.VLLM.value})
-"""The profiles that are the contract of one family."""
+"""The profiles that are the contract of one server family."""
 _DECIDED = frozenset({Verdict.PASS, Verdict.WARN, Verdict.FAIL})
 
 
 @cache
 def load_profiles(version: int = VERSION) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the requirements of each profile of a version, by its name. The version
-    must exist.
-    """
+    """Return the requirement ids of each profile of a version, by profile name. The version must exist."""
     published = read_yaml(_FOLDER / f"v{version}.yaml")
     return {name: tuple(ids) for name, ids in published["profiles"].items()}
 
 
 @cache
 def known_profiles() -> dict[str, tuple[str, ...]]:
-    """Return the members of each profile by its name: `core` of the newest version, `core@1` of another."""
+    """Return the requirement ids of each profile: `core` of the newest version, `core@1` of an older one."""
     versions = sorted(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
     named = {f"{name}@{n}": ids for n in versions for name, ids in load_profiles(n).items()}
     return {**load_profiles(), **named}
@@ -41,37 +39,37 @@ def known_profiles() -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Standing:
-    """The result of a run for a profile: how many of its MUSTs a server keeps."""
+    """The result of a run for one profile: the number of its MUSTs that the server keeps."""
 
     name: str
-    """That of the profile."""
+    """The name of the profile."""
     version: int
     date: str
     title: str
     means: str
-    """As of the level."""
+    """The promise of the profile (`ProfileLevel.means`)."""
     holds: int
     of: int
-    """The MUSTs that apply: without those on what the server does not have, and those of other families."""
+    """The number of MUSTs that apply to this server and its family."""
     violated: tuple[str, ...]
     undecided: tuple[str, ...]
-    """MUSTs that this run neither saw kept nor violated."""
+    """MUSTs that this run saw neither kept nor violated."""
     missing: tuple[str, ...]
-    """What the profile cannot do without, and no answer showed; the server then does not show the profile."""
+    """Capabilities that the profile requires and that were not observed. The profile is then not claimed."""
 
     @property
     def shown(self) -> bool:
         return not self.missing
 
     def as_json(self) -> dict[str, Any]:
-        """Return the standing as it is in a report."""
+        """Return the standing as JSON for a report."""
         return {**asdict(self), "shown": self.shown}
 
 
 def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[str]) -> Standing:
-    """Decide the standing of a profile, whose name must be known, from the verdict on each requirement.
+    """Decide the standing of a known profile from the verdict on each requirement.
 
-    `families`: those whose dialects the server speaks.
+    `families`: the families whose dialects the server uses.
     """
     subject, _, version = name.partition("@")
     known, level = load_requirements(), levels()[subject]
@@ -106,7 +104,7 @@ def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[st
 
 
 def dated_levels(verdicts: Mapping[str, Verdict], families: Collection[str]) -> list[Standing]:
-    """Return the standing in each profile that was judged as a whole."""
+    """Return the standing for each profile whose requirements were all judged."""
     return [
         standing(name, verdicts, families)
         for name, members in load_profiles().items()
@@ -115,14 +113,14 @@ def dated_levels(verdicts: Mapping[str, Verdict], families: Collection[str]) -> 
 
 
 def _is_must(row: Requirement, families: Collection[str]) -> bool:
-    """True if a server that speaks the dialects of these families has to keep a requirement."""
+    """True if a requirement is a MUST for a server of these families."""
     return (
         Level.MUST in {row.level_for(family) for family in families} if families else row.level is Level.MUST
     )
 
 
 def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> list[Requirement] | None:
-    """Return the named requirements, or those of the profiles where none are named; None for all.
+    """Return the named requirements, or else those of the profiles; None for all.
 
     The names must be known.
     """

@@ -1,8 +1,8 @@
-"""Verdicts as pytest items, so that `-k`, `-x`, `--lf` and JUnit work as people know them.
+"""Verdicts as pytest items, so that `-k`, `-x`, `--lf` and JUnit work as usual.
 
-`tokenwire check` and `tokenwire replay` hand their judgements to pytest with `run_items`. Inside other pytest
-runs, `pytest -p tokenwire --tokenwire-target URL` does the same with pytest's own output; what
-`tokenwire.toml` says holds there too.
+`tokenwire check` and `tokenwire replay` pass their judgements to pytest with `run_items`. Inside other pytest
+runs, `pytest -p tokenwire --tokenwire-target URL` does the same with pytest's own output; the settings of
+`tokenwire.toml` apply there too.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ _NOT_FOR_VERDICTS = (
     *("-p", "no:faulthandler"),
     *("-p", "no:logging"),
 )
-"""Plugins that watch tests for leaks and logs. Verdicts open, start and log nothing, and there are thousands
-of them; the first plugin alone collects garbage five times.
-"""
+"""Plugins that watch tests for leaks and logs, switched off because verdicts do not leak and are thousands.
+The first plugin alone collects garbage five times."""
 
 
 class _RequirementViolated(Exception):  # noqa: N818  # a verdict, not an error of the program
@@ -57,11 +56,11 @@ class _RequirementViolated(Exception):  # noqa: N818  # a verdict, not an error 
 
 
 class _BaselineFaulty(Exception):  # noqa: N818  # as above
-    """An entry of the baseline does not hold."""
+    """An entry of the baseline is wrong."""
 
 
 class _HarnessFailed(Exception):  # noqa: N818  # as above
-    """The suite failed; its own traceback is the message."""
+    """The suite crashed; the message is its traceback."""
 
 
 def _node_id(judgement: Judgement) -> str:
@@ -70,14 +69,16 @@ def _node_id(judgement: Judgement) -> str:
 
 @cache
 def _marks(requirement: str, chapter: str, level: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Make the marks that select the items of a requirement."""
+    """Return the pytest marks that select the items of a requirement."""
     named = [("requirement", requirement), ("chapter", chapter), ("level", level)]
     named += [("profile", name) for name, ids in load_profiles().items() if requirement in ids]
     return (pytest.mark.tokenwire, *(getattr(pytest.mark, name)(name=value) for name, value in named))
 
 
 class _Item(pytest.Item):
-    """An item without a file. Its failure is shown in words: a traceback would show only this module."""
+    """An item without a file. A failure is shown in words, because a traceback would show only this
+    module.
+    """
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
         return str(excinfo.value)
@@ -103,7 +104,7 @@ class ConformanceItem(_Item):
             self.add_marker(mark)
 
     def setup(self) -> None:
-        """Raise a failure of the suite here: pytest reports it as an error, not as a failure."""
+        """Raise a crash of the suite here, so that pytest reports an error and not a failure."""
         if self.judgement.verdict is Verdict.HARNESS_ERROR:
             raise _HarnessFailed(self.judgement.message)
 
@@ -122,7 +123,7 @@ class ConformanceItem(_Item):
 
 
 class _BaselineItem(_Item):
-    """One entry of the baseline that does not hold."""
+    """A wrong entry of the baseline."""
 
     def __init__(self, *, fault: Fault, **node: Any) -> None:  # pytest's own
         super().__init__(**node)
@@ -136,23 +137,23 @@ class _BaselineItem(_Item):
 
 @dataclass
 class _ConformanceItems:
-    """The plugin that replaces test files by the items of one run, and notes which of them ran."""
+    """Replaces test files by the items of one run, and collects the items that ran."""
 
     judgements: Sequence[Judgement]
     subject: Subject
     ran: list[Judgement] = field(default_factory=list)
     faults: Sequence[Fault] = ()
-    """Entries of the baseline that do not hold: an item each."""
+    """Wrong entries of the baseline, one item for each."""
     quiet: bool = False
-    """Print nothing: the suite prints its own report."""
+    """True to print nothing, because the suite prints its own report."""
     failures_only: bool = False
-    """Make items only of what fails or failed last time: pytest remembers nothing of the others."""
+    """True to make items only for present and previous failures, because pytest remembers only these."""
     on_unwritten: Callable[[OSError], object] | None = None
-    """Called if pytest cannot write its file; if None, that error is raised."""
+    """The function to call if pytest cannot write its file. If None, the error is raised."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Register the markers, and drop pytest's terminal report if this suite prints its own."""
+        """Register the markers. Drop pytest's terminal report if the suite prints its own."""
         for marker in _MARKERS:
             config.addinivalue_line("markers", marker)
         if self.quiet:
@@ -160,7 +161,7 @@ class _ConformanceItems:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
-        """Make the items; tests in the working directory are not collected."""
+        """Make the items. Tests in the working directory are not collected."""
         session.items = [
             ConformanceItem.from_parent(
                 session,
@@ -193,7 +194,7 @@ class _ConformanceItems:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
-        """Keep the verdicts if the disk is full."""
+        """Keep the verdicts even if the disk is full."""
         try:
             yield
         except OSError as error:
@@ -217,7 +218,7 @@ def run_items(
     faults: Sequence[Fault] = (),
     on_unwritten: Callable[[OSError], object] | None = None,
 ) -> tuple[list[Judgement], int]:
-    """Run the judgements as pytest items, silently; returns those that ran, and pytest's exit code.
+    """Run the judgements as pytest items, silently; return those that ran, and pytest's exit code.
 
     `on_unwritten` is called if `junit` cannot be written. Settings and plugins of the project in the working
     directory, and installed plugins, are not loaded.
@@ -294,7 +295,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _asked(settings: Settings) -> Subject:
-    """Ask a target. Raises UsageError."""
+    """Send requests to a target, and return the run. Raises UsageError."""
     from tokenwire.asking.planning import planned
     from tokenwire.asking.run import Progress, Unreached, interrogate  # replays need no network
 

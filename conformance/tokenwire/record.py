@@ -1,6 +1,6 @@
-"""The abstract record (spec chapter 1): what every server family's wire shape is read into.
+"""The abstract record (spec chapter 1), into which every server family's wire shape is parsed.
 
-Checks see nothing but these classes. Nothing here knows a server, a file or the network.
+Checks use only these classes, which do not know any server, file or network.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tokenwire.ask import Asked
 from tokenwire.wire.exchange import Exchange, ExchangeHead
 
 BROKEN = "\ufffd"
-"""Replaces bytes in a text that are not a complete character."""
+"""The character that replaces bytes of an incomplete character."""
 ID_LIMIT = 2**31
-"""Token ids are below."""
+"""The upper bound of token ids, exclusive."""
 _IN_NO_CHOICE = -1
 
 
@@ -28,7 +28,7 @@ def as_list(value: object) -> list[Any] | None:
 
 
 def integer(value: object) -> int | None:
-    """Return a JSON integer; None for every other value, true and 1.0 among them."""
+    """Return a JSON integer; None for any other value, including true and 1.0."""
     return value if type(value) is int else None
 
 
@@ -43,46 +43,46 @@ class Delivery(StrEnum):
 class Place(NamedTuple):
     """A place on the wire: the evidence of a finding.
 
-    Checks make one for every observation. A frozen dataclass takes five times as long to make.
+    Every observation has one. A frozen dataclass would take five times as long to make.
     """
 
     exchange: str
     event: int | None = None
-    """Index of the event within its stream; None in an answer that is one document."""
+    """Index of the event in its stream; None in an answer that is a single document."""
     pointer: str = ""
     """JSON pointer (RFC 6901) into the event's data or the document."""
     start: int = 0
-    """Byte range in the body."""
+    """First byte of the range in the body."""
     end: int = 0
     time: float = 0.0
-    """Seconds since the request, when the last byte of it was read."""
+    """Seconds from the request to the last byte of the range."""
 
     def at(self, pointer: str) -> Place:
-        """Return a place within this one's data."""
+        """Return a place with another pointer into the same data."""
         return Place(self.exchange, self.event, pointer, self.start, self.end, self.time)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a stream, or the one document of a whole answer."""
+    """One event of a stream, or the single document of a whole answer."""
 
     index: int
     place: Place
     data: Any
-    """The JSON value; None where the data is not JSON (`problem` says why) or is the end mark."""
+    """The JSON value; None for the end mark or for data that is not JSON (see `problem`)."""
     name: str = ""
     """The event name field; empty for an unnamed event."""
     done: bool = False
-    """The end mark, `[DONE]`."""
+    """True for the end mark, `[DONE]`."""
     problem: str = ""
-    """Why the data is not one strict JSON object, in words."""
+    """The reason why the data is not one strict JSON object, in words; empty if it is."""
     schema_errors: tuple[str, ...] = ()
-    """The errors of the endpoint's schema, each as `pointer: words`."""
+    """The errors found by the endpoint's schema, each as `pointer: words`."""
     error: Any = None
-    """The in-band error that it carries, or None."""
+    """The in-band error of the event, or None."""
 
     def at(self, pointer: str) -> Place:
-        """Return a place within its data."""
+        """Return a place within the event's data."""
         return self.place.at(pointer)
 
 
@@ -92,14 +92,16 @@ class Finish:
 
     type: str
     matched: Any = None
-    """The stop id or stop string that ended the choice, where the server tells."""
+    """The stop id or stop string that ended the choice, if the server reports it."""
     length: int | None = None
     raw: Any = None
     code: Any = None
-    """The HTTP status that a choice has instead of an end, where the server tells one."""
+    """The HTTP status that a failed choice reports, or None."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made anew from its fields: many are unpickled, and what dataclasses do takes five times as long."""
+        """Pickle as a call with the fields, because the way of dataclasses takes five times as long to
+        unpickle.
+        """
         return Finish, tuple(getattr(self, name) for name in self.__slots__)
 
     @property
@@ -112,14 +114,14 @@ class Finish:
 
 
 class CallPiece(NamedTuple):
-    """A piece of one tool call in an emission, as it was on the wire; None for absent fields and null."""
+    """A piece of one tool call in an emission, as on the wire; None for absent fields and null."""
 
     pointer: str
-    """Its place in the data of its event."""
+    """JSON pointer into the data of the event."""
     position: int
-    """Its position in its list."""
+    """Index in the list of tool calls."""
     index: Any = None
-    """The call of the choice that it belongs to, by its own field."""
+    """The `index` field: the number of the call in the choice."""
     id: Any = None
     type: Any = None
     name: Any = None
@@ -127,13 +129,13 @@ class CallPiece(NamedTuple):
 
     @property
     def call(self) -> int:
-        """The call that a piece of a stream belongs to; its position if it has no index."""
+        """The number of the call that a streamed piece belongs to: its `index`, or else its position."""
         return self.index if type(self.index) is int else self.position
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One tool call of a choice, put together from all its pieces."""
+    """One tool call of a choice, joined from all its pieces."""
 
     index: int
     pieces: tuple[tuple[Emission, CallPiece], ...]
@@ -156,39 +158,39 @@ class ToolCall:
 
     @property
     def arguments(self) -> str:
-        """The text of the arguments; empty where no piece carries any."""
+        """The joined text of the arguments; empty if no piece carries any."""
         return "".join(p.arguments for _, p in self.pieces if isinstance(p.arguments, str))
 
 
 @dataclass(slots=True)
 class Emission:
-    """The content of one event for one choice, as it was on the wire (not yet joined or sliced).
+    """The content of one event for one choice, as on the wire (not yet joined or sliced).
 
-    A field is None (or missing from its mapping) if the event does not carry it. Its choice adds its place
-    among the others; nothing else is ever changed.
+    A field is None (or missing from its mapping) if the event does not carry it. The choice adds the
+    emission's place among the others; nothing else is ever changed.
     """
 
     event: Event
     choice: int
     pointers: Mapping[str, str] = field(default_factory=dict)
-    """JSON pointer of each field that is present, by its name in this class or in its mappings."""
+    """JSON pointer of each present field, by its name in this class or in its mappings."""
     text: str | None = None
-    """The content channel, where a parser takes reasoning and tool calls out of what was sampled."""
+    """The text of the content channel. A parser may have moved reasoning and tool calls out of it."""
     reasoning: str | None = None
     calls: tuple[CallPiece, ...] = ()
     output_ids: list[Any] | None = None
     """The ids in the event: the new ones, or all so far."""
     prompt_token_ids: list[Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
-    """Per-token output series by wire name, values as on the wire: normally one list entry per output id."""
+    """Per-token output series by wire name, as on the wire: normally one list entry for each output id."""
     customized: frozenset[str] = frozenset()
-    """The members of `series` that are customized_info: keys that the sampler brought."""
+    """The members of `series` that came from customized_info, which a custom sampler adds."""
     prompt_series: Mapping[str, Any] = field(default_factory=dict)
     """Per-token prompt-side series by wire name."""
     counters: Mapping[str, Any] = field(default_factory=dict)
-    """completion_tokens, prompt_tokens, cached_tokens, reasoning_tokens, …, where present and not null."""
+    """Counters that are present and not null, such as completion_tokens, prompt_tokens and cached_tokens."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Other values by name: cached_tokens_details, role, meta_info, request_id, …"""
+    """Other values by name, such as cached_tokens_details, role, meta_info and request_id."""
     finish: Finish | None = None
     delivery: Delivery = Delivery.WHOLE
     index: int = 0
@@ -196,20 +198,19 @@ class Emission:
     position: int = _IN_NO_CHOICE
     """Its position among the emissions of its choice."""
     last: bool = False
-    """True if it is the last of them."""
+    """True for the last emission of its choice."""
     before: int = 0
-    """How many output ids of the choice were delivered before it: by the ids; by completion_tokens where no
-    emission of the choice carries ids.
-    """
+    """The number of output ids that the choice delivered before it: by ids, or by completion_tokens if the
+    choice carries no ids."""
     after: int = 0
-    """The number that were delivered with it."""
+    """The number of output ids that the choice has delivered with it."""
     seen_entries: int = 0
-    """How many entries at the head of a list of this emission an earlier one carried."""
+    """The number of leading entries of its lists that an earlier emission carried."""
     counted: bool = True
-    """True if `after` is known: the emission carries ids, or its mode lets their absence mean none."""
+    """True if `after` is known: the emission carries ids, or its mode permits their absence for none."""
 
     def at(self, name: str) -> Place:
-        """Return the place of a field of this emission; of the whole emission where the field is absent."""
+        """Return the place of a field; of the whole emission if the field is absent."""
         return self.event.place.at(self.pointers.get(name, ""))
 
     @property
@@ -218,7 +219,7 @@ class Emission:
 
     @property
     def new(self) -> int:
-        """The number of output ids that it delivers first."""
+        """The number of output ids that this emission delivers first."""
         return self.after - self.before
 
     @property
@@ -228,26 +229,28 @@ class Emission:
 
     @property
     def entries_in_words(self) -> str:
-        """`expected_entries` with what they are, for messages."""
+        """Return `expected_entries` with a noun, for messages."""
         of = {Delivery.WHOLE: "of the answer", Delivery.INCREMENTAL: "of this event"}
         count = self.expected_entries
         return f"{count} output {'id' if count == 1 else 'ids'} {of.get(self.delivery, 'delivered so far')}"
 
     def unseen(self, entries: list[Any]) -> list[Any]:
-        """Return the entries of a list that no emission before this one carried."""
+        """Return the entries of a list that earlier emissions did not carry."""
         return entries[self.seen_entries :]
 
     def entries(self, name: str) -> list[Any] | None:
-        """Return the entries of a series in the emission; None if it has no list."""
+        """Return the entries of a series; None if it is not a list."""
         return as_list(self.series.get(name))
 
     def counter(self, name: str) -> int | None:
-        """Return a counter of the emission, where it is an integer."""
+        """Return a counter; None if it is not an integer."""
         return integer(self.counters.get(name))
 
 
 def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission, ...]:
-    """Return the emissions of a choice, each with its place among them; copies of those of another choice."""
+    """Return the emissions of a choice, each with its place among them. Emissions of another choice are
+    copied.
+    """
     # A choice may be made of another's emissions, which keep their places there.
     placed = tuple(
         emission if emission.position == _IN_NO_CHOICE else replace(emission) for emission in emissions
@@ -271,37 +274,37 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
 
 @dataclass(frozen=True)
 class ChoiceFacts:
-    """The facts of a choice that a check of a run may use: everything but its emissions, joined."""
+    """The facts of a choice that a check of a run may use: the joined values, without the emissions."""
 
     index: int
     delivery: Delivery
     likeliest: bool = True
-    """Each id is the likeliest by the logprobs of the answer; see `Asked.likeliest`."""
+    """True if each id is the likeliest by the answer's logprobs; see `Asked.likeliest`."""
     output_ids: list[Any] | None = field(init=False)
-    """All output ids, joined by the delivery mode; None where no emission carries ids."""
+    """All output ids, joined by the delivery mode; None if no emission carries ids."""
     text: str | None = field(init=False)
-    """The whole text of the content channel; None where no emission carries text."""
+    """The whole text of the content channel; None if no emission carries text."""
     reasoning: str | None = field(init=False)
-    """The whole text of the reasoning channel; None where no emission carries any."""
+    """The whole text of the reasoning channel; None if no emission carries any."""
     finish: Finish | None = field(init=False)
     series_names: frozenset[str] = field(init=False)
     customized: frozenset[str] = field(init=False)
-    """The series that a sampler brought."""
+    """The series that came from a custom sampler."""
     counters: Mapping[str, int] = field(init=False)
     """The last integer value of each counter."""
     has_calls: bool = field(init=False)
     """True if any emission carries a tool call."""
     parsed: bool = field(init=False)
-    """True if a parser put some of what was sampled into another channel than the content."""
+    """True if a parser moved some of the sampled text out of the content channel."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Results that functions computed from it, by function or fact; see `Stream.clear_caches`."""
+    """Cached results, by function or fact; see `Stream.clear_caches`."""
 
     def counter(self, name: str) -> int | None:
         return self.counters.get(name)
 
     @property
     def server_series(self) -> frozenset[str]:
-        """The series that the server defines, not a sampler."""
+        """The series that the server itself defines, not a custom sampler."""
         return self.series_names - self.customized
 
     def load(self) -> Choice:
@@ -309,7 +312,7 @@ class ChoiceFacts:
         raise NotImplementedError
 
     def fact(self, name: str, compute: Callable[[Choice], Any]) -> Any:
-        """Compute a function of the emissions, at most once; see `fact`."""
+        """Return a fact of the emissions, computed at most once; see `fact`."""
         if name not in self.cache:
             self.cache[name] = compute(self.load())
         return self.cache[name]
@@ -319,19 +322,17 @@ class ChoiceFacts:
         return name in _last(self)[1]
 
     def last_at(self, name: str = "") -> Place:
-        """Return the place of a field of the last emission; of the whole emission where the field
-        is absent.
-        """
+        """Return the place of a field of the last emission; of the whole emission if the field is absent."""
         place, pointers = _last(self)
         return place.at(pointers.get(name, ""))
 
 
 @dataclass(frozen=True)
 class Choice(ChoiceFacts):
-    """One choice of an answer: all that was delivered for one index."""
+    """One choice of an answer: everything delivered for one index."""
 
     emissions: Sequence[Emission] = ()
-    """In wire order."""
+    """The emissions in wire order."""
 
     def __post_init__(self) -> None:
         emissions = _placed(self.emissions, self.delivery)
@@ -369,14 +370,14 @@ class Choice(ChoiceFacts):
 
     @cached_property
     def delivered(self) -> tuple[Emission, ...]:
-        """The emissions without those that report a failure."""
+        """The emissions except those that report a failure."""
         return tuple(
             emission for emission in self.emissions if emission.finish is None or not emission.finish.failed
         )
 
     @cached_property
     def held(self) -> frozenset[str]:
-        """The names of all series, counters and details that any emission holds, but for null."""
+        """The names of all series, counters and details with a value other than null."""
         mappings = (
             mapping
             for emission in self.emissions
@@ -386,7 +387,7 @@ class Choice(ChoiceFacts):
 
     @cached_property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls, in the order in which they begin."""
+        """The tool calls in the order of their first pieces."""
         pieces: dict[int, list[tuple[Emission, CallPiece]]] = {}
         carrying = [emission for emission in self.emissions if emission.calls]
         # In a cumulative stream, the last emission that carries calls carries all of them.
@@ -401,13 +402,13 @@ class Choice(ChoiceFacts):
         return self.delivery is Delivery.INCREMENTAL
 
     def series(self, name: str) -> list[Any] | None:
-        """One per-token series, joined by the delivery mode; None where no emission carries it."""
+        """Return one per-token series, joined by the delivery mode; None if no emission carries it."""
         values = (emission.series.get(name) for emission in self.emissions)
         carried = [value for value in values if isinstance(value, list)]
         return list(self._joined(carried)) if carried else None
 
     def details(self, name: str) -> list[Any]:
-        """Return a detail as each emission carries it; None for one that does not."""
+        """Return a detail of each emission; None for an emission without it."""
         return [emission.details.get(name) for emission in self.emissions]
 
 
@@ -418,11 +419,11 @@ class Usage:
     place: Place
     counts: Mapping[str, Any]
     choices: tuple[int, ...] = ()
-    """Indices of the choices that the same event carries; empty for an event of its own."""
+    """Indices of the choices in the same event; empty if the event carries only usage."""
 
 
 class Answer:
-    """An answer in a run, with all that a check of a run may use.
+    """An answer of a run, with the facts that a check of a run may use.
 
     A `Stream` has its content in memory, an `EvictedAnswer` in its capture.
     """
@@ -432,7 +433,7 @@ class Answer:
     asked: Asked
     delivery: Delivery
     refused: bool
-    """Answered with a 4xx status instead of a record."""
+    """True if a 4xx status was answered in place of a record."""
     error: Any
     """The error body, or the in-band error of a stream."""
     usage: Mapping[str, Any] | None
@@ -440,26 +441,26 @@ class Answer:
 
     @property
     def answered(self) -> bool:
-        """True if there is a record to judge: a 200 that carries at least one choice."""
+        """True if there is a record to judge: a status of 200 and at least one choice."""
         return bool(self.choices) and not self.refused
 
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
-        """Compute a function of the content, at most once; see `fact`."""
+        """Return a fact of the content, computed at most once; see `fact`."""
         raise NotImplementedError
 
     def load(self) -> Stream:
-        """Return the answer with its content: read again from its capture where it is not in memory.
+        """Return the answer with its content, which is read again from the capture if it is not in memory.
 
-        Raises CaptureError where the capture has changed.
+        Raises CaptureError if the capture has changed.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Stream(Answer):
-    """One exchange, parsed by a dialect: the record that it delivered, and how.
+    """One exchange, parsed by a dialect: the delivered record, and how it was delivered.
 
-    Its repr identifies it and leaves out its content, as that of its exchange does.
+    The repr identifies the exchange and leaves out the content.
     """
 
     exchange: Exchange
@@ -475,18 +476,19 @@ class Stream(Answer):
     usages: tuple[Usage, ...] = field(default=(), repr=False)
     """All usage objects in wire order; `usage` is the last."""
     schema: str = ""
-    """Name of the schema that the events were judged by."""
+    """Name of the schema that the events were validated against."""
     unterminated: bytes = field(default=b"", repr=False)
     """Bytes after the last complete event."""
     undecodable_at: int | None = None
     """Offset of the first byte that is not UTF-8."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Values that functions computed, by function or fact."""
+    """Cached results, by function or fact."""
 
     def clear_caches(self, *, facts: bool = True) -> None:
-        """Empty its cache and those of its choices; `facts`: of facts, too, which have names and are small.
+        """Clear the caches of the stream and its choices, but keep the small named facts unless `facts` is
+        set.
 
-        Cached steps refer to their choice: until then, only the garbage collector could free the content.
+        Cached steps refer to their choice, so without this only the garbage collector could free the content.
         """
         for cache in (self.cache, *(choice.cache for choice in self.choices)):
             kept = {} if facts else {key: value for key, value in cache.items() if isinstance(key, str)}
@@ -504,12 +506,14 @@ class Stream(Answer):
 
     @cached_property
     def delivering(self) -> tuple[Choice, ...]:
-        """The choices of a record that delivered anything but a failure, by index."""
+        """The choices that delivered anything but a failure, by index; empty if the answer carries no
+        record.
+        """
         return tuple(choice for choice in self.choices if choice.delivered) if self.answered else ()
 
     @cached_property
     def delivering_as_begun(self) -> tuple[Choice, ...]:
-        """The same, in the order in which they begin."""
+        """The choices that delivered anything but a failure, in the order in which they begin."""
         return tuple(sorted(self.delivering, key=lambda choice: choice.delivered[0].event.index))
 
     @cached_property
@@ -542,9 +546,10 @@ def fact(of: type[Choice]) -> Callable[[Callable[[Choice], Known]], Callable[[Ch
 
 
 def fact(of: type) -> Callable[[Callable[[Any], Known]], Callable[[Any], Known]]:
-    """Make what a function computes from the content of a stream or choice a fact of it.
+    """Register a function of a stream's or choice's content as a fact.
 
-    Checks of a run ask all answers for facts. They are computed when an answer is evicted, and few bytes.
+    Checks of a run use facts of all answers. Facts are computed when an answer is evicted, and take few
+    bytes.
     """
 
     def register(compute: Callable[[Any], Known]) -> Callable[[Any], Known]:

@@ -1,4 +1,4 @@
-"""Replay: captures in, runs out. The same judge, and no server."""
+"""Replay: judges recorded captures without a server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_NAMED = 3
 
 
 def capture_files(path: Path) -> list[Path]:
-    """Return the capture files at a path: itself, or those anywhere below it, in the order of their names.
+    """Return the capture files at a path: the file itself, or all files below the folder, sorted by name.
 
     Raises UsageError if there are none.
     """
@@ -49,11 +49,10 @@ def capture_files(path: Path) -> list[Path]:
 
 
 def captures(path: Path, store: AnswerStore | None = None) -> Iterator[tuple[str, list[ExchangeHead]]]:
-    """Yield the exchanges at a path, one list for each server that was recorded; without a store, all in
-    memory.
+    """Yield the exchanges at a path, one list for each recorded server; without a store, all in memory.
 
-    A file of many exchanges is one server's; files of one exchange each, as `--record` writes them, belong
-    together.
+    A file of many exchanges belongs to one server; files of one exchange each, as `--record` writes them,
+    belong together.
     """
     store = store or AnswerStore(held=sys.maxsize)
     together: list[Parsed] = []
@@ -76,9 +75,9 @@ def read_run(
     tokenizer: Tokenizer | None = None,
     store: AnswerStore | None = None,
 ) -> tuple[Run, list[ExchangeHead]]:
-    """Read all exchanges of one server; the run, and the exchanges that no dialect knows.
+    """Read all exchanges of one server; return the run, and the exchanges that match no dialect.
 
-    Without a tokenizer, the server's own is taken for one, as far as it was asked.
+    Without a tokenizer, the server's own is used as far as the capture has its answers.
     """
     advertised = advertised_by(exchanges)
     asked: list[tuple[ExchangeHead, ReadBy]] = []
@@ -118,7 +117,7 @@ def _endpoints(exchanges: Iterable[ExchangeHead]) -> str:
 
 
 def silent(streams: Iterable[Answer]) -> str:
-    """Describe the exchanges with neither a record nor a refusal; empty if there are none."""
+    """Describe the exchanges with neither a record nor a refusal; empty without any."""
     reasons: dict[str, list[str]] = {}
     for stream in streams:
         if stream.answered or stream.refused or stream.exchange.ending is Ending.HUNG_UP:
@@ -137,13 +136,13 @@ def silent(streams: Iterable[Answer]) -> str:
 
 
 def _without_a_record(dialect: str, answers: Iterable[Answer]) -> str:
-    """Explain why a dialect is not counted among those that were asked."""
+    """Explain why a dialect is not counted as checked."""
     statuses = {answer.exchange.status for answer in answers if answer.dialect == dialect}
     return f"no answer holds a record; status {', '.join(map(str, sorted(filter(None, statuses)))) or 'none'}"
 
 
 def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
-    """Yield remarks that a reader of a run's verdicts needs."""
+    """Yield remarks that qualify a run's verdicts."""
     where = f"{run.name}: " if run.name else ""
     nobodys = [exchange for exchange in unknown if information_path(exchange.request) is None]
     if nobodys:
@@ -171,10 +170,10 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
 def replay(
     paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, store: AnswerStore | None = None
 ) -> Subject:
-    """Read captures, one run for each server that was recorded. The store evicts answers if there are many.
+    """Read captures into one run for each recorded server. The store evicts answers if there are many.
 
-    `tokenizer` is that of the model behind all of them; without it, each server's own is taken for one.
-    Raises UsageError if there is nothing, or a file is not a capture, OSError.
+    `tokenizer` applies to all of them; without it, each server's own is used. Raises UsageError if there is
+    nothing to read or a file is not a capture; OSError.
     """
     runs: list[Run] = []
     reported: list[str] = []

@@ -21,14 +21,14 @@ class Level(StrEnum):
 
 
 class Basis(StrEnum):
-    """Whose contract a sentence states."""
+    """The contract that a sentence belongs to."""
 
     OPENAI = "openai"
     SGLANG = "sglang"
     VLLM = "vllm"
     ANTHROPIC = "anthropic"
     TOKENWIRE = "tokenwire"
-    """This specification alone: no server promises it."""
+    """This specification alone, without a promise of a server."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Tolerance:
     name: str
     value: float
     allows: str
-    """The meaning of the value, in words."""
+    """A description of the value."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:g} ({self.allows})"
@@ -54,40 +54,44 @@ class Requirement:
     sentence: str
     profile: str
     contract: str
-    """`blackbox`: any URL will do. `instrumented`: the server must have been started in a special way."""
+    """`blackbox` for any URL; `instrumented` if the server must be started in a special way."""
     oracle: str
     witnesses: int
-    """How many observations that could have gone wrong a PASS needs, over the whole run."""
+    """The number of observations that a PASS needs over the whole run. An observation counts only if it could
+    have failed."""
     applies_when: tuple[str, ...] = ()
-    """The capabilities without which the requirement is UNSUPPORTED."""
+    """Capabilities that the requirement needs. Without them, it is UNSUPPORTED."""
     condition: str | None = None
-    """What must have happened, in words; where it did not, the verdict is INCONCLUSIVE."""
+    """The event that must have happened, in words. Without it, the verdict is INCONCLUSIVE."""
     upstream: tuple[str, ...] = ()
     excluded: str | None = None
-    """Why no check exists, where none can."""
+    """The reason why a check is not possible; None for a row with a check."""
     kills: tuple[str, ...] = ()
     """The faults of the reference engine that must turn it red."""
     implied_by: tuple[str, ...] = ()
-    """The requirements that break this one too where an answer breaks them."""
+    """Requirements whose violation also violates this one."""
     basis: tuple[Basis, ...] = ()
-    """Whose contracts say so."""
+    """The contracts that contain the sentence."""
     breaks: str = ""
-    """Who cannot work with a server that violates it, where any client is meant and not a family's."""
+    """The client that cannot work with a violating server, for sentences that apply to any family."""
     policies: tuple[str, ...] = ()
-    """The keys of a dialect's table with which it chooses what this one demands."""
+    """Keys of a dialect's table that choose between the sentence's alternatives."""
     tolerances: tuple[_Tolerance, ...] = ()
-    """The tolerances beside equality."""
+    """The tolerances of the comparison; empty for equality."""
 
     def level_for(self, family: str) -> Level:
-        """Return the level of a requirement for a family. A MUST needs a promise of the family or of the API
-        that all claim, or a client that breaks.
+        """Return the level of a requirement for a server family.
+
+        A MUST needs a promise of the family or of the API that it claims, or a client that breaks.
         """
         promised = Basis.OPENAI in self.basis or family in self.basis or self.breaks
         return self.level if promised or self.level is not Level.MUST else Level.SHOULD
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """The profiles of the row: that of its subject, of contracts with it, of levels that promise it."""
+        """The profiles that include the row: its subject's, its contracts', and those of levels that promise
+        it.
+        """
         contracts = (basis.value for basis in self.basis if basis in CONTRACT_PROFILES)
         needing = (
             name
@@ -98,7 +102,7 @@ class Requirement:
 
 
 CONTRACT_PROFILES = (Basis.SGLANG, Basis.OPENAI)
-"""The contracts that a server can be held to as a whole."""
+"""The contracts that a server can claim as a whole."""
 
 
 @cache
@@ -109,7 +113,7 @@ def load_tolerances() -> dict[str, _Tolerance]:
 
 
 def tolerance(name: str) -> float:
-    """Return the value of a tolerance. Raises KeyError for a name that the specification does not have."""
+    """Return the value of a tolerance. Raises KeyError for an unknown name."""
     return load_tolerances()[name].value
 
 
@@ -126,9 +130,9 @@ def _from_row(chapter: Mapping[str, Any], row: Mapping[str, Any]) -> Requirement
 
 
 def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, ...]]:
-    """Map each requirement to all that it follows from, at any distance, farthest first.
+    """Map each requirement to all requirements that imply it, directly or not, the most remote first.
 
-    Raises ValueError if a row follows from one that does not exist, or from itself.
+    Raises ValueError for an unknown requirement or a cycle.
     """
     graph = TopologicalSorter({name: row.implied_by for name, row in requirements.items()})
     try:
@@ -149,8 +153,8 @@ def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, .
 def load_requirements() -> dict[str, Requirement]:
     """Return all requirements by id, in the order of the specification.
 
-    Those of installed packages come last. Raises ValueError for an id given twice, and for a basis or a
-    tolerance that there is not.
+    Rows of installed packages come last. Raises ValueError for a duplicate id, and for an unknown basis or
+    tolerance.
     """
     requirements: dict[str, Requirement] = {}
     ours, *others = spec_folders()

@@ -1,8 +1,8 @@
-"""`Settings`: options that several commands take, that `tokenwire.toml` may hold, or that a later run needs.
+"""`Settings`: options shared by commands, set in `tokenwire.toml`, or kept for a later run.
 
-A field declares its option once. From the fields come the flags and the help of the commands
-(`commands.command`), the keys of the file (`config`), what `--resume` compares and `tokenwire again` repeats
-(`planning`), and the table in the documentation.
+A field declares its option once. The flags and help of commands (`commands.command`), the keys of the file
+(`config`), the values that `--resume` compares and `tokenwire again` repeats (`planning`), and the table in
+the documentation are made from the fields.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tokenwire.wire.redaction import Headers
 
 
 class _Role(Flag):
-    """Roles of an option besides being a flag of its commands."""
+    """The uses of an option other than as a flag of a command."""
 
     ASKS_LESS = auto()
-    """It leaves requests out: reports name it, and the run cannot show that a known failure is gone."""
+    """It skips requests. Reports name it, because the run cannot show that a known failure is fixed."""
     JUDGES_LESS = auto()
-    """It leaves verdicts out: reports name it."""
+    """It skips verdicts, so reports name it."""
     RESUMED = auto()
-    """`--resume` refuses a recording that was made with another value."""
+    """`--resume` refuses a recording made with another value."""
     REMEMBERED = auto()
-    """`tokenwire again` asks with the value of the last run."""
+    """`tokenwire again` repeats the value of the last run."""
     REPRODUCED = auto()
-    """The command lines that reports show repeat it."""
+    """Command lines in reports repeat it."""
 
 
 ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED = _Role
@@ -38,20 +38,20 @@ _NO_ROLE = _Role(0)
 
 
 class Unasked(StrEnum):
-    """The values that a file of settings may give an option without the user's trust.
+    """The values that a settings file may give an option without the user's trust.
 
-    They are harmless: with them a run sends, runs and writes nothing that it would not without them. A
-    checkout may bring the file, and the requests carry the user's keys.
+    They are harmless: they do not make a run send, execute or write anything more. A checkout may bring the
+    file, and the requests carry the user's keys.
     """
 
     ALL = "every value"
-    """It makes a run ask less, wait longer or judge less."""
+    """Its values make a run send less, wait longer or judge less."""
     UP_TO_THE_DEFAULT = "up to the default"
-    """Beyond it, a run asks more."""
+    """Greater values than the default make a run send more."""
     NAMES = "names, but no file"
-    """A name leaves requests out; a file says what is sent."""
+    """A name skips requests; a file defines what is sent."""
     NONE = "none"
-    """It changes a byte on the wire, a command that is run, an address, or a file that is written."""
+    """It changes a byte on the wire, an executed command, an address, or a written file."""
 
 
 @dataclass(frozen=True)
@@ -59,34 +59,33 @@ class Option:
     """The description of a field for the command line, `tokenwire.toml` and the documentation."""
 
     name: str
-    """Of the field."""
+    """The name of the field."""
     type: type
-    """Of a value; of several, that of each."""
+    """The type of a value; of each value if there are several."""
     several: bool
     default: Any
     commands: tuple[str, ...]
-    """Those that take it."""
+    """The commands that accept it."""
     metavar: str | None
     help: str
     flags: tuple[str, ...]
     least: float | None = None
-    """Of a number, which needs both bounds."""
+    """The lower bound of a number, which has both bounds."""
     most: float | None = None
     names: str = ""
-    """The kind of names that it takes; empty: any text."""
+    """The kind of names that it accepts; empty for any text."""
     toml: str = ""
-    """A line of `tokenwire.toml` that sets it, below its table's name if it is for one command; empty: no
-    file sets it.
-    """
+    """An example line of `tokenwire.toml`, in its command's table if it has one; empty if files cannot set
+    it."""
     unasked: Unasked | None = None
-    """Of an option that a file may set. One that does not say so is not harmless."""
+    """The values that an untrusted file may set. None for an option that is not harmless."""
     roles: _Role = _NO_ROLE
     required: bool = False
     but: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The differences in a command, by its name."""
+    """Changed attributes of the option for single commands, by command name."""
 
     def of(self, command: str) -> Option:
-        """Return the option as this command takes it."""
+        """Return the option as one command accepts it."""
         return replace(self, **self.but.get(command, {}))
 
     @property
@@ -95,15 +94,15 @@ class Option:
 
     @property
     def example(self) -> str:
-        """A value, as TOML."""
+        """The example value, as TOML."""
         return self.toml.partition(" = ")[2]
 
     def names_file(self, name: str) -> bool:
-        """True if a value is the file of a dialect, not its name."""
+        """True if a value names a dialect's file and not a dialect."""
         return self.names == "dialect" and name.endswith((".yaml", ".yml"))
 
     def needs_trust(self, value: Any) -> bool:
-        """True if a file may give it this value only where the user trusts the file."""
+        """True if a file may set this value only with the user's trust."""
         if value == self.default:
             return False
         match self.unasked:
@@ -117,7 +116,7 @@ class Option:
         return True
 
     def typed(self, value: Any) -> Any:
-        """A value as click, TOML or JSON hold it, as the field holds it."""
+        """Convert a value of click, TOML or JSON to the type of the field."""
         if self.several:
             return tuple(value)
         return self.type(value) if issubclass(self.type, (Path, StrEnum)) else value
@@ -135,7 +134,7 @@ _names = partial(_option, metavar="NAME", default=())
 _switch = partial(_option, default=False)
 _count = partial(_option, metavar="N", least=1, most=10**9)
 _seconds = partial(_option, metavar="SECONDS", least=0.1, most=604_800)
-"""Up to a week."""
+"""An option for seconds, up to a week."""
 _file = partial(_option, metavar="FILE")
 _folder = partial(_option, metavar="DIR")
 
@@ -150,7 +149,7 @@ _HOW = RESUMED | REMEMBERED | REPRODUCED
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a command: from the command line, else from the file, else the default."""
+    """Settings of a command: from the command line, or else from the file, or else defaults."""
 
     config: Path | None = _file(
         f"{_REACH} replay merge watch inspect",
@@ -484,15 +483,15 @@ class Settings:
     )
 
     file_headers: Headers = field(default=(), repr=False)
-    """Those of the file. They are not the default of `--header`, which replaces only those of its name."""
+    """Headers of the file. `--header` replaces only those of the same name."""
     given: frozenset[str] = frozenset()
-    """Names of the parameters that are on the command line, and not only in a file."""
+    """Names of the parameters given on the command line."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], **rest: Any) -> Settings:
-        """From values as click, TOML or JSON hold them, by names of fields; None leaves the default.
+        """Build settings from values of click, TOML or JSON by field name; None leaves the default.
 
-        Other names are ignored.
+        Unknown names are ignored.
         """
         known = {name: value for name, value in values.items() if name in OPTIONS and value is not None}
         return cls(**{name: OPTIONS[name].typed(value) for name, value in known.items()}, **rest)
@@ -502,9 +501,7 @@ class Settings:
         return self.verbose - self.quiet
 
     def narrowed_by(self, roles: _Role) -> tuple[str, ...]:
-        """The flags on the command line that leave out something that would be asked or judged, each with its
-        values.
-        """
+        """Return the given flags of these roles with their values, as reports show them."""
         return tuple(self._written(option) for option in having(roles) if option.name in self.given)
 
     def _written(self, option: Option) -> str:
@@ -513,7 +510,7 @@ class Settings:
         return " ".join((option.flags[0], *map(str, values)))
 
     def values(self, role: _Role) -> dict[str, Any]:
-        """The values of all options of a role, by the names of their fields."""
+        """Return the values of all options of a role, by field name."""
         return {option.name: getattr(self, option.name) for option in having(role)}
 
 
@@ -531,14 +528,14 @@ def _options() -> Iterator[Option]:
 
 
 OPTIONS = {option.name: option for option in _options()}
-"""By the names of the fields."""
+"""Options by the names of their fields."""
 
 
 def having(roles: _Role) -> Iterator[Option]:
-    """The options that have one of these roles."""
+    """Return the options that have one of these roles."""
     return (option for option in OPTIONS.values() if option.roles & roles)
 
 
 def taken_by(command: str) -> Iterator[Option]:
-    """The options of a command, as it takes them."""
+    """Return the options that a command accepts, with its own differences."""
     return (option.of(command) for option in OPTIONS.values() if command in option.commands)

@@ -1,9 +1,8 @@
-"""The place of the specification's data: beside the repository's packages, or inside the wheel; and additions
-by installed packages.
+"""Locates the data of the specification, in the repository or in the wheel, and that of installed extensions.
 
-A package adds by an entry point of the group `tokenwire.extensions` that names a module. The folder `spec`
-beside that module has `dialects/`, `schemas/` and `requirements/`. The module itself registers the checks of
-its rows.
+A package extends it by an entry point of the group `tokenwire.extensions` that names a module. The folder
+`spec` beside that module has `dialects/`, `schemas/` and `requirements/`. The module itself registers the
+checks of its rows.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def beside_packages(name: str) -> Path:
-    """Return a folder of data: inside the wheel, or at the top of the repository."""
+    """Return a folder of data, inside the wheel or at the top of the repository."""
     in_wheel = _PACKAGE / name
     return in_wheel if in_wheel.is_dir() else _PACKAGE.parents[1] / name
 
@@ -32,13 +31,13 @@ def spec_root() -> Path:
 
 @cache
 def extensions() -> tuple[EntryPoint, ...]:
-    """Find the extensions among the installed packages, by name."""
+    """Return the extensions among the installed packages, sorted by name."""
     return tuple(sorted(entry_points(group="tokenwire.extensions"), key=lambda point: point.name))
 
 
 @cache
 def spec_folders() -> tuple[Path, ...]:
-    """`spec_root()`, then what installed packages add. Raises ValueError for a folder that is missing."""
+    """Return `spec_root()`, then the folders of extensions. Raises ValueError if a folder is missing."""
     folders = [spec_root()]
     for point in extensions():
         module = find_spec(point.module)
@@ -61,14 +60,14 @@ def read_yaml(path: Path) -> Any:
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema `schemas/<name>.json` of any folder. Raises FileNotFoundError if there
-    is none.
+    """Return the JSON Schema `schemas/<name>.json` of any folder. Raises FileNotFoundError if it does not
+    exist.
     """
     return schema_in(spec_folders(), name)
 
 
 def schema_in(folders: Iterable[Path], name: str) -> dict[str, Any]:
-    """Load a schema as `load_schema` does, from the first of these folders that has it."""
+    """Return a schema from the first of these folders that has it, as `load_schema` does."""
     files = [folder / "schemas" / f"{name}.json" for folder in folders]
     file = next((file for file in files if file.is_file()), files[0])
     schema: dict[str, Any] = json.loads(file.read_text("utf-8"))

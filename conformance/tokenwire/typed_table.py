@@ -1,7 +1,7 @@
-"""Tables of YAML as frozen dataclasses. A key without a field, or a value of another type, is refused.
+"""Converts YAML tables to frozen dataclasses. Unknown keys and values of a wrong type are refused.
 
-A type with a function, `Annotated[Keys, parse]`, has the value that the function returns. A field whose name
-ends in "_" is in the table without it, because `in` is a keyword of Python.
+A type `Annotated[Keys, parse]` takes the value that `parse` returns. A field name that ends in "_" loses it
+in the table, because words such as `in` are keywords of Python.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def typed(kind: type[Row], table: object, where: str) -> Row:
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[str, Any, bool]]:
-    """Return the fields of a dataclass by their names in a table: name, type, and whether a table
-    has to name it.
+    """Return the fields of a dataclass by their table names: field name, type, and whether the table must
+    contain it.
     """
     hints = get_type_hints(kind, include_extras=True)
     required = {dataclasses.MISSING}
@@ -100,7 +100,7 @@ def fitting(hint: Any, value: Any, where: str) -> Any:
 
 
 def _is(hint: Any, value: object) -> bool:
-    """True if a value is of a type that has no parts."""
+    """True if a value is of a type without type arguments."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     return hint is Any or type(value) is hint or (hint is float and type(value) is int)
@@ -123,6 +123,6 @@ def in_words(hint: Any) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the known name that comes closest, as a clause; `otherwise` where none is near."""
+    """Return a clause with the closest known name; `otherwise` if none is close."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise

@@ -1,8 +1,8 @@
-"""The error of all that a user asked for and cannot have: commands show its message beside the usage."""
+"""The error for requests of the user that cannot be met. Commands show its message beside the usage."""
 
 
 class UsageError(ValueError):
-    """A command line, a file, a server or the installation is not what it should be.
+    """A command line, file, server or installation is wrong.
 
     The message names the thing, the value and the way out.
     """
